@@ -1,0 +1,38 @@
+# Everything runs in .venv, which the first command makes. ARGS reach the program: make run ARGS="--seed 3"
+
+PYTHON ?= python3
+PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PY = .venv/bin/python
+
+.PHONY: run test lint learn bench clean
+
+run: .venv/.run
+	$(PY) examples/dqn.py $(ARGS)
+
+test: lint
+	$(PY) -m pytest $(ARGS)
+
+lint: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+learn: .venv/.dev
+	$(PY) benchmarks/learning.py $(ARGS)
+
+bench: .venv/.dev
+	@for name in engine collect dqn_learn ppo_learn replay gae; do $(PY) benchmarks/$$name.py || exit 1; done
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/.run: .venv/bin/pip setup.py constraints.txt
+	$(PIP) --editable '.[cli]'
+	touch $@
+
+.venv/.dev: .venv/bin/pip setup.py constraints.txt
+	$(PIP) --editable '.[cli,plot,atari,test,dev]'
+	touch $@ .venv/.run

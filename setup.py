@@ -1,0 +1,49 @@
+"""Packaging. The tools' settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+# contexts/ and middleware/ stand at the top of the repository and are imported as ding_lite.contexts and
+# ding_lite.middleware. In a checkout two links inside ding_lite/ lead to them; in a distribution this mapping does.
+MOVED = {"ding_lite.contexts": "contexts", "ding_lite.middleware": "middleware"}
+
+version = next(
+    line.split('"')[1]
+    for line in (ROOT / "ding_lite/__init__.py").read_text(encoding="utf-8").splitlines()
+    if line.startswith("__version__")
+)
+
+setup(
+    name="ding_lite",
+    version=version,
+    description="Reinforcement-learning training loops as checked pipelines of middleware over one context.",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10,<3.13",  # treevalue, below DI-treetensor, has no wheels for 3.13
+    packages=sorted({*find_packages(include=["ding_lite", "ding_lite.*"]), *MOVED}),
+    package_dir={"ding_lite": "ding_lite", **MOVED},
+    package_data={"ding_lite": ["py.typed"]},
+    install_requires=["torch>=2.6", "gymnasium>=1.1,<2", "numpy>=1.26", "DI-treetensor>=0.5"],
+    extras_require={
+        "cli": ["tyro>=0.9"],
+        "plot": ["matplotlib>=3.8"],
+        "atari": ["ale-py>=0.11"],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "psutil>=5.9", "setuptools>=68", "wheel"],
+        "dev": ["ruff>=0.9", "mypy>=1.13"],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
