@@ -1,0 +1,39 @@
+"""The engine: a loop of functions over a dataclass, checked before it runs. It knows nothing of reinforcement learning.
+
+Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
+"""
+
+from ding_lite.engine.checkpoints import CheckpointError, load_checkpoint, plain, save_checkpoint, write_atomically
+from ding_lite.engine.checks import PipelineError
+from ding_lite.engine.configs import Config, ConfigError, bounded
+from ding_lite.engine.contexts import Context, UndeclaredFieldError
+from ding_lite.engine.contracts import Contract, contract, contract_of
+from ding_lite.engine.generators import engaged
+from ding_lite.engine.messages import add_note, did_you_mean, require_extra
+from ding_lite.engine.roles import Role
+from ding_lite.engine.tasks import Task, current_task, task
+
+__all__ = [
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "Context",
+    "Contract",
+    "PipelineError",
+    "Role",
+    "Task",
+    "UndeclaredFieldError",
+    "add_note",
+    "bounded",
+    "contract",
+    "contract_of",
+    "current_task",
+    "did_you_mean",
+    "engaged",
+    "load_checkpoint",
+    "plain",
+    "require_extra",
+    "save_checkpoint",
+    "task",
+    "write_atomically",
+]

@@ -1,0 +1,81 @@
+"""Several middleware as one: one after the other, or side by side on threads.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, wait
+from typing import Any
+
+from ding_lite.engine.contracts import joint_contract
+from ding_lite.engine.generators import Half, first_half, unwind
+from ding_lite.engine.messages import add_note, name_of
+
+Middleware = Callable[..., Any]
+
+
+class Serial:
+    """Middleware run in order, as one; their second halves in reverse order."""
+
+    kind = "serial"
+
+    def __init__(self, *fns: Middleware) -> None:
+        for fn in fns:
+            if not callable(fn):
+                raise TypeError(f"task.{self.kind}() wants functions of the context, got {fn!r} of type {type(fn).__name__}.")
+        self.fns = fns
+        self.__name__ = f"{self.kind}({', '.join(map(name_of, fns))})"
+        self.__contract__ = joint_contract(fns)
+
+    def __call__(self, ctx: Any) -> Iterator[None]:
+        waiting: list[Half] = []
+        try:
+            self.begin(ctx, waiting)
+            yield
+        except BaseException as error:  # noqa: BLE001  the halves that wait may handle it
+            unwind(waiting, error)
+        else:
+            unwind(waiting)
+
+    def begin(self, ctx: Any, waiting: list[Half]) -> None:
+        """Run the first halves, and append the generators that wait for their second."""
+        for fn in self.fns:
+            half = first_half(fn, fn(ctx))
+            if half is not None:
+                waiting.append(half)
+
+
+class Parallel(Serial):
+    """Middleware whose first halves run at the same time, a thread each; their second halves in reverse order.
+
+    Nothing orders them against each other: they must not touch the same fields or objects.
+    """
+
+    kind = "parallel"
+
+    def __init__(self, *fns: Middleware, executor: Callable[[], Executor]) -> None:
+        super().__init__(*fns)
+        self._executor = executor
+
+    def begin(self, ctx: Any, waiting: list[Half]) -> None:
+        """Run the first halves side by side, and wait for all of them, also when one fails.
+
+        Raises:
+            BaseException: the error of the first in order that failed, with the others as notes.
+        """
+        submit = self._executor().submit
+        futures = [submit(contextvars.copy_context().run, self._run, fn, ctx) for fn in self.fns]
+        wait(futures)
+        waiting += [half for future in futures if not future.exception() and (half := future.result()) is not None]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in errors[1:]:
+            add_note(errors[0], f"side by side with it, {type(error).__name__}: {error}")
+        if errors:
+            raise errors[0]
+
+    @staticmethod
+    def _run(fn: Middleware, ctx: Any) -> Half | None:
+        return first_half(fn, fn(ctx))

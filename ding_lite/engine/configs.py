@@ -1,0 +1,190 @@
+"""Typed configuration: nested dataclasses that refuse what they do not know.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+import os
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from ding_lite.engine.messages import did_you_mean
+
+ConfigType = TypeVar("ConfigType", bound="Config")
+
+
+class ConfigError(ValueError, TypeError, AttributeError):
+    """A key that does not exist, or a value of the wrong type or out of range."""
+
+
+def bounded(default: Any, low: float | None = None, high: float | None = None) -> Any:
+    """A dataclass field whose numbers stay in [low, high]; None means unbounded on that side.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Learn(Config):
+        ...     batch_size: int = bounded(64, low=1)
+        >>> Learn(batch_size=0)
+        Traceback (most recent call last):
+            ...
+        ding_lite.engine.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
+    """
+    return dataclasses.field(default=default, metadata={"low": low, "high": high})
+
+
+@dataclasses.dataclass
+class Config:
+    """Base of every configuration: a mutable dataclass, each field checked whenever it is set.
+
+    Subclasses declare fields with a type, a default and a docstring. An int is accepted where a float is declared, a path
+    where a string is, a list where a tuple is, a mapping where another Config is.
+
+    Raises:
+        ConfigError: an unknown field, a value of the wrong type, or one out of range.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Learn(Config):
+        ...     batch_size: int = 64
+        >>> @dataclasses.dataclass
+        ... class Main(Config):
+        ...     learn: Learn = dataclasses.field(default_factory=Learn)
+        >>> Main().override({"learn.batch_size": 32}).to_dict()
+        {'learn': {'batch_size': 32}}
+        >>> Main().override({"learn.batchsize": 32})
+        Traceback (most recent call last):
+            ...
+        ding_lite.engine.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        cls: Any = type(self)
+        hints = _hints(cls)
+        if name not in hints:
+            raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, hints)}")
+        value = _converted(hints[name], value, f"{cls.__name__}.{name}")
+        _check_range(cls.__dataclass_fields__[name].metadata, value, f"{cls.__name__}.{name}")
+        object.__setattr__(self, name, value)
+
+    def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
+        """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping; returns itself.
+
+        Raises:
+            ConfigError: every problem in `values`, one a line. Nothing is set then.
+        """
+        problems = []
+        trial = self.from_dict(self.to_dict())
+        for target in (trial, self):
+            for key, value in _flat(values):
+                try:
+                    target._set(key, value)
+                except ConfigError as error:
+                    problems.append(f"{key}: {error}")
+            if problems:
+                raise ConfigError("\n".join(problems))
+        return self
+
+    def _set(self, key: str, value: Any) -> None:
+        name, _, rest = key.partition(".")
+        cls: Any = type(self)
+        if name not in _hints(cls) or (rest and not isinstance(getattr(self, name), Config)):
+            raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, _hints(cls))}")
+        if rest:
+            getattr(self, name)._set(rest, value)
+        else:
+            setattr(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested data: numbers, strings, lists and dicts."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
+        """The configuration that `to_dict` described; fields left out have their default."""
+        config = cls()
+        for name, value in values.items():
+            setattr(config, name, value)
+        return config
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    fields = dataclasses.fields(cls)
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:  # an annotation names a class that is local to a function: go by the defaults
+        return {f.name: Any if f.default_factory is dataclasses.MISSING else type(f.default_factory()) for f in fields}
+    return {f.name: hints[f.name] for f in fields}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs = []
+    for key, value in values.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _check_range(metadata: Mapping[str, Any], value: Any, where: str) -> None:
+    low, high = metadata.get("low"), metadata.get("high")
+    if isinstance(value, numbers.Real) and ((low is not None and value < low) or (high is not None and value > high)):
+        limits = [f"at least {low:g}" if low is not None else "", f"at most {high:g}" if high is not None else ""]
+        raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(filter(None, limits))}.")
+    if value != value:
+        raise ConfigError(f"{where} = {value!r} is no number.")
+
+
+def _converted(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the declared type, or a ConfigError."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # a numpy or torch scalar
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _converted(option, value, where)
+            except ConfigError:
+                continue
+    elif origin is Literal:
+        if value in arguments and not isinstance(value, bool):
+            return value
+    elif origin in (list, tuple):
+        if isinstance(value, (list, tuple)):
+            item = arguments[0] if arguments else Any
+            return origin(_converted(item, element, f"{where}[{position}]") for position, element in enumerate(value))
+    elif isinstance(hint, type) and issubclass(hint, Config):
+        if isinstance(value, hint):
+            return value
+        if isinstance(value, Mapping):
+            return hint.from_dict(value)
+    elif hint is float:
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)
+    elif hint is str:
+        if isinstance(value, (str, os.PathLike)):
+            return os.fspath(value)
+    elif isinstance(value, hint):
+        return value
+    raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
+
+
+def _spelt(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")

@@ -1,0 +1,213 @@
+"""The context: what the middleware of one iteration pass to each other.
+
+Room: ding_lite.engine, floor 0. Imports nothing of ours but the wording of messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import numbers
+import types
+import warnings
+from collections.abc import MutableMapping, MutableSequence, MutableSet
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+from ding_lite.engine.messages import did_you_mean
+
+ContextType = TypeVar("ContextType", bound="Context")
+
+_SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+
+
+class UndeclaredFieldError(AttributeError, ValueError):
+    """A field was set, read or kept that its context class does not declare."""
+
+
+class _Plan:
+    """What a context class declares; worked out once a class."""
+
+    __slots__ = ("declared", "defaults", "factories", "has_hook", "initial", "plain", "positional")
+
+    def __init__(self, cls: type[Context]) -> None:
+        if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
+            raise TypeError(f"{cls.__name__} declares fields, but is no dataclass: put @dataclasses.dataclass above it.")
+        fields = dataclasses.fields(cls)
+        names = {f.name for f in fields}
+        own_classes = cls.__mro__[: cls.__mro__.index(Context)]
+        properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
+        self.declared = frozenset(names | properties)
+        self.positional = tuple(f.name for f in fields if f.init and not f.kw_only)
+        self.initial = frozenset(f.name for f in fields if f.init)
+        self.defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+        self.factories = {f.name: f.default_factory for f in fields if f.default_factory is not dataclasses.MISSING}
+        self.has_hook = hasattr(cls, "__post_init__")
+        # A class with slots, InitVars or an __init__ of its own is renewed by calling it; any other by copying a dict.
+        slotted = any(isinstance(getattr(cls, name, None), types.MemberDescriptorType) for name in names)
+        generated_init = cls.__init__.__code__.co_filename == "<string>"
+        init_vars = set(inspect.signature(cls.__init__).parameters) - names - {"self"}
+        self.plain = generated_init and not slotted and not init_vars
+
+
+class _Lineage:
+    """What every renewal of one context has in common: how it was constructed, and which fields are kept."""
+
+    __slots__ = ("args", "calls", "factories", "given", "kept", "kwargs", "start", "warned")
+
+    def __init__(self, plan: _Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.given = dict(zip(plan.positional, args))
+        self.given.update((name, value) for name, value in kwargs.items() if name in plan.initial)
+        self.start = {**plan.defaults, **self.given, "_lineage": self}
+        self.factories = tuple((name, make) for name, make in plan.factories.items() if name not in self.given)
+        self.kept: tuple[str, ...] = ()
+        self.calls: set[tuple[str, ...]] = set()
+        self.warned: set[str] = set()
+
+
+@dataclasses.dataclass(eq=False)
+class Context:
+    """The data of one iteration: a dataclass, a new instance every iteration, its fields declared and nowhere else.
+
+    Only fields named in `keep()` carry over to the next iteration, and `total_step` counts up. Every other field starts
+    again from the value given to the constructor of the first instance, or from its default. Subclass it, decorate the
+    subclass with `@dataclasses.dataclass`, and call `self.keep("name", ...)` in `__post_init__`.
+
+    Raises:
+        UndeclaredFieldError: an attribute is set or read, or a name kept, that the class does not declare.
+        TypeError: `ctx["name"]`, or a subclass with fields that is not decorated.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Mine(Context):
+        ...     seen: int = 0
+        ...     batch: object = None
+        ...     def __post_init__(self):
+        ...         self.keep("seen")
+        >>> ctx = Mine()
+        >>> ctx.seen, ctx.batch = 3, "data"
+        >>> ctx = ctx.renew()
+        >>> ctx.total_step, ctx.seen, ctx.batch
+        (1, 3, None)
+    """
+
+    total_step: int = dataclasses.field(default=0, kw_only=True)
+    """Iterations finished before this one. Carries over by itself. Written by `renew`."""
+
+    _plan: ClassVar[_Plan]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if "_plan" not in cls.__dict__:
+            cls._plan = _Plan(cls)
+        self = object.__new__(cls)
+        self.__dict__["_lineage"] = _Lineage(cls._plan, args, kwargs)
+        return self
+
+    def keep(self, *names: str) -> None:
+        """Let these fields keep their value from iteration to iteration, from now on.
+
+        Meant for scalars that accumulate. A list, dict, array, tensor or module is kept too, with one warning.
+
+        Raises:
+            UndeclaredFieldError: a name that this class does not declare.
+        """
+        lineage = _lineage_of(self)
+        if names in lineage.calls:
+            return
+        for name in names:
+            if name not in self._plan.declared:
+                raise UndeclaredFieldError(
+                    f"{type(self).__name__} cannot keep {name!r}, it has no such field{did_you_mean(name, self._plan.declared)}"
+                )
+            self._warn_if_heavy(name, getattr(self, name, None))
+        lineage.calls.add(names)
+        lineage.kept += tuple(name for name in dict.fromkeys(names) if name not in lineage.kept)
+
+    def renew(self: ContextType) -> ContextType:
+        """A fresh context for the next iteration: kept fields carried over, `total_step` one higher, nothing copied deeply."""
+        plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
+        if not plan.plain:
+            return self._renew_by_calling()
+        new = object.__new__(type(self))
+        values = lineage.start.copy()
+        object.__setattr__(new, "__dict__", values)
+        for name, make in lineage.factories:
+            values[name] = make()
+        if plan.has_hook:
+            new.__post_init__()  # type: ignore[attr-defined]
+        for name in lineage.kept:
+            value = old[name]
+            if type(value) not in _SCALARS:
+                self._warn_if_heavy(name, value)
+            values[name] = value
+        values["total_step"] = old["total_step"] + 1
+        return new
+
+    def _renew_by_calling(self: ContextType) -> ContextType:
+        lineage = _lineage_of(self)
+        new = type(self)(*lineage.args, **lineage.kwargs)
+        new.__dict__["_lineage"] = lineage
+        for name in lineage.kept:
+            self._warn_if_heavy(name, getattr(self, name))
+            setattr(new, name, getattr(self, name))
+        new.total_step = self.total_step + 1
+        return new
+
+    def _warn_if_heavy(self, name: str, value: object) -> None:
+        containers = (MutableSequence, MutableMapping, MutableSet)
+        array = hasattr(value, "__array__") and not isinstance(value, numbers.Number)
+        warned = _lineage_of(self).warned
+        if name in warned or not (isinstance(value, containers) or array or hasattr(value, "state_dict")):
+            return
+        warned.add(name)
+        warnings.warn(
+            f"{type(self).__name__} keeps {name!r}, a {type(value).__name__}: it stays in memory for the whole run, and "
+            "couples iterations where nobody sees it. Keep numbers; let the middleware that owns such an object hold it.",
+            stacklevel=3,
+        )
+
+    if not TYPE_CHECKING:  # a type checker that sees these would let any attribute pass
+
+        def __setattr__(self, name, value):
+            if name not in self._plan.declared:
+                self._refuse(name, "set")
+            object.__setattr__(self, name, value)
+
+        def __getattr__(self, name):
+            self._refuse(name, "read")
+
+    def _refuse(self, name: str, verb: str) -> NoReturn:
+        cls = type(self).__name__
+        if name in self._plan.declared:
+            raise UndeclaredFieldError(f"{cls}.{name} is declared, but was never set: give it a default.")
+        hint = did_you_mean(name, self._plan.declared)
+        raise UndeclaredFieldError(f"cannot {verb} {cls}.{name}, the class declares no such field{hint} Declare it in {cls}.")
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError(f"a context has attributes, not items: write ctx.{name}, which a type checker and a reader can follow.")
+
+    def __setitem__(self, name: object, value: object) -> NoReturn:
+        self.__getitem__(name)
+
+
+def _lineage_of(ctx: Context) -> _Lineage:
+    lineage: _Lineage = ctx.__dict__["_lineage"]
+    return lineage
+
+
+def initial_value(ctx: Context, name: str) -> object:
+    """What `name` holds at the start of an iteration: the constructor's value, its default, or None where it has neither."""
+    lineage = _lineage_of(ctx)
+    if name in dict(lineage.factories):
+        return dict(lineage.factories)[name]()
+    return lineage.start.get(name)
+
+
+def declared_fields(ctx: Context) -> frozenset[str]:
+    """Every field and property that the context's class declares."""
+    return ctx._plan.declared
+
+
+def kept_fields(ctx: Context) -> tuple[str, ...]:
+    """The fields that carry over, in the order in which they were kept; `total_step` is not among them."""
+    return _lineage_of(ctx).kept

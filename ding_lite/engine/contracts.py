@@ -1,0 +1,143 @@
+"""Contracts: what a middleware reads, writes and holds, said beside its code.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+STAGES = ("evaluate", "explore", "collect", "process", "learn", "record")
+LANES = {"evaluate": "evaluate", "explore": "collect", "collect": "collect"}
+_ATTRIBUTE = "__contract__"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contract:
+    """What one middleware touches. Both halves of a generator count, unless `reads_after` or `writes_after` names them."""
+
+    reads: tuple[str, ...] = ()
+    """Context fields that it needs: each must be kept, have a default, or be written by an earlier middleware."""
+
+    writes: tuple[str, ...] = ()
+    """Context fields that it sets."""
+
+    uses: tuple[Any, ...] = ()
+    """Shared mutable objects that it touches (a buffer, an environment, a policy's learner side), by identity."""
+
+    stage: str | None = None
+    """Where it stands in the picture: one of `STAGES`, or None."""
+
+    may_read: tuple[str, ...] = ()
+    """Fields that it reads where the context has them, and that nobody needs to write."""
+
+    reads_after: tuple[str, ...] = ()
+    """Fields that only what follows the `yield` needs: any middleware of the iteration may write them."""
+
+    writes_after: tuple[str, ...] = ()
+    """Fields that only what follows the `yield` sets."""
+
+    @property
+    def lane(self) -> str:
+        """The lane of an asynchronous run: evaluate, collect or learn."""
+        return LANES.get(self.stage or "", "learn")
+
+
+def contract(
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    uses: Iterable[Any] = (),
+    stage: str | None = None,
+    *,
+    may_read: Iterable[str] = (),
+    reads_after: Iterable[str] = (),
+    writes_after: Iterable[str] = (),
+) -> Callable[[Function], Function]:
+    """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
+
+    A pipeline whose middleware carry contracts is checked before it runs, and asynchronous mode orders by them: a contract
+    is the truth about what is touched, in both halves of a generator.
+
+    Args:
+        reads: context fields that it needs.
+        writes: context fields that it sets.
+        uses: shared mutable objects that it touches, compared by identity.
+        stage: one of evaluate, explore, collect, process, learn, record.
+        may_read: fields that it reads where they are there.
+        reads_after, writes_after: fields that only what follows the `yield` reads or sets.
+
+    Raises:
+        ValueError: a stage that does not exist.
+        TypeError: a field that is no string, or one string where several names were meant.
+
+    Example:
+        >>> @contract(reads=("trajectories",), stage="process")
+        ... def count(ctx):
+        ...     print(len(ctx.trajectories))
+        >>> contract_of(count).reads
+        ('trajectories',)
+    """
+    if stage is not None and stage not in STAGES:
+        raise ValueError(f"contract(stage={stage!r}): there is no such stage, take one of {', '.join(STAGES)}.")
+    terms = Contract(
+        reads=_names("reads", reads),
+        writes=_names("writes", writes),
+        uses=tuple(uses),
+        stage=stage,
+        may_read=_names("may_read", may_read),
+        reads_after=_names("reads_after", reads_after),
+        writes_after=_names("writes_after", writes_after),
+    )
+
+    def attach(fn: Function) -> Function:
+        setattr(fn, _ATTRIBUTE, terms)
+        return fn
+
+    return attach
+
+
+def contract_of(fn: Callable[..., Any]) -> Contract | None:
+    """The contract of a middleware, or None for a plain function, of which nothing is known."""
+    terms = getattr(fn, _ATTRIBUTE, None)
+    return terms if isinstance(terms, Contract) else None
+
+
+def joint_contract(fns: Iterable[Callable[..., Any]]) -> Contract | None:
+    """The contract of several middleware run as one, in this order; None as soon as one of them has none."""
+    parts = [contract_of(fn) for fn in fns]
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    written: set[str] = set()
+    needed: list[str] = []
+    for part in known:
+        needed += [name for name in part.reads if name not in written]
+        written.update(part.writes)
+    later = written.union(*(part.writes_after for part in known))
+
+    def merged(term: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in known for name in getattr(part, term)))
+
+    return Contract(
+        reads=tuple(dict.fromkeys(needed)),
+        writes=merged("writes"),
+        uses=tuple({id(thing): thing for part in known for thing in part.uses}.values()),
+        stage=known[0].stage,
+        may_read=merged("may_read"),
+        reads_after=tuple(name for name in merged("reads_after") if name not in later),
+        writes_after=merged("writes_after"),
+    )
+
+
+def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise TypeError(f"contract({term}={names!r}) wants several names, got one string: write ({names!r},).")
+    found = tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"contract({term}=...) wants names of context fields, got {name!r} of type {type(name).__name__}.")
+    return found

@@ -1,0 +1,164 @@
+"""Events: in order, each exactly once, and a listener's error reaches whoever emitted.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ding_lite.engine.lifecycles import Openable
+from ding_lite.engine.messages import add_note
+
+Listener = Callable[..., Any]
+EventArguments = tuple[tuple[Any, ...], dict[str, Any]]
+_POLL_S = 0.05
+
+
+class Events:
+    """Listeners by event name.
+
+    Delivery happens on the thread that emits, before `emit` returns. An event emitted by a listener, or by another thread
+    meanwhile, is queued behind the ones before it and delivered by the thread that is already delivering.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
+        self._queue: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque()
+        self._deliverer: int | None = None
+
+    def on(self, event: str, fn: Listener, once: bool = False) -> None:
+        """Call `fn` with the arguments of every later `emit(event, ...)`, or of the next one only."""
+        if not callable(fn):
+            raise TypeError(f"on({event!r}) wants a function to call, got {fn!r} of type {type(fn).__name__}.")
+        with self._lock:
+            self._listeners.setdefault(event, []).append((fn, once))
+
+    def off(self, event: str, fn: Listener | None = None) -> None:
+        """Forget one listener of this event, or all of them."""
+        with self._lock:
+            left = [] if fn is None else [entry for entry in self._listeners.get(event, []) if entry[0] != fn]
+            self._listeners[event] = left
+
+    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+        """Deliver to every listener, in the order in which they registered.
+
+        Raises:
+            BaseException: what the first failing listener raised, when all others have been called; their errors as notes.
+        """
+        with self._lock:
+            self._queue.append((event, args, kwargs))
+            if self._deliverer is not None:
+                return
+            self._deliverer = threading.get_ident()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        first: BaseException | None = None
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._deliverer = None
+                    self._idle.notify_all()
+                    break
+                event, args, kwargs = self._queue.popleft()
+                listeners = self._listeners.get(event, [])
+                self._listeners[event] = [entry for entry in listeners if not entry[1]]
+            for fn, _ in listeners:
+                try:
+                    fn(*args, **kwargs)
+                except BaseException as error:  # noqa: BLE001  the other listeners still get their event
+                    if first is None:
+                        first = error
+                        add_note(first, f"raised by a listener of the event {event!r}")
+                    else:
+                        add_note(first, f"a later listener, of {event!r}, raised {type(error).__name__}: {error}")
+        if first is not None:
+            raise first
+
+    def wait_for(self, event: str, timeout: float, give_up: Callable[[], bool]) -> EventArguments | None:
+        """Block until `event` is next emitted; its arguments, or None after `timeout` seconds or when `give_up()` is true."""
+        received: list[EventArguments] = []
+        arrived = threading.Event()
+
+        def receive(*args: Any, **kwargs: Any) -> None:
+            received.append((args, kwargs))
+            arrived.set()
+
+        self.on(event, receive, once=True)
+        deadline = time.monotonic() + timeout
+        while not arrived.wait(max(0.0, min(_POLL_S, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline or give_up():
+                self.off(event, receive)
+                break
+        return received[0] if received else None
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Wait until another thread has delivered what is queued, then forget every listener."""
+        with self._idle:
+            if self._deliverer != threading.get_ident():
+                self._idle.wait_for(lambda: self._deliverer is None, timeout)
+            self._listeners.clear()
+
+
+class HasEvents(Openable):
+    """Something that emits events while it is open."""
+
+    _events: Events
+
+    def emit(self, event: str, *args: Any, only_remote: bool = False, only_local: bool = False, **kwargs: Any) -> None:
+        """Call every listener of `event` with these arguments, in order; their errors leave here.
+
+        Args:
+            only_remote: leave out this process.
+            only_local: leave out other processes.
+        """
+        self._require_open(f"emit({event!r})")
+        if not only_remote:
+            self._events.emit(event, *args, **kwargs)
+
+    def on(self, event: str, fn: Listener) -> None:
+        """Call `fn` at each `emit` of this event, until the task stops."""
+        self._require_open(f"on({event!r})")
+        self._events.on(event, fn)
+
+    def once(self, event: str, fn: Listener) -> None:
+        """Call `fn` at the next `emit` of this event only."""
+        self._require_open(f"once({event!r})")
+        self._events.on(event, fn, once=True)
+
+    def off(self, event: str, fn: Listener | None = None) -> None:
+        """Forget this listener of the event, or all of them."""
+        self._require_open(f"off({event!r})")
+        self._events.off(event, fn)
+
+    def wait_for(self, event: str, timeout: float = math.inf, ignore_timeout_exception: bool = True) -> EventArguments | None:
+        """Block until another thread emits `event`.
+
+        Args:
+            timeout: seconds.
+            ignore_timeout_exception: return None after the timeout instead of raising.
+
+        Returns:
+            The arguments of `emit`, as (args, kwargs).
+
+        Raises:
+            TimeoutError: nobody emitted it in time.
+            RuntimeError: no timeout is set and no other thread is alive, so that it would block for ever.
+        """
+        self._require_open(f"wait_for({event!r})")
+        if timeout == math.inf and threading.active_count() == 1:
+            raise RuntimeError(
+                f"task.wait_for({event!r}) would block for ever: no other thread is there to emit it. Set a timeout."
+            )
+        received = self._events.wait_for(event, timeout, give_up=lambda: not self.running)
+        if received is None and not ignore_timeout_exception:
+            raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
+        return received

@@ -1,0 +1,181 @@
+"""Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType, GeneratorType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ding_lite.engine.messages import add_note, describe_call, name_of
+
+if TYPE_CHECKING:
+    Half = GeneratorType[Any, Any, Any]
+else:
+    Half = GeneratorType  # which Python 3.10 cannot subscript
+
+
+def first_half(fn: Callable[..., Any], result: object) -> Half | None:
+    """Run what `fn` returned up to its `yield`.
+
+    Returns:
+        The waiting generator, or None when there is no second half.
+
+    Raises:
+        TypeError: `fn` returned a function or a coroutine, so that its body never ran.
+    """
+    if isinstance(result, GeneratorType):
+        try:
+            next(result)
+        except StopIteration:
+            return None
+        return result
+    if isinstance(result, (FunctionType, MethodType)):
+        raise TypeError(
+            f"{describe_call(fn)} returned the function {result.__qualname__} instead of working on ctx. If it is a factory, "
+            "call it first: task.use(factory(...))."
+        )
+    if hasattr(result, "__await__") or hasattr(result, "__anext__"):
+        close = getattr(result, "close", None)
+        if close:
+            close()
+        raise TypeError(f"{describe_call(fn)} is an async function, which nobody awaits here: write a plain function.")
+    return None
+
+
+def second_half(generator: Half, error: BaseException | None = None) -> None:
+    """Resume a waiting generator; with an error, throw it in at the `yield`.
+
+    Raises:
+        BaseException: what the generator raises; the error itself unless the generator handles it.
+        RuntimeError: the generator yields again.
+    """
+    try:
+        if error is None:
+            next(generator)
+        else:
+            generator.throw(error)
+    except StopIteration:
+        return
+    code, frame = generator.gi_code, generator.gi_frame
+    place = f"{code.co_filename}:{frame.f_lineno if frame else code.co_firstlineno}"
+    generator.close()
+    raise RuntimeError(f"{generator.__qualname__} yielded a second time, at {place}: a middleware has at most one yield.")
+
+
+def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
+    """Run every second half, last first, leaving `waiting` empty.
+
+    An error, from before or from a second half, is thrown into those that still wait, as `with` blocks inside each other
+    would see it: each may clean up, replace it, or handle it, and then the ones before it go on normally.
+
+    Raises:
+        BaseException: the error that nobody handled.
+    """
+    while waiting:
+        half = waiting.pop()
+        try:
+            second_half(half, error)
+            error = None
+        except BaseException as raised:  # noqa: BLE001  whatever it is, those that still wait must see it
+            if raised is not error:
+                add_note(raised, f"in the second half of {half.__qualname__}")
+            error = raised
+    if error is not None:
+        raise error
+
+
+class Backward:
+    """Ends a middleware that was begun inside another: calling it runs the second half, if there is one and it still waits."""
+
+    def __init__(self, half: Half | None, waiting: list[Half]) -> None:
+        self._half, self._waiting = half, waiting
+
+    def __call__(self) -> None:
+        if self._half is not None and self._half in self._waiting:
+            self._waiting.remove(self._half)
+            unwind([self._half])
+
+
+@contextmanager
+def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
+    """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
+    half = first_half(fn, fn(ctx))
+    waiting = [] if half is None else [half]
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
+        unwind(waiting, error)
+    else:
+        unwind(waiting)
+
+
+def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """Apply a wrapper to a middleware without losing either half of a generator.
+
+    A decorator that knows nothing of generators calls `fn(ctx)` and drops what comes back, and so never runs it. Here the
+    call itself runs the first half, inside the wrapper as its author meant, and whoever is left holding the generator, the
+    wrapper or in the end the engine, runs the second.
+    """
+    begun: list[Half] = []
+
+    def inner(ctx: object) -> object:
+        half = first_half(fn, fn(ctx))
+        if half is None:
+            return None
+        begun.append(half)
+        return _resumable(half, nullcontext())
+
+    inner.__name__ = inner.__qualname__ = name_of(fn)
+    inner.__doc__ = fn.__doc__
+    outer = wrapper(inner)
+    if not callable(outer):
+        raise TypeError(f"the wrapper {describe_call(wrapper)} returned {outer!r} instead of a function of ctx.")
+
+    def wrapped(ctx: object) -> object:
+        begun.clear()
+        try:
+            half = first_half(outer, outer(ctx))
+        except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
+            unwind(begun, error)
+            return None
+        waiting = [*begun] if half is None else [*begun, half]
+        return _chained(waiting) if waiting else None
+
+    wrapped.__name__ = wrapped.__qualname__ = inner.__name__
+    return wrapped
+
+
+def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callable[..., Any]:
+    """`fn`, each half of which runs while holding `lock`."""
+
+    def hold(ctx: object) -> object:
+        with lock:
+            half = first_half(fn, fn(ctx))
+        return None if half is None else _resumable(half, lock)
+
+    hold.__name__ = hold.__qualname__ = name_of(fn)
+    return hold
+
+
+def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001  the middleware may handle it
+        with lock:
+            second_half(half, error)
+    else:
+        with lock:
+            second_half(half)
+
+
+def _chained(waiting: list[Half]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001  the halves may handle it
+        unwind(waiting, error)
+    else:
+        unwind(waiting)

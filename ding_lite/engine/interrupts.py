@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM: the first lets the iteration finish, the second stops at once.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """The signal that asked a run to end, if one did."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+        self.received: int | None = None
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The first signal asks the run to finish, so that savers write the final state; the second raises here and now."""
+        if self.received is not None:
+            self.raise_again(number)
+        self.received = number
+        name = signal.Signals(number).name
+        print(f"{name}: this iteration finishes and is saved, then the run ends; once more to stop at once.", file=sys.stderr)
+        self._finish()
+
+    def raise_again(self, number: int | None = None) -> None:
+        """Raise what the received signal stands for, if there was one: KeyboardInterrupt, or SystemExit(143) for SIGTERM."""
+        number = number or self.received
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number is not None:
+            raise SystemExit(128 + number)
+
+
+@contextmanager
+def interruptible(finish: Callable[[], None]) -> Iterator[Interrupts]:
+    """Turn SIGINT and SIGTERM into `finish()` for the time of the block. Only the main thread can, and only there it does.
+
+    A handler that the program installed itself is respected: where SIGINT is not Python's default, or SIGTERM not the
+    system's, that signal is left alone.
+    """
+    interrupts = Interrupts(finish)
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        for number, default in defaults.items():
+            if signal.getsignal(number) == default:
+                before[number] = signal.signal(number, interrupts.handle)
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

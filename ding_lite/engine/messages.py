@@ -1,0 +1,79 @@
+"""What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the function's own.
+
+    A closure is named after the function that made it (`data_pusher(cfg, buffer_)` is `data_pusher`), unless that function
+    is still running: then `fn` is a local function of the script, and goes by its own name.
+    """
+    if isinstance(fn, functools.partial):
+        return name_of(fn.func)
+    qualified = getattr(fn, "__qualname__", None)
+    if qualified is None:
+        return str(getattr(fn, "__name__", type(fn).__name__))
+    parts = qualified.split(".")
+    if len(parts) >= 3 and parts[-2] == "<locals>" and not _is_running(parts[-3], getattr(fn, "__module__", None)):
+        return str(parts[-3])
+    return str(getattr(fn, "__name__", parts[-1]))
+
+
+def location_of(fn: Callable[..., Any]) -> str:
+    """`file:line` of the definition of `fn` or of its class, or an empty string where Python cannot tell."""
+    if isinstance(fn, functools.partial):
+        return location_of(fn.func)
+    code = getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def call_of(fn: object) -> object:
+    """The `__call__` that the class of `fn` defines, or None."""
+    return next((vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)), None)
+
+
+def describe_call(fn: Callable[..., Any]) -> str:
+    """Name and place together, as error messages give them: `my_step (train.py:12)`."""
+    place = location_of(fn)
+    return f"{name_of(fn)} ({place})" if place else name_of(fn)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`": did you mean 'env_step'?"` for the nearest known name, `"."` when none is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else "."
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """`error.add_note(note)`, also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", []), note]
+
+
+def require_extra(module: str, extra: str, wanted_by: str) -> None:
+    """Raise an error that names the extra to install, unless `module` can be imported."""
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise ImportError(f"{wanted_by} needs {module}, which is not installed: pip install 'ding_lite[{extra}]'.")
+
+
+def _is_running(function: str, module: str | None) -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back
+    return False

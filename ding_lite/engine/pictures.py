@@ -1,0 +1,176 @@
+"""A pipeline as a table of text, and as a picture.
+
+Room: ding_lite.engine, floor 0. Standard library only; a PNG needs matplotlib, the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ding_lite.engine.checks import Entry
+from ding_lite.engine.messages import require_extra
+
+_COLOURS = {
+    "evaluate": "#d7e8f7",
+    "explore": "#fbe7c6",
+    "collect": "#fbe7c6",
+    "process": "#e3dcf3",
+    "learn": "#d6eed9",
+    "record": "#eeeeee",
+    "": "#ffffff",
+}
+_INK, _FAINT = "#222222", "#666666"
+_BOX_WIDTH, _MARGIN, _GAP, _LINE, _TITLE = 470, 90, 26, 15, 26
+
+
+def pipeline_table(pipeline: Sequence[Entry]) -> str:
+    """Stage, middleware, reads, writes and lane of each middleware, in aligned columns."""
+    rows = [("stage", "middleware", "reads", "writes", "lane")]
+    for entry in pipeline:
+        terms = entry.contract
+        if terms is None:
+            rows.append(("-", entry.name, "(no contract)", "(no contract)", "all"))
+            continue
+        reads = [*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)]
+        rows.append((terms.stage or "-", entry.name, _listed(reads), _listed((*terms.writes, *terms.writes_after)), terms.lane))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def draw_pipeline(pipeline: Sequence[Entry], context: str, path: Path) -> Path:
+    """Write the picture of a pipeline: a box for each middleware, coloured by stage, and the loop back to the first.
+
+    Raises:
+        ValueError: the path ends neither in .svg nor in .png, or there is nothing to draw.
+        ImportError: a PNG without the extra `plot`.
+    """
+    if not pipeline:
+        raise ValueError("task.draw() has nothing to draw: use() some middleware first.")
+    writers = {".svg": _write_svg, ".png": _write_png}
+    if path.suffix not in writers:
+        raise ValueError(f"task.draw({str(path)!r}) writes .svg or .png: change the ending.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writers[path.suffix](_scene(pipeline, context), path)
+    return path
+
+
+@dataclass
+class _Box:
+    top: float
+    height: float
+    colour: str
+
+
+@dataclass
+class _Text:
+    x: float
+    y: float
+    words: str
+    size: int = 12
+    colour: str = _FAINT
+    bold: bool = False
+    anchor: str = "start"
+
+
+@dataclass
+class _Arrow:
+    points: list[tuple[float, float]]
+
+
+@dataclass
+class _Scene:
+    width: float
+    height: float
+    shapes: list[_Box | _Text | _Arrow]
+
+
+def _scene(pipeline: Sequence[Entry], context: str) -> _Scene:
+    shapes: list[_Box | _Text | _Arrow] = [_Text(_MARGIN, 24, f"one iteration on {context}", 14, _INK, bold=True)]
+    top = 40.0
+    middles = []
+    for position, entry in enumerate(pipeline):
+        stage = (entry.contract.stage if entry.contract else None) or ""
+        lines = _box_lines(entry)
+        height = _TITLE + _LINE * len(lines) + 8
+        shapes.append(_Box(top, height, _COLOURS[stage]))
+        shapes.append(_Text(_MARGIN + 12, top + 19, entry.name, 14, _INK, bold=True))
+        shapes.append(_Text(_MARGIN + _BOX_WIDTH - 12, top + 19, stage or "no contract", 12, anchor="end"))
+        for row, line in enumerate(lines):
+            shapes.append(_Text(_MARGIN + 12, top + _TITLE + 11 + _LINE * row, line))
+        middles.append(top + height / 2)
+        if position + 1 < len(pipeline):
+            centre = _MARGIN + _BOX_WIDTH / 2
+            shapes.append(_Arrow([(centre, top + height), (centre, top + height + _GAP)]))
+        top += height + _GAP
+    side = _MARGIN - 40
+    shapes.append(_Arrow([(_MARGIN, middles[-1]), (side, middles[-1]), (side, middles[0]), (_MARGIN, middles[0])]))
+    shapes.append(_Text(side - 8, (middles[0] + middles[-1]) / 2, "renew", anchor="end"))
+    return _Scene(_MARGIN + _BOX_WIDTH + 20, top - _GAP + 20, shapes)
+
+
+def _box_lines(entry: Entry) -> list[str]:
+    terms = entry.contract
+    if terms is None:
+        return [entry.location.rpartition("/")[2]]
+    reads = _listed((*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)))
+    writes = _listed((*terms.writes, *terms.writes_after))
+    return [line for words in (f"reads {reads}", f"writes {writes}") for line in textwrap.wrap(words, 68)]
+
+
+def _write_svg(scene: _Scene, path: Path) -> None:
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{scene.width:g}" height="{scene.height:g}" '
+        f'viewBox="0 0 {scene.width:g} {scene.height:g}" font-family="Helvetica, Arial, sans-serif">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        f'<path d="M0 0 L8 4 L0 8 z" fill="{_FAINT}"/></marker></defs>',
+        f'<rect width="{scene.width:g}" height="{scene.height:g}" fill="white"/>',
+    ]
+    for shape in scene.shapes:
+        if isinstance(shape, _Box):
+            parts.append(
+                f'<rect x="{_MARGIN}" y="{shape.top:g}" width="{_BOX_WIDTH}" height="{shape.height:g}" rx="8" '
+                f'fill="{shape.colour}" stroke="{_FAINT}"/>'
+            )
+        elif isinstance(shape, _Arrow):
+            points = " ".join(f"{x:g},{y:g}" for x, y in shape.points)
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{_FAINT}" marker-end="url(#head)"/>')
+        else:
+            weight = ' font-weight="bold"' if shape.bold else ""
+            parts.append(
+                f'<text x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}" fill="{shape.colour}"{weight} '
+                f'text-anchor="{shape.anchor}">{html.escape(shape.words)}</text>'
+            )
+    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+
+
+def _write_png(scene: _Scene, path: Path) -> None:
+    require_extra("matplotlib", "plot", "task.draw() to a PNG")
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
+
+    dpi = 100
+    figure = Figure(figsize=(scene.width / dpi, scene.height / dpi), dpi=dpi)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, scene.width), ylim=(scene.height, 0))
+    axes.axis("off")
+    for shape in scene.shapes:
+        if isinstance(shape, _Box):
+            outline = (_MARGIN + 6, shape.top + 6), _BOX_WIDTH - 12, shape.height - 12
+            axes.add_patch(FancyBboxPatch(*outline, boxstyle="round,pad=6", facecolor=shape.colour, edgecolor=_FAINT))
+        elif isinstance(shape, _Arrow):
+            axes.plot(*zip(*shape.points[:-1]), color=_FAINT, linewidth=1)
+            axes.annotate("", shape.points[-1], shape.points[-2], arrowprops={"arrowstyle": "-|>", "color": _FAINT})
+        else:
+            weight, align = ("bold" if shape.bold else "normal"), {"start": "left", "end": "right"}[shape.anchor]
+            points = shape.size * 72 / dpi
+            axes.text(shape.x, shape.y, shape.words, size=points, color=shape.colour, weight=weight, ha=align)
+    figure.savefig(path, dpi=dpi)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "-"

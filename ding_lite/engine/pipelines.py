@@ -1,0 +1,125 @@
+"""The pipeline of a task: what `use` adds, what wrappers and locks put around it, and how it is shown.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ding_lite.engine.checks import Entry, check_pipeline, require_middleware
+from ding_lite.engine.composites import Middleware, Parallel, Serial
+from ding_lite.engine.contexts import Context
+from ding_lite.engine.contracts import contract_of
+from ding_lite.engine.generators import halves_kept, locked
+from ding_lite.engine.lifecycles import Openable
+from ding_lite.engine.messages import location_of, name_of
+from ding_lite.engine.pictures import draw_pipeline, pipeline_table
+
+Wrapper = Callable[[Middleware], Middleware]
+Self_ = TypeVar("Self_", bound="HasPipeline")
+
+
+class _Void:
+    """Stands for no middleware at all."""
+
+    def __call__(self, ctx: Context) -> None:
+        return None
+
+
+class HasPipeline(Openable):
+    """Middleware in order, each with its contract."""
+
+    ctx: Any
+    """The context of the iteration that runs, or of the last that ran."""
+    n_async_workers: int
+    """The most threads that `parallel` uses."""
+    _iterating: bool
+
+    def _clear_pipeline(self) -> None:
+        self._entries: list[Entry] = []
+        self._wrappers: list[Wrapper] = []
+        self._lock = threading.RLock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def use(self: Self_, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Self_:
+        """Add a middleware at the end of the pipeline.
+
+        Args:
+            fn: a function or object of one argument, ctx; it may be a generator with one `yield`.
+            lock: run each half while holding the task's lock, or this one.
+
+        Raises:
+            RuntimeError: the task is not open.
+            TypeError: `fn` is not callable, is a class or an async function, or does not take just ctx.
+        """
+        if isinstance(fn, _Void):
+            return self
+        require_middleware(fn)
+        self._require_open(f"use({name_of(fn)!r})")
+        call = fn
+        for wrapper in self._wrappers:
+            call = halves_kept(call, wrapper)
+        call = self._with_lock(call, lock)
+        self._entries.append(Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn)))
+        if self._iterating:
+            check_pipeline(self.ctx, self._entries)
+        return self
+
+    def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
+        """Apply a decorator to every middleware, those already there and those to come. The last one is the outermost.
+
+        A decorator that knows nothing of generators is fine: it sees the first half, and the second still runs.
+        """
+        self._require_open(f"use_wrapper({name_of(fn)!r})")
+        self._wrappers.append(fn)
+        for entry in self._entries:
+            entry.call = halves_kept(entry.call, fn)
+        return self
+
+    def serial(self, *fns: Middleware) -> Middleware:
+        """One middleware that runs these in order."""
+        return Serial(*fns)
+
+    def parallel(self, *fns: Middleware) -> Middleware:
+        """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
+        return Parallel(*fns, executor=self._executor)
+
+    @staticmethod
+    def void() -> Middleware:
+        """A middleware that `use` leaves out: what a factory returns when it has nothing to do in this process."""
+        return _Void()
+
+    def describe(self) -> str:
+        """Print the pipeline as a table: stage, middleware, reads, writes, lane. Returns what it prints."""
+        table = pipeline_table(self._entries)
+        print(table)
+        return table
+
+    def draw(self, path: str | PathLike[str]) -> Path:
+        """Draw the pipeline as a picture, stage by stage, the fields it passes along on its arrows.
+
+        Args:
+            path: ends in .svg, or in .png, which needs the extra `plot`.
+        """
+        return draw_pipeline(self._entries, type(self.ctx).__name__, Path(path))
+
+    def _with_lock(self, fn: Middleware, lock: bool | AbstractContextManager[Any]) -> Middleware:
+        if lock is False:
+            return fn
+        return locked(fn, self._lock if lock is True else lock)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix="task.parallel")
+        return self._pool
+
+    def _shut_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -1,0 +1,41 @@
+"""Schedules: in which order the middleware of which iteration run.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ding_lite.engine.checks import Entry
+from ding_lite.engine.contexts import Context
+from ding_lite.engine.generators import Half, first_half, unwind
+from ding_lite.engine.messages import add_note
+
+
+def iterate(ctx: Context, entries: Sequence[Entry], waiting: list[Half]) -> None:
+    """One iteration in sequence: every first half in order, then the second halves in reverse.
+
+    Args:
+        ctx: the iteration's context.
+        entries: the pipeline.
+        waiting: generators that already wait, from by hand; those of this iteration join them. Empty afterwards.
+
+    Raises:
+        BaseException: what a middleware raised and no waiting generator handled, with a note naming it and the iteration.
+    """
+    running: Entry | None = None
+    try:
+        for running in entries:
+            result = running.call(ctx)
+            if result is not None:
+                half = first_half(running.fn, result)
+                if half is not None:
+                    waiting.append(half)
+        running = None
+        if waiting:
+            unwind(waiting)
+    except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
+        where = f"middleware {running.name} ({running.location}), " if running else ""
+        add_note(error, f"in {where}iteration {ctx.total_step} of the task")
+        unwind(waiting, error)
