@@ -1,0 +1,51 @@
+"""Minibatches: the rows of a rollout, shuffled and cut.
+
+Room: ding_lite.data, floor 1. Imports the room's trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, nested, tree
+
+
+def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
+    """These leaves of a [T, B, ...] batch as [N, ...], without the steps that `valid` [T, B] leaves out, if it is there."""
+    real = batch.valid.flatten() if has_leaf(batch, "valid") else slice(None)
+    return {name: map_leaves(lambda leaf: leaf.flatten(0, 1)[real], nested(batch[name])) for name in names}
+
+
+def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) -> Iterator[Tree]:
+    """One epoch: every row once, in random order, in equal parts of about `batch_size`.
+
+    Equal, because a short last part would weigh its rows more than the others do.
+
+    Args:
+        rows: tensors [N, ...] by leaf name, nested where a space is.
+        batch_size: rows a minibatch; the parts differ from it by what makes them equal.
+        generator: of the tensors' device.
+
+    Example:
+        >>> parts = minibatches({"x": torch.arange(10)}, 4, torch.Generator().manual_seed(0))
+        >>> sorted(len(part.x) for part in parts)
+        [5, 5]
+    """
+    first = first_leaf(rows)
+    order = torch.randperm(len(first), generator=generator, device=first.device)
+    shuffled = _indexed(rows, order)
+    parts = max(1, round(len(order) / batch_size))
+    for start, stop in pairwise(len(order) * part // parts for part in range(parts + 1)):
+        yield tree(_indexed(shuffled, slice(start, stop)))
+
+
+def _indexed(rows: Mapping[str, Any], index: Tensor | slice) -> dict[str, Any]:
+    return {
+        name: column[index] if isinstance(column, Tensor) else map_leaves(lambda leaf: leaf[index], column)
+        for name, column in rows.items()
+    }

@@ -1,0 +1,192 @@
+"""Replay: transitions kept for later, sampled uniformly.
+
+Room: ding_lite.data, floor 1. Imports the room's trees, columns and rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.data.columns import Spec, available_bytes, spec_bytes, spec_like
+from ding_lite.data.recycling import Recycler
+from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
+
+
+class ReplayBuffer:
+    """The last `capacity` transitions in preallocated arrays, one for each leaf; sampled uniformly, with replacement.
+
+    Args:
+        capacity: transitions.
+        seed: of its own random generator.
+        spec: shape and dtype of each leaf of a transition, where they are to be fixed, and the size to be known, before the
+            first push; otherwise the first push decides.
+
+    Raises:
+        ValueError: capacity < 1.
+        MemoryError: the arrays would take more than the machine has left, told before any is made.
+
+    Example:
+        >>> buffer = ReplayBuffer(100)
+        >>> buffer.push({"obs": np.zeros((8, 4), np.float32), "reward": np.ones(8, np.float32)})
+        >>> len(buffer), buffer.sample(3).obs.shape
+        (8, torch.Size([3, 4]))
+    """
+
+    def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
+        if capacity < 1:
+            raise ValueError(f"ReplayBuffer(capacity={capacity}): it holds at least 1 transition.")
+        self.capacity = int(capacity)
+        self.rng = np.random.default_rng(seed)
+        self._spec: Any = None
+        self._columns: Any = None
+        self._size = self._next = 0
+        # What the last push looked like, and the columns in its order: the next one most often looks the same.
+        self._signature: list[Any] = []
+        self._order: list[Any] = []
+        self._count = 0
+        self._recycler = Recycler()
+        if spec is not None:
+            self._allocate(dict(spec))
+
+    @property
+    def bytes_per_transition(self) -> int:
+        """Bytes that one transition takes; 0 before its leaves are known."""
+        return 0 if self._spec is None else spec_bytes(self._spec)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the full buffer takes."""
+        return self.bytes_per_transition * self.capacity
+
+    def _allocate(self, spec: Spec) -> None:
+        needed, available = spec_bytes(spec) * self.capacity, available_bytes()
+        if available is not None and needed > available:
+            raise MemoryError(
+                f"a replay buffer of {self.capacity:,} transitions of {spec_bytes(spec):,} bytes needs {needed / 1e9:.1f} GB, "
+                f"and {available / 1e9:.1f} GB are left: lower replay_buffer_size."
+            )
+        self._spec = spec
+        self._columns = map_leaves(lambda leaf: np.zeros((self.capacity, *leaf.shape), leaf.dtype), spec)
+
+    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+        """Add transitions, overwriting the oldest.
+
+        Args:
+            batch: a rollout, or a tree or nested mapping of arrays or tensors [N, ...].
+
+        Raises:
+            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here. Nothing is added.
+        """
+        rows = batch.rows() if type(batch) is Trajectories else nested(batch)
+        try:
+            signature = [(name, row.dtype, row.shape) for name, row in rows.items()]
+        except AttributeError:  # nested leaves
+            signature = []
+        if not signature or signature != self._signature:
+            self._check(rows)
+            self._signature, self._order = signature, [self._columns[name] for name in rows]
+        count = self._count
+        start, stop = self._next, self._next + count
+        if stop <= self.capacity:
+            _write(self._order, rows.values(), slice(start, stop))
+        else:
+            # The rows that stay are the last `capacity`, and they stand where they would have come one by one.
+            _write(self._order, rows.values(), np.arange(max(start, stop - self.capacity), stop) % self.capacity)
+        self._next = stop % self.capacity
+        self._size = min(self._size + count, self.capacity)
+
+    def _check(self, rows: Any) -> None:
+        leaves = dict(flatten(rows))
+        if not leaves or () in leaves:
+            raise ValueError(f"push() wants a batch with named leaves, got {type(rows).__name__} with none.")
+        if self._columns is None:
+            self._allocate(spec_like(rows))
+        columns = dict(flatten(self._columns))
+        if leaves.keys() != columns.keys():
+            held, given = (sorted("/".join(path) for path in paths) for paths in (columns, leaves))
+            raise ValueError(f"a replay buffer with the leaves {held} was given {given}: give it the same.")
+        self._count = len(next(iter(leaves.values())))
+        for path, column in columns.items():
+            shape, row = (self._count, *column.shape[1:]), np.asarray(leaves[path])
+            if row.shape != shape or not np.can_cast(row.dtype, column.dtype, "same_kind"):
+                raise ValueError(
+                    f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} was given {row.dtype} {row.shape}: "
+                    "give it the same."
+                )
+
+    def sample(self, size: int) -> Tree:
+        """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
+
+        Raises:
+            ValueError: the buffer is empty.
+        """
+        if not self._size:
+            raise ValueError("sample() from an empty replay buffer: push transitions first.")
+        return tree(self._take(self._columns, self.rng.integers(0, self._size, size)))
+
+    def _take(self, columns: dict[str, Any], rows: np.ndarray[Any, Any]) -> dict[str, Any]:
+        taken: dict[str, Any] = {}
+        for name, column in columns.items():
+            if type(column) is dict:
+                taken[name] = self._take(column, rows)
+            else:
+                out = self._recycler.like(column, len(rows))
+                # "clip" skips a check of the bounds, which these rows keep, and with it a copy.
+                taken[name] = torch.from_numpy(column.take(rows, 0, out, "clip"))
+        return taken
+
+    def __len__(self) -> int:
+        return self._size
+
+    def count(self) -> int:
+        """How many transitions it holds; the same as `len`."""
+        return self._size
+
+    def clear(self) -> None:
+        """Forget every transition; the memory stays allocated."""
+        self._size = self._next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The transitions, where the next one goes, and the state of the random generator."""
+        held = (
+            None if self._columns is None else map_leaves(lambda column: torch.from_numpy(column[: self._size]), self._columns)
+        )
+        return {
+            "capacity": self.capacity,
+            "size": self._size,
+            "next": self._next,
+            "columns": held,
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state.
+
+        Raises:
+            ValueError: it was saved by a buffer of another capacity.
+        """
+        if state["capacity"] != self.capacity:
+            raise ValueError(
+                f"a replay buffer of capacity {self.capacity} cannot load one of {state['capacity']}: make it as large."
+            )
+        if state["columns"] is not None:
+            if self._columns is None:
+                self._allocate(spec_like(state["columns"]))
+            self._check(state["columns"])
+            _write([self._columns], [state["columns"]], slice(0, state["size"]))
+        self._size, self._next = state["size"], state["next"]
+        self.rng.bit_generator.state = state["rng"]
+
+
+def _write(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
+    """Write rows, or as many of the last as `where` has places, into the columns at the same position."""
+    for column, row in zip(columns, rows):
+        if type(column) is dict:
+            _write(column.values(), [row[name] for name in column], where)
+        else:
+            column[where] = row if type(where) is slice else row[-len(where) :]
