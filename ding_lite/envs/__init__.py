@@ -1,0 +1,31 @@
+"""Environments: making, seeding, stepping and replaying them.
+
+Room: ding_lite.envs, floor 2. Imports data and the engine.
+"""
+
+from ding_lite.envs.checks import EnvDataError
+from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
+from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.making import make_envs, stepper
+from ding_lite.envs.spaces import SpaceError, same_layout, space_spec, subspaces, to_gymnasium, to_nested
+from ding_lite.envs.steps import Step, Stepper
+from ding_lite.envs.vectors import LocalVectorEnv
+
+__all__ = [
+    "EnvDataError",
+    "Episode",
+    "ForeignStepper",
+    "LocalVectorEnv",
+    "SpaceError",
+    "Step",
+    "Stepper",
+    "episode_seed",
+    "make_envs",
+    "replay_episode",
+    "same_layout",
+    "space_spec",
+    "stepper",
+    "subspaces",
+    "to_gymnasium",
+    "to_nested",
+]

@@ -1,0 +1,147 @@
+"""Vector environments made elsewhere, in each of gymnasium's autoreset modes.
+
+Room: ding_lite.envs, floor 2. Imports data and the room's other files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ding_lite.data import Leaf, flatten, map_leaves
+from ding_lite.envs.checks import EnvDataError, require_finite, to_spec
+from ding_lite.envs.episodes import Episode
+from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
+from ding_lite.envs.steps import Step
+
+
+class ForeignStepper:
+    """Steps any gymnasium VectorEnv, and gives the true last observation of every episode, whatever its autoreset mode.
+
+    - SAME_STEP: `infos["final_obs"]` holds it.
+    - NEXT_STEP: the step returns it; the step after that is only a reset, and is marked as not valid.
+    - DISABLED: the step returns it; the environments concerned are reset here.
+
+    Episode statistics are counted here: gymnasium's wrapper loses them on partial resets.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise EnvDataError(
+                f"{env} does not say how it resets: env.metadata['autoreset_mode'] is {mode!r}. Set it to the member of "
+                "gymnasium.vector.AutoresetMode that describes the environment."
+            )
+        self.env, self.mode, self.num_envs = env, mode, env.num_envs
+        self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
+        self.action_space = env.action_space
+        self._obs_spec = space_spec(env.single_observation_space)
+        self._batch_spec = map_leaves(lambda leaf: Leaf((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._numbers = np.zeros(self.num_envs, np.int64)
+        self._lent: list[tuple[Any, Any]] = []
+        self.current: Any = None
+        self.restarted: np.ndarray[Any, Any] | None = None
+
+    def begin(self, out: Any, seed: int | None = None) -> None:
+        """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+        obs, _ = self.env.reset(seed=seed)
+        self._resetting[:] = False
+        self._returns[:] = 0
+        self._lengths[:] = 0
+        self._write(obs, out)
+        self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
+
+    def advance(self, action: Any, out: Any) -> Step:
+        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        obs, rewards, terminations, truncations, infos = self.env.step(to_gymnasium(self.single_action_space, action))
+        reward = np.array(rewards, np.float32)
+        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        for name, column in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+            if column.shape != (self.num_envs,):
+                raise EnvDataError(f"{self.env} returned {name} of shape {column.shape}, expected ({self.num_envs},).")
+        require_finite(reward, "the reward")
+        self._check_lent()
+        valid = None
+        if self._resetting.any():
+            valid = ~self._resetting
+            self._resetting = np.zeros(self.num_envs, np.bool_)
+            terminated &= valid
+            truncated &= valid
+        self._returns += reward if valid is None else reward * valid
+        self._lengths += 1 if valid is None else valid
+        self._write(obs, out)
+        truncated &= ~terminated
+        ended = terminated | truncated
+        final_obs: dict[int, Any] = {}
+        finished: list[Episode] = []
+        if ended.any():
+            final_obs = self._finals(ended, infos, out)
+            finished = [self._finish(index, infos) for index in np.flatnonzero(ended).tolist()]
+        self.current = out
+        self.restarted = ended if valid is None else ended | ~valid
+        return Step(reward, terminated, truncated, final_obs, valid, finished)
+
+    def _finals(self, ended: np.ndarray[Any, Any], infos: dict[str, Any], out: Any) -> dict[int, Any]:
+        indices = np.flatnonzero(ended).tolist()
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+            return {}
+        if self.mode is AutoresetMode.DISABLED:
+            finals = {index: map_leaves(lambda column, row=index: np.copy(column[row]), out) for index in indices}
+            obs, _ = self.env.reset(options={"reset_mask": ended.copy()})  # gymnasium pops the key: a new dict each time
+            self._write(obs, out)
+            return finals
+        found = infos.get("final_obs", infos.get("final_observation"))
+        if found is None:
+            raise EnvDataError(f"{self.env} resets in the same step, but its infos hold no 'final_obs'.")
+        finals = {}
+        for index in indices:
+            lent = to_nested(self.single_observation_space, found[index])
+            finals[index] = map_leaves(np.copy, to_spec(lent, self._obs_spec, f"environment {index}, final obs"))
+            self._refuse_overwritten(index, finals[index], out)
+            self._lent.append((lent, finals[index]))
+        return finals
+
+    def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
+        """An environment that writes every observation into one array hands out the reset one as the final one."""
+        began, before = dict(flatten(out)), dict(flatten(self.current))
+        for path, leaf in flatten(final):
+            as_reset = leaf.dtype.kind == "f" and leaf.size and np.array_equal(leaf, began[path][index])
+            if as_reset and not np.array_equal(leaf, before[path][index]):
+                raise EnvDataError(self._overwritten(f"environment {index}"))
+
+    def _check_lent(self) -> None:
+        for lent, copy in self._lent:
+            if any(not np.array_equal(one, dict(flatten(copy))[path]) for path, one in flatten(lent)):
+                raise EnvDataError(self._overwritten("an environment"))
+        self._lent.clear()
+
+    def _overwritten(self, who: str) -> str:
+        return (
+            f"{who} of {self.env} seems to end where its next episode begins: it writes all observations into one array, and "
+            "the last one is lost. Return a new array each step, or use make_envs(), which takes a copy in time."
+        )
+
+    def _finish(self, index: int, infos: dict[str, Any]) -> Episode:
+        total, length, number = float(self._returns[index]), int(self._lengths[index]), int(self._numbers[index])
+        self._returns[index] = self._lengths[index] = 0
+        self._numbers[index] += 1
+        return Episode(index, number, total, length, None, _info_of(infos.get("final_info", infos), index))
+
+    def _write(self, obs: Any, out: Any) -> None:
+        checked = to_spec(to_nested(self.single_observation_space, obs), self._batch_spec, "obs")
+        map_leaves(np.copyto, out, checked)
+        require_finite(out, "obs")
+
+
+def _info_of(infos: Any, index: int) -> dict[str, Any]:
+    """What a vector environment's infos say of one environment: the columns whose mask has it."""
+    if not isinstance(infos, dict):
+        return {}
+    columns = {key: value for key, value in infos.items() if isinstance(value, np.ndarray) and not key.startswith("_")}
+    return {key: value[index] for key, value in columns.items() if f"_{key}" not in infos or infos[f"_{key}"][index]}

@@ -1,0 +1,89 @@
+"""Making environments, and taking those made elsewhere.
+
+Room: ding_lite.envs, floor 2. Imports the room's other files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.steps import Stepper
+from ding_lite.envs.vectors import LocalVectorEnv
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+_STEPPER = "_ding_lite_stepper"
+
+
+def make_envs(
+    env: str | EnvFactory,
+    num_envs: int = 1,
+    seed: int = 0,
+    *,
+    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    **kwargs: Any,
+) -> LocalVectorEnv:
+    """B environments as one `gymnasium.vector.VectorEnv` that this process steps.
+
+    Args:
+        env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
+        num_envs: B.
+        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
+        wrappers: put around each environment, the first innermost.
+        **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
+
+    Raises:
+        ValueError: num_envs < 1.
+        TypeError: `env` is neither, or kwargs come with a function.
+        gymnasium.error.Error: an id that does not exist.
+
+    Example:
+        >>> envs = make_envs("CartPole-v1", 2, seed=0)
+        >>> obs, info = envs.reset()
+        >>> obs.shape, envs.single_action_space
+        ((2, 4), Discrete(2))
+    """
+    if num_envs < 1:
+        raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
+    if isinstance(env, str):
+        factory: EnvFactory = partial(gymnasium.make, env, disable_env_checker=True, **kwargs)
+    elif callable(env) and not isinstance(env, gymnasium.Env):
+        if kwargs:
+            raise TypeError(
+                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but makes environments by your function: set them there."
+            )
+        factory = env
+    else:
+        raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
+    return LocalVectorEnv([partial(_wrapped, factory, wrappers)] * num_envs, seed)
+
+
+def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
+    """What steps this vector environment; the same one each time it is asked for the same environment.
+
+    Raises:
+        TypeError: not a vector environment.
+    """
+    if isinstance(env, LocalVectorEnv):
+        return env
+    if not isinstance(env, VectorEnv):
+        raise TypeError(
+            f"a vector environment is wanted, got {env!r} of type {type(env).__name__}: make one with make_envs(...), or take "
+            "gymnasium.make_vec(...)."
+        )
+    found = env.__dict__.get(_STEPPER)
+    if found is None:
+        found = env.__dict__[_STEPPER] = ForeignStepper(env)
+    return found
+
+
+def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:
+    env = factory()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env

@@ -1,0 +1,100 @@
+"""Spaces: how elements of a gymnasium space are laid out in arrays, and back.
+
+Everywhere in the engine a nested space is nested dicts: a Tuple's parts are named "0", "1", ...
+
+Room: ding_lite.envs, floor 2. Imports data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ding_lite.data import Leaf, Spec, flatten
+
+
+class SpaceError(TypeError, ValueError):
+    """A space that the engine cannot lay out, or that does not fit where it is used."""
+
+
+def space_spec(space: spaces.Space[Any]) -> Spec:
+    """Shape and dtype of an element of this space, nested as it is.
+
+    Box of float64 is stored as float32, which is what networks read.
+
+    Raises:
+        SpaceError: Text, Graph, Sequence and other spaces whose elements have no fixed shape.
+
+    Example:
+        >>> space_spec(spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))))["1"].shape
+        (2,)
+    """
+    if isinstance(space, spaces.Box):
+        return Leaf(space.shape, np.dtype(np.float32) if space.dtype == np.float64 else space.dtype)
+    if isinstance(space, spaces.Discrete):
+        return Leaf((), np.dtype(np.int64))
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        return Leaf(space.shape, space.dtype)
+    parts = subspaces(space)
+    if parts is not None:
+        return {name: space_spec(part) for name, part in parts.items()}
+    raise SpaceError(
+        f"{space} has no fixed layout: use Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these, "
+        "for instance through a gymnasium.ObservationWrapper."
+    )
+
+
+def subspaces(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]] | None:
+    """The parts of a Dict or Tuple space by name, None for any other."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    if isinstance(space, spaces.Tuple):
+        return {str(position): part for position, part in enumerate(space.spaces)}
+    return None
+
+
+def to_nested(space: spaces.Space[Any], value: Any) -> Any:
+    """An element, or a batch of them, as nested dicts; the reverse of `to_gymnasium`."""
+    parts = subspaces(space)
+    if parts is None:
+        return value
+    if isinstance(space, spaces.Tuple) and isinstance(value, Sequence):
+        value = {str(position): part for position, part in enumerate(value)}
+    if not isinstance(value, Mapping) or value.keys() != parts.keys():
+        found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        raise SpaceError(f"an element of {space} has the parts {sorted(parts)}, got {found}.")
+    return {name: to_nested(part, value[name]) for name, part in parts.items()}
+
+
+def to_gymnasium(space: spaces.Space[Any], nested: Any) -> Any:
+    """Nested dicts as gymnasium has them: tuples for Tuple spaces."""
+    parts = subspaces(space)
+    if parts is None:
+        return nested
+    values = {name: to_gymnasium(part, nested[name]) for name, part in parts.items()}
+    return tuple(values.values()) if isinstance(space, spaces.Tuple) else values
+
+
+def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
+    """A function from a batch [B, ...] of actions, nested, to the list of B actions that B environments take."""
+    if isinstance(space, spaces.Discrete):
+        return lambda batch: list(batch)  # numpy integers, as sample() gives them, which contains() checks fastest
+    parts = subspaces(space)
+    if parts is None:
+        return lambda batch: list(batch.astype(space.dtype, copy=False))
+    split = {name: splitter(part) for name, part in parts.items()}
+
+    def divide(batch: Any) -> list[Any]:
+        columns = [split[name](batch[name]) for name in parts]
+        rows = zip(*columns, strict=True)
+        return list(rows) if isinstance(space, spaces.Tuple) else [dict(zip(parts, row)) for row in rows]
+
+    return divide
+
+
+def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether elements of both are stored alike; bounds may differ."""
+    return dict(flatten(space_spec(one))) == dict(flatten(space_spec(other)))
