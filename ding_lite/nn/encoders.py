@@ -1,0 +1,163 @@
+"""Encoders: observations of any space to one vector of features.
+
+Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ding_lite.envs import SpaceError, subspaces
+
+ConvLayers = Sequence[tuple[int, int, int]]
+"""(channels, kernel, stride) of each layer."""
+
+NATURE: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+SMALL: ConvLayers = ((16, 3, 1), (32, 3, 1))
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def mlp(sizes: Sequence[int], activation: str = "relu") -> nn.Sequential:
+    """Linear layers of these sizes, from input to output, each followed by the activation.
+
+    Example:
+        >>> mlp([4, 64, 64])(torch.zeros(2, 4)).shape
+        torch.Size([2, 64])
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)
+
+
+def make_encoder(
+    space: gymnasium.Space[Any],
+    hidden_sizes: Sequence[int],
+    activation: str = "relu",
+    conv_layers: ConvLayers | None = None,
+) -> tuple[nn.Module, int]:
+    """A network from observations of this space to features, and how many features it gives.
+
+    Vectors go into an MLP, images through convolutions first, discrete values as one-hot; parts of Dict and Tuple spaces are
+    each turned into features and joined before the MLP.
+
+    Args:
+        space: of one observation.
+        hidden_sizes: of the MLP's layers; the last is the number of features.
+        activation: one of `ACTIVATIONS`.
+        conv_layers: (channels, kernel, stride) of each layer for images; None takes those of the Nature DQN, or two of 3x3
+            where the image is smaller than 36 pixels.
+
+    Returns:
+        A module from [B, *obs_shape], nested as the space is, to [B, F], and F.
+
+    Raises:
+        SpaceError: a space without a fixed layout, or an image too small for `conv_layers`.
+
+    Reference:
+        Mnih et al. (2015), https://www.nature.com/articles/nature14236, Methods, for the convolutions.
+
+    Example:
+        >>> encoder, features = make_encoder(spaces.Box(-1.0, 1.0, (4,)), [64])
+        >>> encoder(torch.zeros(2, 4)).shape, features
+        (torch.Size([2, 64]), 64)
+    """
+    inputs, width = _features(space, conv_layers)
+    trunk = mlp([width, *hidden_sizes], activation)
+    out = hidden_sizes[-1] if hidden_sizes else width
+    if isinstance(inputs, nn.Identity):
+        return trunk, out
+    return nn.Sequential(inputs, *trunk), out
+
+
+def _features(space: gymnasium.Space[Any], conv_layers: ConvLayers | None) -> tuple[nn.Module, int]:
+    parts = subspaces(space)
+    if parts is not None:
+        encoded = {name: _features(part, conv_layers) for name, part in parts.items()}
+        return _Joined({name: module for name, (module, _) in encoded.items()}), sum(width for _, width in encoded.values())
+    if isinstance(space, spaces.Discrete):
+        return _OneHot([int(space.n)], [int(space.start)]), int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _OneHot(space.nvec.ravel().tolist(), space.start.ravel().tolist()), int(space.nvec.sum())
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return _convolutions(space, conv_layers)
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        width = int(np.prod(space.shape))
+        plain = len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
+        return (nn.Identity() if plain else _Flat(space.dtype == np.uint8)), width
+    raise SpaceError(f"no encoder for observations of {space}: flatten or embed them in a gymnasium.ObservationWrapper.")
+
+
+def _convolutions(space: spaces.Box, conv_layers: ConvLayers | None) -> tuple[nn.Module, int]:
+    channels_last = space.shape[2] < space.shape[0]
+    channels, height, width = (space.shape[2], *space.shape[:2]) if channels_last else space.shape
+    chosen = conv_layers or (NATURE if min(height, width) >= 36 else SMALL)
+    layers: list[nn.Module] = [_Image(channels_last, space.dtype == np.uint8)]
+    for out, kernel, stride in chosen:
+        layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+        channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        if height < 1 or width < 1:
+            raise SpaceError(
+                f"images of shape {space.shape} are too small for the convolutions {list(chosen)}: set conv_layers."
+            )
+    return nn.Sequential(*layers, nn.Flatten()), channels * height * width
+
+
+class _Joined(nn.Module):
+    """Features of each part of a nested observation, side by side."""
+
+    def __init__(self, parts: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.names = list(parts)
+        self.parts = nn.ModuleList(parts.values())  # a ModuleDict refuses names such as "a.b" or "keys"
+
+    def forward(self, obs: Any) -> Tensor:
+        return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts)], dim=-1)
+
+
+class _OneHot(nn.Module):
+    """Integers [B] or [B, *shape] as one-hot features, side by side."""
+
+    offsets: Tensor
+
+    def __init__(self, sizes: list[int], starts: list[int]) -> None:
+        super().__init__()
+        offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.array(starts)
+        self.width = sum(sizes)
+        self.register_buffer("offsets", torch.as_tensor(offsets), persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        places = obs.reshape(len(obs), -1).long() + self.offsets
+        return torch.zeros(len(obs), self.width, device=obs.device).scatter_(1, places, 1.0)
+
+
+class _Flat(nn.Module):
+    """Numbers [B, *shape] as float features [B, F]; bytes as fractions of 255."""
+
+    def __init__(self, is_bytes: bool) -> None:
+        super().__init__()
+        self.scale = 1 / 255 if is_bytes else 1.0
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs.reshape(len(obs), -1).float() * self.scale
+
+
+class _Image(nn.Module):
+    """Images with channels last or first as float [B, C, H, W]; bytes as fractions of 255."""
+
+    def __init__(self, channels_last: bool, is_bytes: bool) -> None:
+        super().__init__()
+        self.channels_last, self.scale = channels_last, 1 / 255 if is_bytes else 1.0
+
+    def forward(self, obs: Tensor) -> Tensor:
+        image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
+        return image.float() * self.scale

@@ -1,0 +1,35 @@
+"""Initialization: weights from a seed, without touching anybody else's random numbers.
+
+Room: ding_lite.nn, floor 3, below policy. Torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Layers made inside draw their weights from `seed`; torch's global generator is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def orthogonal(module: nn.Module, gain: float = 2**0.5) -> nn.Module:
+    """Orthogonal weights and zero biases for every linear and convolutional layer inside.
+
+    Reference:
+        Saxe et al. (2014), https://arxiv.org/abs/1312.6120; the gains of PPO: Huang et al. (2022), "The 37 Implementation
+        Details of Proximal Policy Optimization", detail 2.
+    """
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module

@@ -1,0 +1,162 @@
+"""The three faces of a policy, which middleware receive: to learn, to collect, to evaluate.
+
+Room: ding_lite.policy, floor 3. Imports nn, envs, data and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.data import Tree, map_leaves
+from ding_lite.envs import SpaceError, same_layout, subspaces
+
+if TYPE_CHECKING:
+    from ding_lite.policy.policies import Policy
+
+
+class LearnMode:
+    """The face that changes the model."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def forward(self, batch: Tree) -> dict[str, Tensor]:
+        """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for."""
+        device = self._policy.device
+        if device.type != "cpu":
+            batch = map_leaves(lambda leaf: leaf.to(device, non_blocking=True), batch)
+        return self._policy.learn_on_batch(self._policy.postprocess(batch))
+
+    @property
+    def train_iter(self) -> int:
+        """Gradient steps taken."""
+        return self._policy.version
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the whole policy."""
+        return self._policy.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state."""
+        self._policy.load_state_dict(state)
+
+
+class ActMode:
+    """A face that acts, with a copy of the model that takes over the newest weights between two forward passes."""
+
+    role: str
+    explore: bool
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.actor = policy.actor(self.role)
+        self._to_env = clipper(policy.action_space)
+
+    def forward(self, obs: Any, state: Any = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Actions for a batch of observations.
+
+        Args:
+            obs: [B, *obs_shape] arrays or tensors, nested as the space is.
+            state: recurrent state [B, ...] from the step before, None for policies without.
+            **kwargs: for `compute_actions`, such as `eps`.
+
+        Returns:
+            action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
+            step, arrays [B, ...] by name.
+        """
+        self.refresh()
+        action, state, outputs = self.actor.compute_actions(
+            to_tensors(obs, self._policy.device), state, explore=self.explore, **kwargs
+        )
+        return to_arrays(action), state, {name: to_arrays(output) for name, output in outputs.items()}
+
+    def refresh(self) -> None:
+        """Take over the newest weights, if they have changed."""
+        if self.actor.version != self._policy.version:
+            self.actor.copy_weights(self._policy)
+
+    def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
+        made_for = self._policy.observation_space, self._policy.action_space
+        if not same_layout(observation_space, made_for[0]) or action_space != made_for[1]:
+            raise SpaceError(
+                f"{type(self._policy).__name__} was made for the spaces {made_for[0]}, {made_for[1]}, and the environment has "
+                f"{observation_space}, {action_space}: make the policy from this environment's spaces."
+            )
+
+    @property
+    def seed(self) -> int:
+        """The policy's seed."""
+        return self._policy.seed
+
+    def env_action(self, action: Any) -> Any:
+        """The action as the environment takes it: Box actions clipped to their bounds."""
+        return self._to_env(action)
+
+    def get_initial_state(self, batch_size: int) -> Any:
+        """The recurrent state at the start of B episodes, None for policies without."""
+        return self.actor.get_initial_state(batch_size)
+
+    def get_weights(self) -> dict[str, Tensor]:
+        """A copy of the weights that it acts with."""
+        return self.actor.get_weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its random numbers are."""
+        return self.actor.generator_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state."""
+        self.actor.load_generator_state(state)
+
+
+class CollectMode(ActMode):
+    """The face that explores."""
+
+    role, explore = "collect", True
+
+    def with_values(self, batch: Tree) -> Tree:
+        """A rollout [T, B, ...] with what the critic thinks of it: value and next_value [T, B]."""
+        return self._policy.with_values(batch)
+
+
+class EvalMode(ActMode):
+    """The face that does its best."""
+
+    role, explore = "evaluate", False
+
+
+def to_tensors(obs: Any, device: torch.device) -> Any:
+    """Arrays or tensors as tensors on `device`, without a copy where none is needed."""
+    if type(obs) is np.ndarray:
+        obs = torch.from_numpy(obs)
+    if isinstance(obs, Tensor):
+        return obs if device.type == "cpu" else obs.to(device, non_blocking=True)
+    return map_leaves(lambda leaf: to_tensors(leaf, device), obs)
+
+
+def to_arrays(output: Any) -> Any:
+    """Tensors as arrays; what already is one stays."""
+    if type(output) is np.ndarray:
+        return output
+    if isinstance(output, Tensor):
+        return output.detach().cpu().numpy()
+    return map_leaves(to_arrays, output)
+
+
+def clipper(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
+    """A function that clips the Box parts of nested actions [B, ...] to their bounds, and gives the rest as it is."""
+    parts = subspaces(space)
+    if parts is not None:
+        clip = {name: clipper(part) for name, part in parts.items()}
+        return lambda action: {name: clip[name](action[name]) for name in clip}
+    if isinstance(space, spaces.Box):
+        return lambda action: np.clip(action, space.low, space.high)
+    return lambda action: action
