@@ -1,0 +1,80 @@
+"""The context of online RL: what one iteration of evaluating, collecting and learning passes along.
+
+Room: ding_lite.contexts, floor 2. Imports data and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ding_lite.data import Trajectories, Tree
+from ding_lite.engine import Context
+
+_FETCHER = {"provider": "a fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator"}
+_LEARNER = {"provider": "a learner such as OffPolicyLearner, trainer or multistep_trainer"}
+_INFERENCER = {"provider": "an inferencer"}
+_STEP_COLLECTOR = {"provider": "a collector such as StepCollector"}
+_EPISODE_COLLECTOR = {"provider": "a collector such as EpisodeCollector"}
+
+
+@dataclasses.dataclass
+class OnlineRLContext(Context):
+    """One iteration of online RL. Counters are kept from iteration to iteration, data is not."""
+
+    total_step: int = 0
+    """Iterations finished before this one. Carries over by itself."""
+
+    env_step: int = 0
+    """Environment steps since the start, summed over environments. Kept. Written by collectors."""
+
+    env_episode: int = 0
+    """Episodes finished since the start, summed over environments. Kept. Written by collectors."""
+
+    train_iter: int = 0
+    """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
+
+    train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
+    """What to learn from, a tree: [B, ...] from a fetcher, [T, B, ...] from an estimator."""
+
+    train_output: Any = dataclasses.field(default=None, metadata=_LEARNER)
+    """What learning gave to log, scalar tensors by name: a dict, or from OffPolicyLearner a list of one a gradient step."""
+
+    collect_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """For the policy's `compute_actions` while collecting, such as `eps`. Written by eps_greedy_handler."""
+
+    obs: Tree | None = dataclasses.field(default=None, metadata=_INFERENCER)
+    """The observations that were acted on, a tensor or tree [B, ...]. Written by inferencer."""
+
+    action: Any = dataclasses.field(default=None, metadata=_INFERENCER)
+    """What was done, a list by environment. Written by inferencer."""
+
+    inference_output: dict[int, dict[str, Any]] | None = dataclasses.field(default=None, metadata=_INFERENCER)
+    """What the policy gave, by environment: action and its extra outputs. Written by inferencer."""
+
+    trajectories: Trajectories | None = dataclasses.field(default=None, metadata=_STEP_COLLECTOR)
+    """This iteration's rollout, leaves [T, B, ...]; None before collection. Written by StepCollector."""
+
+    episodes: list[Any] | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
+    """This iteration's whole episodes; None before collection. Written by EpisodeCollector."""
+
+    trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
+    """Index in `trajectories` of each environment's last transition. Written by StepCollector."""
+
+    finished_episodes: list[Any] = dataclasses.field(default_factory=list)
+    """Episodes that ended while collecting, with return and length (`ding_lite.envs.Episode`). Written by collectors."""
+
+    eval_value: float = -float("inf")
+    """Mean return of this iteration's evaluation; minus infinity where there was none. Written by evaluators."""
+
+    last_eval_iter: int = -1
+    """`train_iter` at the last evaluation; -1 before the first. Kept. Written by evaluators."""
+
+    last_eval_value: float = -float("inf")
+    """Mean return of the last evaluation. Kept. Written by evaluators."""
+
+    eval_weights: dict[str, Any] | None = None
+    """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
+
+    def __post_init__(self) -> None:
+        self.keep("env_step", "env_episode", "train_iter", "last_eval_iter", "last_eval_value")

@@ -1,0 +1,54 @@
+"""A configuration from the command line: every field is an option.
+
+Room: ding_lite.config, floor 4. Imports the engine; tyro, the extra `cli`, where there is anything to parse.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from ding_lite.engine import Config, require_extra
+
+ConfigType = TypeVar("ConfigType", bound=Config)
+
+
+def from_command_line(
+    config: type[ConfigType] | ConfigType, argv: Sequence[str] | None = None, description: str = ""
+) -> ConfigType:
+    """The configuration with what the command line changes: `--seed 3 --env.id Acrobot-v1`; `--help` explains each option.
+
+    Args:
+        config: a configuration class, or an instance whose values are the defaults.
+        argv: the arguments, without the program's name; None takes the program's own.
+        description: for `--help`, such as the script's `__doc__`.
+
+    Raises:
+        SystemExit: `--help`, or an option that does not exist or does not fit, explained on standard error.
+        ConfigError: a value out of range.
+        ImportError: there are arguments, and the extra `cli` is not installed.
+    """
+    default = config() if isinstance(config, type) else config
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments:
+        return default
+    require_extra("tyro", "cli", "the command line")
+    import tyro
+
+    parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=description.strip())
+    return default.override(_changes(default.to_dict(), parsed.to_dict()))
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What differs, as nested dicts; in the order of the fields, so that an environment's id comes before its stop_value."""
+    changes: dict[str, Any] = {}
+    for name, value in after.items():
+        if isinstance(value, dict):
+            inner = _changes(before[name], value)
+            if inner:
+                changes[name] = inner
+        elif value != before[name]:
+            changes[name] = value
+    return changes

@@ -1,0 +1,89 @@
+"""What every run's configuration holds: its name, its seed, its environments.
+
+Room: ding_lite.config, floor 4. Imports policy and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ding_lite.engine import Config, bounded
+from ding_lite.policy import PolicyConfig
+
+
+@dataclasses.dataclass
+class EnvConfig(Config):
+    """Environments to collect and to evaluate in."""
+
+    id: str = "CartPole-v1"
+    """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one."""
+
+    collector_env_num: int = bounded(8, low=1)
+    """Environments to collect in, stepped together."""
+
+    evaluator_env_num: int = bounded(8, low=1)
+    """Environments to evaluate in, stepped together."""
+
+    n_evaluator_episode: int = bounded(8, low=1)
+    """Episodes an evaluation."""
+
+    stop_value: float | None = None
+    """Mean return of an evaluation that ends the run; None runs to the end."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        changed = name == "id" and value != self.__dict__.get("id", value)
+        super().__setattr__(name, value)
+        if changed:
+            self.stop_value = _threshold(self.id)
+
+
+def _threshold(env_id: str) -> float | None:
+    import gymnasium
+
+    try:
+        return gymnasium.spec(env_id).reward_threshold
+    except gymnasium.error.Error:  # registered later, or never: make_envs() will say
+        return None
+
+
+@dataclasses.dataclass
+class RunConfig(Config):
+    """What a script needs to know; `policy` differs from algorithm to algorithm."""
+
+    exp_name: str = "runs/default"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    seed: int = bounded(0, low=0)
+    """Of everything random. Setting it sets policy.seed as well."""
+
+    max_step: int = bounded(100_000, low=1)
+    """Iterations of the loop, at most."""
+
+    async_mode: bool = False
+    """Overlap evaluation, collection and training."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig(stop_value=475.0))
+    """Environments."""
+
+    policy: PolicyConfig = dataclasses.field(default_factory=PolicyConfig)
+    """The algorithm."""
+
+    def __post_init__(self) -> None:
+        if self.policy.seed is None:
+            self.policy.seed = self.seed
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "seed" and "policy" in self.__dict__:
+            self.policy.seed = self.seed
+        if name == "policy" and self.policy.seed is None:
+            self.policy.seed = self.seed
+
+    def verdict(self, value: float) -> int:
+        """Say what a run reached, and the exit status for it: 0, unless a stop_value is set and was not reached."""
+        target = self.env.stop_value
+        reached = target is None or value >= target
+        wanted = "" if target is None else f", stop_value {target:g} {'reached' if reached else 'not reached'}"
+        print(f"{self.env.id}: mean return {value:.1f} at the last evaluation{wanted}. Everything is in {self.exp_name}/")
+        return 0 if reached else 1

@@ -1,0 +1,9 @@
+"""Rollouts: policies acting in environments, to collect and to evaluate.
+
+Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
+"""
+
+from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.workers import LocalWorker, Rollout
+
+__all__ = ["LocalWorker", "Rollout", "play_episodes"]

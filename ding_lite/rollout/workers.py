@@ -1,0 +1,116 @@
+"""Rollout workers: B environments and a policy that acts in them, T steps at a time.
+
+Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
+from ding_lite.envs import Episode, Step, space_spec, stepper, to_nested
+from ding_lite.policy import ActMode
+
+
+class Rollout(NamedTuple):
+    """What a worker hands back."""
+
+    trajectories: Trajectories
+    """[T, B, ...] transitions."""
+
+    episodes: list[Episode]
+    """Those that ended on the way."""
+
+
+class LocalWorker:
+    """Acts in environments of this process. Its rollouts go on where the one before left off.
+
+    Args:
+        env: any gymnasium vector environment.
+        policy: the face that acts.
+
+    Raises:
+        SpaceError: the policy was made for other spaces.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
+        self.env, self.policy = stepper(env), policy
+        policy.require_spaces(env.single_observation_space, env.single_action_space)
+        self.num_envs: int = env.num_envs
+        self.obs_spec = space_spec(env.single_observation_space)
+        self._state = policy.get_initial_state(self.num_envs)
+        self._action_space = copy.deepcopy(env.action_space)
+        self._action_space.seed(policy.seed)
+
+    def begin(self, seed: int | None = None) -> None:
+        """Begin an episode in every environment, with this seed where one is given; a rollout does so where none was begun."""
+        self.env.begin(allocate(self.obs_spec, self.num_envs), seed)
+
+    def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """What the policy does about these observations [B, ...]: action, and its other outputs, arrays by name.
+
+        Args:
+            random: take actions from the action space instead.
+            **kwargs: for the policy's `compute_actions`.
+        """
+        if random:
+            return {"action": to_nested(self.env.single_action_space, self._action_space.sample())}
+        if self._state is None:
+            action, _, outputs = self.policy.forward(obs, **kwargs)
+            return {"action": action, **outputs}
+        before = self._restarted_state()
+        action, self._state, outputs = self.policy.forward(obs, before, **kwargs)
+        return {"action": action, "state": map_leaves(np.asarray, before), **outputs}
+
+    def _restarted_state(self) -> Any:
+        """The policy's state, with that of a new episode where one begins."""
+        restarted = self.env.restarted
+        if restarted is None or not restarted.any():
+            return self._state
+        where = torch.from_numpy(restarted)
+
+        def choose(fresh: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+            return torch.where(where.to(old.device).reshape(-1, *[1] * (old.ndim - 1)), fresh, old)
+
+        return map_leaves(choose, self.policy.get_initial_state(self.num_envs), self._state)
+
+    def step(self, action: Any, out: Any) -> Step:
+        """Do it in the environments; the observations to act on next are written to `out`."""
+        return self.env.advance(self.policy.env_action(action), out)
+
+    def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
+        """Act for `num_steps` steps in every environment.
+
+        Args:
+            random: take actions from the action space instead of the policy.
+            **kwargs: for the policy's `compute_actions`.
+        """
+        storage = self._storage(num_steps)
+        episodes: list[Episode] = []
+        with torch.inference_mode():
+            for t in range(num_steps):
+                episodes += self._record(storage, t, self.act(storage.obs_at(t), random, **kwargs))
+        return Rollout(storage.trajectories(), episodes)
+
+    def record(self, outputs: dict[str, Any]) -> Rollout:
+        """Take one step with what `act` gave about the current observations: a rollout of T = 1."""
+        storage = self._storage(1)
+        episodes = self._record(storage, 0, outputs)
+        return Rollout(storage.trajectories(), episodes)
+
+    def _storage(self, num_steps: int) -> RolloutBuffer:
+        if self.env.current is None:
+            self.begin()
+        storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
+        map_leaves(np.copyto, storage.obs_at(0), self.env.current)
+        return storage
+
+    def _record(self, storage: RolloutBuffer, t: int, outputs: dict[str, Any]) -> list[Episode]:
+        step = self.step(outputs["action"], storage.obs_at(t + 1))
+        storage.add(t, outputs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid)
+        return step.finished
