@@ -1,0 +1,92 @@
+"""Checkpoints: keep what was learned.
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.engine import contract, current_task, save_checkpoint
+from ding_lite.policy import Policy
+
+
+class CkptSaver:
+    """Save the policy now and then, when it was never better, and at the end.
+
+    Into `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` of them, the last
+    three kept; `best.pt`, the weights that were evaluated best, with that value; `final.pt`, the whole policy when the run
+    ends. Each file is whole or not there, also if the process dies meanwhile, and `load_checkpoint` reads it without
+    running code.
+
+    Reads:
+        ctx.train_iter; ctx.eval_value and ctx.eval_weights where there was an evaluation; ctx.env_step where there is one.
+        All at the end of the iteration, so that it may stand anywhere in the pipeline.
+
+    Args:
+        policy: what is saved.
+        save_dir: the run's folder, such as cfg.exp_name.
+        train_freq: gradient steps between two regular checkpoints; None for none.
+        save_finish: whether to save at the end.
+        keep_last: how many regular checkpoints stay.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        save_dir: str | PathLike[str],
+        train_freq: int | None = None,
+        save_finish: bool = True,
+        keep_last: int = 3,
+    ) -> None:
+        if train_freq is not None and train_freq < 1:
+            raise ValueError(f"CkptSaver(train_freq={train_freq}): at least 1 gradient step lies between two checkpoints.")
+        self._policy, self._folder = policy, Path(save_dir) / "ckpt"
+        self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
+        self._last_iter = 0
+        self._best = -float("inf")
+        self._kept: list[str] = []
+        contract(
+            reads=("train_iter",),
+            may_read=("env_step", "eval_value", "eval_weights", "last_eval_iter"),
+            uses=(policy.learn_mode,),
+            stage="record",
+        )(self)
+
+    def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
+        yield
+        if self._train_freq is not None and ctx.train_iter - self._last_iter >= self._train_freq:
+            self._last_iter = ctx.train_iter
+            self._save_regular(ctx)
+        evaluated = getattr(ctx, "eval_weights", None)
+        if evaluated is not None and ctx.eval_value > self._best:
+            self._best = ctx.eval_value
+            lineage = {"eval_value": ctx.eval_value, "evaluated_at": ctx.last_eval_iter}
+            save_checkpoint({"model": evaluated, **lineage, **_counters(ctx)}, self._folder / "best.pt")
+        if self._save_finish and current_task().finish:
+            save_checkpoint({**self._policy.state_dict(), **_counters(ctx)}, self._folder / "final.pt")
+
+    def _save_regular(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        path = self._folder / f"iteration_{ctx.train_iter}.pt"
+        save_checkpoint({**self._policy.state_dict(), **_counters(ctx)}, path)
+        self._kept.append(path.name)
+        for name in self._kept[: -self._keep_last]:
+            (self._folder / name).unlink(missing_ok=True)
+        self._kept = self._kept[-self._keep_last :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it saved last."""
+        return {"last_iter": self._last_iter, "best": self._best, "kept": list(self._kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
+
+
+def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, Any]:
+    names = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
+    return {"counters": {name: getattr(ctx, name) for name in names if hasattr(ctx, name)}}

@@ -1,0 +1,142 @@
+"""Collectors: let the policy act, and keep what happens.
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from ding_lite.config import RunConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import Trajectories, map_leaves, tree
+from ding_lite.engine import contract
+from ding_lite.policy import CollectMode
+from ding_lite.rollout import LocalWorker, Rollout
+
+
+class StepCollector:
+    """Collect a fixed number of transitions with the newest policy.
+
+    Reads:
+        ctx.collect_kwargs: passed to the policy.
+        ctx.env_step, ctx.env_episode.
+    Writes:
+        ctx.trajectories: the rollout, leaves [T, B, ...].
+        ctx.trajectory_end_idx: index in it of each environment's last transition.
+        ctx.finished_episodes: those that ended on the way, with return and length.
+        ctx.env_step, ctx.env_episode: counted on.
+
+    Args:
+        cfg: uses policy.collect.n_sample: transitions a call, rounded up to whole steps of all environments.
+        policy: acts, exploring.
+        env: any gymnasium vector environment.
+        random_collect_size: environment steps made with random actions, in the first call, before the policy acts.
+    """
+
+    def __init__(
+        self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
+    ) -> None:
+        self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
+        self._random_steps = math.ceil(random_collect_size / env.num_envs)
+        self._worker = LocalWorker(env, policy)
+        contract(
+            reads=("collect_kwargs", "env_step", "env_episode"),
+            writes=("trajectories", "trajectory_end_idx", "finished_episodes", "env_step", "env_episode"),
+            uses=(env, policy),
+            stage="collect",
+        )(self)
+
+    def __call__(self, ctx: OnlineRLContext) -> None:
+        random = ctx.env_step < self._random_steps * self._worker.num_envs
+        num_steps = self._random_steps if random else self._num_steps
+        kwargs = {} if random else ctx.collect_kwargs
+        _hand_over(self._worker.collect(num_steps, random, **kwargs), ctx)
+
+
+def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> Callable[[OnlineRLContext], None]:
+    """One step of acting: what does the policy do about the current observations?
+
+    With `rolloutor` after it, a collector of one step an iteration, for pipelines that look at every step.
+
+    Reads:
+        ctx.collect_kwargs: passed to the policy.
+    Writes:
+        ctx.obs: the observations, a tensor or tree [B, ...].
+        ctx.action: what to do, a list by environment.
+        ctx.inference_output: action and the policy's other outputs, by environment.
+
+    Args:
+        seed: of the environments, where their first episodes have not begun.
+        policy: acts, exploring.
+        env: any gymnasium vector environment.
+    """
+    worker = LocalWorker(env, policy)
+
+    @contract(reads=("collect_kwargs",), writes=("obs", "action", "inference_output"), uses=(env, policy), stage="collect")
+    def infer(ctx: OnlineRLContext) -> None:
+        if worker.env.current is None:
+            worker.begin(seed)
+        obs = map_leaves(lambda leaf: torch.from_numpy(leaf.copy()), worker.env.current)
+        outputs = worker.act(obs, **ctx.collect_kwargs)
+        ctx.obs = tree(obs) if isinstance(obs, dict) else obs
+        ctx.inference_output = {index: _row(outputs, index) for index in range(worker.num_envs)}
+        ctx.action = [output["action"] for output in ctx.inference_output.values()]
+
+    return infer
+
+
+def rolloutor(
+    policy: CollectMode, env: VectorEnv[Any, Any, Any], transitions: list[Trajectories] | None = None
+) -> Callable[[OnlineRLContext], None]:
+    """Do what the inferencer said: one step of every environment.
+
+    Reads:
+        ctx.action, ctx.inference_output; ctx.env_step, ctx.env_episode.
+    Writes:
+        ctx.trajectories: the step as a rollout, leaves [1, B, ...], and ctx.trajectory_end_idx.
+        ctx.finished_episodes: those that ended with it.
+        ctx.env_step, ctx.env_episode: counted on.
+
+    Args:
+        policy: the one that the inferencer uses.
+        env: the one that the inferencer uses.
+        transitions: each step's rollout is appended to it as well, where a list is given.
+    """
+    worker = LocalWorker(env, policy)
+
+    @contract(
+        reads=("action", "inference_output", "env_step", "env_episode"),
+        writes=("trajectories", "trajectory_end_idx", "finished_episodes", "env_step", "env_episode"),
+        uses=(env, policy, *([] if transitions is None else [transitions])),
+        stage="collect",
+    )
+    def roll_out(ctx: OnlineRLContext) -> None:
+        assert ctx.inference_output is not None
+        rows = [{**output, "action": action} for output, action in zip(ctx.inference_output.values(), ctx.action, strict=True)]
+        outputs = map_leaves(lambda *leaves: np.stack(leaves), *rows)
+        rollout = worker.record(outputs)
+        if transitions is not None:
+            transitions.append(rollout.trajectories)
+        _hand_over(rollout, ctx)
+
+    return roll_out
+
+
+def _hand_over(rollout: Rollout, ctx: OnlineRLContext) -> None:
+    ctx.trajectories = rollout.trajectories
+    ctx.trajectory_end_idx = rollout.trajectories.end_idx
+    ctx.finished_episodes = rollout.episodes
+    ctx.env_step += len(rollout.trajectories)
+    ctx.env_episode += len(rollout.episodes)
+
+
+def _row(outputs: dict[str, Any], index: int) -> dict[str, Any]:
+    row: dict[str, Any] = map_leaves(lambda leaf: leaf[index], outputs)
+    return row

@@ -1,0 +1,33 @@
+"""Explorers: what happens before collecting.
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.engine import contract
+from ding_lite.functional import decayed
+
+
+def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
+    """Set how often the collector acts at random, by the environment steps made so far.
+
+    Reads:
+        ctx.env_step.
+    Writes:
+        ctx.collect_kwargs: "eps", a probability.
+
+    Args:
+        cfg: uses policy.other.eps: type, start, end and decay (environment steps).
+    """
+    eps = cfg.policy.other.eps
+
+    @contract(reads=("env_step",), writes=("collect_kwargs",), stage="explore")
+    def handle(ctx: OnlineRLContext) -> None:
+        ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
+
+    return handle

@@ -1,0 +1,38 @@
+"""Terminations: when is it enough?
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.engine import contract, current_task
+
+
+def termination_checker(
+    max_env_step: int | None = None, max_train_iter: int | None = None
+) -> Callable[[OnlineRLContext], None]:
+    """End the run with the iteration in which a limit is reached.
+
+    Reads:
+        ctx.env_step, ctx.train_iter, where they are limited.
+
+    Args:
+        max_env_step: environment steps.
+        max_train_iter: gradient steps.
+
+    Raises:
+        ValueError: no limit at all.
+    """
+    limits = {name: limit for name, limit in (("env_step", max_env_step), ("train_iter", max_train_iter)) if limit is not None}
+    if not limits:
+        raise ValueError("termination_checker() without a limit never ends anything: set max_env_step or max_train_iter.")
+
+    @contract(reads=tuple(limits), stage="record")
+    def check(ctx: OnlineRLContext) -> None:
+        if any(getattr(ctx, name) >= limit for name, limit in limits.items()):
+            current_task().finish = True
+
+    return check
