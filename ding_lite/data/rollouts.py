@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, allocate, spec_like
-from ding_lite.data.trees import Tree, flatten, map_leaves, tree
+from ding_lite.data.trees import Tree, first_leaf, map_leaves, tree
 
 
 class RolloutBuffer:
@@ -54,16 +54,16 @@ class RolloutBuffer:
             valid: [B] bool, or None for all.
         """
         for name, output in outputs.items():
-            if name not in self.outputs:
-                self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
-            column = self.outputs[name]
-            if isinstance(column, dict):
+            column = self.outputs.get(name)
+            if column is None:
+                column = self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
+            if type(column) is dict:
                 map_leaves(lambda inner, new: inner.__setitem__(t, new), column, output)
             else:
                 column[t] = output
         self.reward[t], self.terminated[t], self.truncated[t] = reward, terminated, truncated
-        for index, obs in final_obs.items():
-            self._finals.append((t, index, obs))
+        if final_obs:
+            self._finals += [(t, index, obs) for index, obs in final_obs.items()]
         if valid is not None:
             if self.valid is None:
                 self.valid = np.ones((self.num_steps, self.num_envs), np.bool_)
@@ -71,11 +71,19 @@ class RolloutBuffer:
 
     def trajectories(self) -> Trajectories:
         """What was recorded; the buffer is not to be used afterwards."""
-        next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
-        for t, index, final in self._finals:
-            map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
+        if self._flat_obs:
+            obs, next_obs = self.obs[:-1], self.obs[1:].copy()
+            for t, index, final in self._finals:
+                next_obs[t, index] = final
+        else:
+            obs, next_obs = (
+                map_leaves(lambda column: column[:-1], self.obs),
+                map_leaves(lambda column: column[1:].copy(), self.obs),
+            )
+            for t, index, final in self._finals:
+                map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
         columns = {
-            "obs": map_leaves(lambda column: column[:-1], self.obs),
+            "obs": obs,
             **self.outputs,
             "reward": self.reward,
             "next_obs": next_obs,
@@ -92,7 +100,7 @@ class Trajectories(Sequence[Tree]):
     each environment is contiguous. Steps that were only a reset are in the batch, marked in `valid`, and not in the sequence.
 
     Args:
-        columns: arrays or tensors [T, B, ...] by leaf name, nested where a space is. Not copied.
+        columns: arrays [T, B, ...] by leaf name, nested where a space is. Not copied.
         valid: [T, B] bool, False for steps that were only a reset; None where all are real.
 
     Example:
@@ -103,11 +111,12 @@ class Trajectories(Sequence[Tree]):
 
     def __init__(self, columns: Mapping[str, Any], valid: np.ndarray[Any, Any] | None = None) -> None:
         self.columns: dict[str, Any] = dict(columns)
-        """[T, B, ...] arrays or tensors by leaf name."""
+        """[T, B, ...] arrays by leaf name."""
         self.valid = valid
         """[T, B] bool, or None where every step is a real one."""
-        first = next(leaf for _, leaf in flatten(self.columns))
+        first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
+        self._count = self.num_steps * self.num_envs if valid is None else int(np.count_nonzero(valid))
         self._batch: Tree | None = None
 
     @property
@@ -120,15 +129,19 @@ class Trajectories(Sequence[Tree]):
     @property
     def end_idx(self) -> list[int]:
         """For each environment, the index of its last transition in this sequence."""
-        lengths = np.full(self.num_envs, self.num_steps) if self.valid is None else self.valid.sum(axis=0)
-        return (lengths.cumsum() - 1).tolist()  # type: ignore[no-any-return]
+        if self.valid is None:
+            return list(range(self.num_steps - 1, self.num_steps * self.num_envs, self.num_steps))
+        return (self.valid.sum(axis=0).cumsum() - 1).tolist()  # type: ignore[no-any-return]
 
     def rows(self) -> dict[str, Any]:
         """Every transition once, [N, ...] by leaf name, time-major; views where all steps are real ones."""
         if self.valid is None:
-            return {name: map_leaves(_merge_lead, column) for name, column in self.columns.items()}
-        keep = self.valid.reshape(-1)
-        return {name: map_leaves(lambda leaf: _merge_lead(leaf)[keep], column) for name, column in self.columns.items()}
+            return {
+                name: _merge_lead(column) if type(column) is np.ndarray else map_leaves(_merge_lead, column)
+                for name, column in self.columns.items()
+            }
+        keep = self.valid.reshape(-1).nonzero()[0]
+        return {name: map_leaves(lambda leaf: _merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
 
     def _places(self) -> np.ndarray[Any, Any]:
         """(t, b) of each transition, in the order of the sequence."""
@@ -136,7 +149,7 @@ class Trajectories(Sequence[Tree]):
         return np.argwhere(real)[:, ::-1]
 
     def __len__(self) -> int:
-        return self.num_steps * self.num_envs if self.valid is None else int(self.valid.sum())
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Tree: ...

@@ -96,7 +96,9 @@ def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
 
 def first_leaf(structure: Any) -> Any:
     """Any one leaf, for what all of them share: the leading dimensions, the device."""
-    return next(leaf for _, leaf in flatten(structure))
+    while type(structure) is dict:
+        structure = next(iter(structure.values()))
+    return structure if hasattr(structure, "dtype") and not isinstance(structure, _TREE) else next(flatten(structure))[1]
 
 
 def _raw(batch: Tree) -> Any:

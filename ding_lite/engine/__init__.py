@@ -3,7 +3,7 @@
 Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
 """
 
-from ding_lite.engine.checkpoints import CheckpointError, load_checkpoint, plain, save_checkpoint, write_atomically
+from ding_lite.engine.checkpoints import CheckpointError, arrays, load_checkpoint, plain, save_checkpoint, write_atomically
 from ding_lite.engine.checks import PipelineError
 from ding_lite.engine.configs import Config, ConfigError, bounded
 from ding_lite.engine.contexts import Context, UndeclaredFieldError
@@ -24,6 +24,7 @@ __all__ = [
     "Task",
     "UndeclaredFieldError",
     "add_note",
+    "arrays",
     "bounded",
     "contract",
     "contract_of",

@@ -50,6 +50,17 @@ def plain(state: Any, where: str = "state") -> Any:
     )
 
 
+def arrays(state: Any) -> Any:
+    """The same state with numpy arrays for tensors, which is what environments and random generators want back."""
+    if hasattr(state, "numpy"):
+        return state.numpy()
+    if isinstance(state, Mapping):
+        return {key: arrays(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(arrays(value) for value in state)
+    return state
+
+
 def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path:
     """Write `state` to `path`. Whatever happens meanwhile, the file is the old one or the new one, and whole.
 

@@ -5,7 +5,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's spaces.
 
 from __future__ import annotations
 
-import math
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,15 @@ def require_finite(batch: Any, what: str) -> None:
     Raises:
         EnvDataError: with the index of the first environment concerned.
     """
-    if isinstance(batch, dict):
+    if type(batch) is dict:
         for name, inner in batch.items():
             require_finite(inner, f"{what}[{name!r}]")
-    elif batch.dtype.kind == "f" and not math.isfinite(np.add.reduce(batch, axis=None)):
-        # A sum is one pass without a temporary; only where it overflows or is not finite is a closer look needed.
+        return
+    if batch.dtype.kind == "f":
+        flat = batch.reshape(-1)
+        # The sum of squares is one fast pass; only where it overflows or is not finite is a closer look needed.
+        if isfinite(flat.dot(flat)):
+            return
         rows = np.flatnonzero(~np.isfinite(batch).reshape(len(batch), -1).all(axis=1))
         if len(rows):
             value = batch[rows[0]]

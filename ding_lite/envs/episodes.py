@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
+
+_LONGEST = 1_000_000  # steps of an episode that are remembered
 
 
 class Episode(NamedTuple):
@@ -48,7 +51,7 @@ def episode_seed(run_seed: int, env: int, number: int) -> int:
 
 
 class EpisodeStarts:
-    """Begins the episodes of one environment, each from its own seed.
+    """Begins the episodes of one environment, each from its own seed, and remembers what was done since.
 
     Where seeding a reset is dear (ALE restarts its emulator for it, 90 ms instead of 3.5), only the first is seeded, and the
     simulator's state and generators before the reset are what `start` holds instead.
@@ -57,43 +60,66 @@ class EpisodeStarts:
     def __init__(self, env: gymnasium.Env[Any, Any], run_seed: int, index: int) -> None:
         self.env, self.run_seed, self.index = env, run_seed, index
         self.number = -1
-        self._is_dear = hasattr(env.unwrapped, "ale")
+        """Of the current episode."""
         self.start: dict[str, Any] = {}
         """How the current episode began: {"seed": ...}, or the simulator's state."""
+        self.actions: deque[Any] = deque(maxlen=_LONGEST)
+        """What was done since, the last million steps."""
+        self._is_dear = hasattr(env.unwrapped, "ale")
 
     def begin(self, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment for its next episode. Returns its observation."""
         self.number += 1
+        self.actions.clear()
         if self._is_dear and self.number > 0:
             self.start = simulator_state(self.env)
-            obs, _ = self.env.reset(options=options)
-        else:
-            self.start = {"seed": episode_seed(self.run_seed, self.index, self.number)}
-            obs, _ = self.env.reset(seed=self.start["seed"], options=options)
+            return self.env.reset(options=options)[0]
+        self.start = {"seed": episode_seed(self.run_seed, self.index, self.number)}
+        return self.env.reset(seed=self.start["seed"], options=options)[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The current episode: its number, its start, and what was done since.
+
+        Raises:
+            RuntimeError: the episode is longer than what is remembered.
+        """
+        if len(self.actions) == _LONGEST:
+            raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
+        return {"number": self.number, "start": self.start, "actions": list(self.actions)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        """Bring the environment back to where it was, by playing the episode again. Returns its observation."""
+        self.number, self.start = state["number"], state["start"]
+        self.actions = deque(state["actions"], maxlen=_LONGEST)
+        obs = None
+        for result in replay_episode(self.env, self.start, state["actions"]):
+            obs = result[0]
         return obs
 
 
 def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """State and generators of an ALE environment between two episodes."""
+    """State and generators of an ALE environment between two episodes, as plain data."""
     inner: Any = env.unwrapped
-    return {"ale": inner.clone_state(include_rng=True), "np_random": inner.np_random.bit_generator.state}
+    return {"ale": inner.clone_state(include_rng=True).serialize(), "np_random": inner.np_random.bit_generator.state}
 
 
-def replay_episode(env: gymnasium.Env[Any, Any], start: dict[str, Any], actions: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Play an episode again: yields (obs,) of the reset, then what each `env.step(action)` returns.
+def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actions: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Play an episode again: yields (obs, info) of the reset, then what each `env.step(action)` returns.
 
     Args:
         env: an environment made as the first one was.
-        start: `EpisodeStarts.start` of that episode, or {"seed": episode.seed}.
+        start: {"seed": episode.seed}, or what `EpisodeStarts.start` was.
         actions: what was done.
     """
     if "ale" in start:
+        from ale_py import ALEState  # there, since an ALE environment is
+
         env.reset(seed=0)
         inner: Any = env.unwrapped
-        inner.restore_state(start["ale"])
+        inner.restore_state(ALEState(start["ale"]))
         inner.np_random.bit_generator.state = start["np_random"]
-        yield (env.reset()[0],)
+        yield env.reset()
     else:
-        yield (env.reset(seed=start["seed"])[0],)
+        yield env.reset(seed=start["seed"])
     for action in actions:
         yield env.step(action)

@@ -39,55 +39,70 @@ class ForeignStepper:
         self.action_space = env.action_space
         self._obs_spec = space_spec(env.single_observation_space)
         self._batch_spec = map_leaves(lambda leaf: Leaf((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
-        self._resetting = np.zeros(self.num_envs, np.bool_)
-        self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
-        self._numbers = np.zeros(self.num_envs, np.int64)
+        self._shape = (self.num_envs,)
+        flat: Any = self._batch_spec if isinstance(self._batch_spec, Leaf) else (None, None)
+        self._obs_shape, self._dtype = flat
+        self._resetting: np.ndarray[Any, Any] | None = None
+        self._totals = np.zeros((2, self.num_envs))  # return and length of each running episode
+        self._numbers = [0] * self.num_envs
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
-        self.restarted: np.ndarray[Any, Any] | None = None
+        self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
+        self._valid: np.ndarray[Any, Any] | None = None
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
         obs, _ = self.env.reset(seed=seed)
-        self._resetting[:] = False
-        self._returns[:] = 0
-        self._lengths[:] = 0
+        self._resetting = self._valid = None
+        self._totals[:] = 0
         self._write(obs, out)
-        self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
+        self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
         """Take nested actions [B, ...], and write the observations to act on next to `out`."""
-        obs, rewards, terminations, truncations, infos = self.env.step(to_gymnasium(self.single_action_space, action))
-        reward = np.array(rewards, np.float32)
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        for name, column in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-            if column.shape != (self.num_envs,):
-                raise EnvDataError(f"{self.env} returned {name} of shape {column.shape}, expected ({self.num_envs},).")
+        obs, rewards, terminations, truncations, infos = self.env.step(
+            to_gymnasium(self.single_action_space, action) if type(action) is dict else action
+        )
+        reward = np.asarray(rewards, np.float32)
+        terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
+        if not reward.shape == terminated.shape == truncated.shape == self._shape:
+            raise EnvDataError(
+                f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}: each "
+                f"has to be {self._shape}."
+            )
         require_finite(reward, "the reward")
-        self._check_lent()
-        valid = None
-        if self._resetting.any():
-            valid = ~self._resetting
-            self._resetting = np.zeros(self.num_envs, np.bool_)
-            terminated &= valid
-            truncated &= valid
-        self._returns += reward if valid is None else reward * valid
-        self._lengths += 1 if valid is None else valid
-        self._write(obs, out)
-        truncated &= ~terminated
+        if self._lent:
+            self._check_lent()
+        totals, resetting, valid = self._totals, self._resetting, None
+        totals[0] += reward
+        totals[1] += 1
+        if resetting is not None:
+            valid = ~resetting
+            terminated, truncated = terminated & valid, truncated & valid
+            totals[:, resetting] = 0  # this step only began the next episode
+        if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
+            out[...] = obs
+            require_finite(out, "obs")
+        else:
+            self._write(obs, out)
+        truncated = truncated > terminated  # where both are claimed, the task itself ended
         ended = terminated | truncated
+        indices = ended.nonzero()[0].tolist()
         final_obs: dict[int, Any] = {}
         finished: list[Episode] = []
-        if ended.any():
-            final_obs = self._finals(ended, infos, out)
-            finished = [self._finish(index, infos) for index in np.flatnonzero(ended).tolist()]
-        self.current = out
-        self.restarted = ended if valid is None else ended | ~valid
+        self._resetting, self._valid = None, valid
+        if indices:
+            final_obs = self._finals(ended, indices, infos, out)
+            finished = self._finish(indices, infos)
+        self.current, self._ended = out, ended
         return Step(reward, terminated, truncated, final_obs, valid, finished)
 
-    def _finals(self, ended: np.ndarray[Any, Any], infos: dict[str, Any], out: Any) -> dict[int, Any]:
-        indices = np.flatnonzero(ended).tolist()
+    @property
+    def restarted(self) -> np.ndarray[Any, Any] | None:
+        """[B] bool: whose episode `current` begins, or is about to."""
+        return self._ended if self._valid is None else self._ended | ~self._valid
+
+    def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
             return {}
@@ -127,11 +142,15 @@ class ForeignStepper:
             "the last one is lost. Return a new array each step, or use make_envs(), which takes a copy in time."
         )
 
-    def _finish(self, index: int, infos: dict[str, Any]) -> Episode:
-        total, length, number = float(self._returns[index]), int(self._lengths[index]), int(self._numbers[index])
-        self._returns[index] = self._lengths[index] = 0
-        self._numbers[index] += 1
-        return Episode(index, number, total, length, None, _info_of(infos.get("final_info", infos), index))
+    def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[Episode]:
+        last = infos.get("final_info", infos)
+        finished = []
+        for index, total, length in zip(indices, *self._totals[:, indices].tolist()):
+            info = _info_of(last, index) if last else {}
+            finished.append(Episode(index, self._numbers[index], total, int(length), None, info))
+            self._numbers[index] += 1
+        self._totals[:, indices] = 0
+        return finished
 
     def _write(self, obs: Any, out: Any) -> None:
         checked = to_spec(to_nested(self.single_observation_space, obs), self._batch_spec, "obs")

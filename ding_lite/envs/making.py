@@ -5,6 +5,7 @@ Room: ding_lite.envs, floor 2. Imports the room's other files.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -51,7 +52,9 @@ def make_envs(
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     if isinstance(env, str):
-        factory: EnvFactory = partial(gymnasium.make, env, disable_env_checker=True, **kwargs)
+        spec = copy.deepcopy(gymnasium.spec(env))
+        spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks what comes back
+        factory: EnvFactory = partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
         if kwargs:
             raise TypeError(

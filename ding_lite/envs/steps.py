@@ -46,8 +46,9 @@ class Stepper(Protocol):
     current: Any
     """The observations to act on next, nested arrays [B, ...]; None before `begin`."""
 
-    restarted: np.ndarray[Any, Any] | None
-    """[B] bool: whose episode `current` begins, or is about to; None where none does."""
+    @property
+    def restarted(self) -> np.ndarray[Any, Any] | None:
+        """[B] bool: whose episode `current` begins, or is about to; None where none does."""
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...].

@@ -5,7 +5,8 @@ Room: ding_lite.envs, floor 2. Imports data and the room's other files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -13,8 +14,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ding_lite.data import Leaf, allocate, map_leaves
-from ding_lite.engine import add_note
+from ding_lite.data import Leaf, allocate, flatten, map_leaves
+from ding_lite.engine import add_note, arrays, plain
 from ding_lite.envs.checks import EnvDataError, require_finite, to_leaf, to_spec
 from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.spaces import SpaceError, same_layout, space_spec, splitter, to_gymnasium, to_nested
@@ -62,9 +63,13 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
         self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs)]
+        self._remember = [start.actions.append for start in self.starts]
         self.action_space.seed(seed)
         self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._clock = 0
+        self._begun_at = [0] * self.num_envs
+        self._no = np.zeros(self.num_envs, np.bool_)
+        self._no.flags.writeable = False
         self._flags_checked = False
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
@@ -82,7 +87,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         if seed is not None:
             self._seed(seed)
         self._returns[:] = 0
-        self._lengths[:] = 0
+        self._begun_at = [self._clock] * self.num_envs
         self._write([start.begin(options) for start in self.starts], out)
         self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
 
@@ -96,21 +101,22 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         obs, rewards, terminations, truncations = self._play(self._split(action))
         reward = self._rewards(rewards)
         self._returns += reward
-        self._lengths += 1
+        self._clock += 1
+        self.current, self.restarted = out, None
+        if True not in terminations and True not in truncations:
+            self._write(obs, out)
+            return Step(reward, self._no, self._no, {}, None, [])
+        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        truncated &= ~terminated
+        self.restarted = terminated | truncated
+        obs = list(obs)
         final_obs: dict[int, Any] = {}
         finished: list[Episode] = []
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        self.restarted = None
-        if True in terminations or True in truncations:
-            truncated &= ~terminated
-            self.restarted = terminated | truncated
-            obs = list(obs)
-            for index in np.flatnonzero(self.restarted).tolist():
-                final_obs[index] = self._checked_copy(obs[index], index)
-                finished.append(self._finish(index))
-                obs[index] = self.starts[index].begin()
+        for index in self.restarted.nonzero()[0].tolist():
+            final_obs[index] = self._checked_copy(obs[index], index)
+            finished.append(self._finish(index))
+            obs[index] = self.starts[index].begin()
         self._write(obs, out)
-        self.current = out
         return Step(reward, terminated, truncated, final_obs, None, finished)
 
     def _play(self, actions: list[Any]) -> Any:
@@ -119,7 +125,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         results: list[Any] = []
         append = results.append
         try:
-            for step, action in zip(self._steps, actions):
+            for step, remember, action in zip(self._steps, self._remember, actions):
+                remember(action)
                 append(step(action))
         except Exception as error:
             self._explain(error, len(results), actions)
@@ -143,7 +150,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         if reward.shape != (self.num_envs,):
             index, value = next((i, r) for i, r in enumerate(rewards) if np.shape(r) != () or not _is_number(r))
             raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
-        require_finite(reward, "the reward")
+        if not math.isfinite(sum(rewards)):
+            require_finite(reward, "the reward")
         return reward
 
     def _check_flags(self, flags: tuple[Any, ...]) -> None:
@@ -162,8 +170,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _finish(self, index: int) -> Episode:
         start = self.starts[index]
-        total, length = float(self._returns[index]), int(self._lengths[index])
-        self._returns[index] = self._lengths[index] = 0
+        total, length = float(self._returns[index]), self._clock - self._begun_at[index]
+        self._returns[index], self._begun_at[index] = 0, self._clock
         return Episode(index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
@@ -179,8 +187,9 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         start = self.starts[index]
         add_note(
             error,
-            f"raised by environment {index} ({self.envs[index]}) in step {self._lengths[index]} of its episode {start.number}, "
-            f"which began with {start.start if 'seed' in start.start else 'a kept state'}, at the action {actions[index]!r}",
+            f"raised by environment {index} ({self.envs[index]}) in step {self._clock - self._begun_at[index]} of its episode "
+            f"{start.number}, which began with {start.start if 'seed' in start.start else 'a kept state'}, at the action "
+            f"{actions[index]!r}",
         )
 
     # What gymnasium's users know.
@@ -206,6 +215,45 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             infos["final_obs"], infos["_final_obs"] = final, np.isin(np.arange(self.num_envs), list(step.final_obs))
         obs = to_gymnasium(self.single_observation_space, out)
         return obs, step.reward, step.terminated, step.truncated, infos
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each environment is: the start of its episode and what was done since; and the episode's statistics."""
+        if self.current is None:
+            return {"run_seed": self.run_seed, "current": None}
+        state = {
+            "run_seed": self.run_seed,
+            "current": map_leaves(np.copy, self.current),
+            "restarted": self.restarted,
+            "episodes": [start.state_dict() for start in self.starts],
+            "returns": self._returns.copy(),
+            "lengths": [self._clock - begun for begun in self._begun_at],
+        }
+        return plain(state)  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring each environment back to where it was, by playing its episode again.
+
+        Raises:
+            EnvDataError: an environment does not come back to the same observation: it is not a function of its seed.
+        """
+        self._seed(int(state["run_seed"]))
+        if state["current"] is None:
+            return
+        obs = [start.load_state_dict(arrays(one)) for start, one in zip(self.starts, state["episodes"], strict=True)]
+        self._remember = [start.actions.append for start in self.starts]
+        self.current = allocate(self._obs_spec, self.num_envs)
+        self._write(obs, self.current)
+        for (path, now), (_, then) in zip(flatten(self.current), flatten(arrays(state["current"]))):
+            same = (now == then).reshape(self.num_envs, -1).all(axis=1)
+            if not same.all():
+                raise EnvDataError(
+                    f"environment {int(np.argmin(same))} did not come back to its observation{'/'.join(('', *path))}: replayed "
+                    "from its seed it went another way, so a saved run cannot go on in it."
+                )
+        self.restarted = arrays(state["restarted"])
+        self._returns[:] = state["returns"]
+        self._clock = max(state["lengths"])
+        self._begun_at = [self._clock - length for length in state["lengths"]]
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""

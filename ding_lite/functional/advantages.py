@@ -16,7 +16,6 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 _WIDE = 256  # from this many columns on, T passes over one row beat log2(T) passes over all rows
 
 
-@torch.no_grad()
 def gae(
     reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float, lambda_: float
 ) -> Tensor:
@@ -52,15 +51,15 @@ def gae(
         >>> gae(one, 0 * one, 0 * one, no, no, gamma=0.5, lambda_=1.0).squeeze(1).tolist()
         [1.5, 1.0]
     """
-    named = {"reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
-    if len({x.shape for x in named.values()}) > 1 or value.ndim != 2:
+    if not reward.shape == value.shape == next_value.shape == terminated.shape == truncated.shape or value.ndim != 2:
+        named = {"reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
         shapes = {name: tuple(x.shape) for name, x in named.items()}
         raise ValueError(f"gae() wants five tensors of one shape [T, B], got {shapes}. A head [T, B, 1] wants .squeeze(-1).")
     if terminated.dtype != torch.bool or truncated.dtype != torch.bool:
         found = f"terminated {terminated.dtype} and truncated {truncated.dtype}"
         raise ValueError(f"gae() wants bool flags, got {found}: use .bool().")
     dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
-    signals = [x.detach().to(dtype) for x in (reward, value, next_value)]
+    signals = [_as(dtype, x) for x in (reward, value, next_value)]
     flags = [terminated, truncated]
     if value.device.type == "cpu":  # numpy's calls cost a third of torch's, and there are many small ones
         with np.errstate(all="ignore"):
@@ -71,7 +70,12 @@ def gae(
         finite = advantage.isfinite().all()
     if not finite:
         advantage = _gae_row_by_row(signals, flags, gamma, lambda_)
-    return advantage.to(value.dtype)
+    return _as(value.dtype, advantage)
+
+
+def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
+    x = x.detach() if x.requires_grad else x
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _gae_by_scan(signals: list[Array], flags: list[Array], gamma: float, lambda_: float) -> Array:

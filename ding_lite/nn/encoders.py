@@ -1,4 +1,4 @@
-"""Encoders: observations of any space to one vector of features.
+"""Encoders: networks from observations of any space.
 
 Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces.
 """
@@ -6,7 +6,6 @@ Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -16,6 +15,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.envs import SpaceError, subspaces
+from ding_lite.nn.layers import MLP
 
 ConvLayers = Sequence[tuple[int, int, int]]
 """(channels, kernel, stride) of each layer."""
@@ -23,60 +23,48 @@ ConvLayers = Sequence[tuple[int, int, int]]
 NATURE: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: ConvLayers = ((16, 3, 1), (32, 3, 1))
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
-
-def mlp(sizes: Sequence[int], activation: str = "relu") -> nn.Sequential:
-    """Linear layers of these sizes, from input to output, each followed by the activation.
-
-    Example:
-        >>> mlp([4, 64, 64])(torch.zeros(2, 4)).shape
-        torch.Size([2, 64])
-    """
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers)
-
-
-def make_encoder(
+def make_network(
     space: gymnasium.Space[Any],
     hidden_sizes: Sequence[int],
+    out: int | None = None,
     activation: str = "relu",
     conv_layers: ConvLayers | None = None,
-) -> tuple[nn.Module, int]:
-    """A network from observations of this space to features, and how many features it gives.
+) -> nn.Module:
+    """A network from observations of this space to `out` numbers, or without it to features.
 
     Vectors go into an MLP, images through convolutions first, discrete values as one-hot; parts of Dict and Tuple spaces are
     each turned into features and joined before the MLP.
 
     Args:
         space: of one observation.
-        hidden_sizes: of the MLP's layers; the last is the number of features.
+        hidden_sizes: of the MLP's hidden layers.
+        out: width of a last layer without activation; None ends with the last hidden layer, activated.
         activation: one of `ACTIVATIONS`.
         conv_layers: (channels, kernel, stride) of each layer for images; None takes those of the Nature DQN, or two of 3x3
             where the image is smaller than 36 pixels.
 
     Returns:
-        A module from [B, *obs_shape], nested as the space is, to [B, F], and F.
+        A module from [B, *obs_shape], nested as the space is, to [B, out], or to [B, hidden_sizes[-1]].
 
     Raises:
         SpaceError: a space without a fixed layout, or an image too small for `conv_layers`.
+        ValueError: neither hidden layers nor `out`.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, Methods, for the convolutions.
 
     Example:
-        >>> encoder, features = make_encoder(spaces.Box(-1.0, 1.0, (4,)), [64])
-        >>> encoder(torch.zeros(2, 4)).shape, features
-        (torch.Size([2, 64]), 64)
+        >>> make_network(spaces.Box(-1.0, 1.0, (4,)), [64], out=2)(torch.zeros(8, 4)).shape
+        torch.Size([8, 2])
     """
+    if not hidden_sizes and out is None:
+        raise ValueError(
+            "make_network() without hidden layers and without `out` would do nothing: give encoder_hidden_size_list."
+        )
     inputs, width = _features(space, conv_layers)
-    trunk = mlp([width, *hidden_sizes], activation)
-    out = hidden_sizes[-1] if hidden_sizes else width
-    if isinstance(inputs, nn.Identity):
-        return trunk, out
-    return nn.Sequential(inputs, *trunk), out
+    mlp = MLP([width, *hidden_sizes, *([] if out is None else [out])], activation, activate_last=out is None)
+    return mlp if isinstance(inputs, nn.Identity) else nn.Sequential(inputs, mlp)
 
 
 def _features(space: gymnasium.Space[Any], conv_layers: ConvLayers | None) -> tuple[nn.Module, int]:

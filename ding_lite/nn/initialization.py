@@ -20,16 +20,22 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def orthogonal(module: nn.Module, gain: float = 2**0.5) -> nn.Module:
+def orthogonal(module: nn.Module, gain: float = 2**0.5, last_gain: float | None = None) -> nn.Module:
     """Orthogonal weights and zero biases for every linear and convolutional layer inside.
+
+    Args:
+        module: initialised in place, and returned.
+        gain: of each layer.
+        last_gain: of the last one; None for the same.
 
     Reference:
         Saxe et al. (2014), https://arxiv.org/abs/1312.6120; the gains of PPO: Huang et al. (2022), "The 37 Implementation
         Details of Proximal Policy Optimization", detail 2.
     """
-    for layer in module.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            nn.init.orthogonal_(layer.weight, gain)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    for layer in layers:
+        is_last = layer is layers[-1] and last_gain is not None
+        nn.init.orthogonal_(layer.weight, last_gain if is_last and last_gain is not None else gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return module

@@ -57,7 +57,9 @@ class ActMode:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.actor = policy.actor(self.role)
-        self._to_env = clipper(policy.action_space)
+        self.env_action = clipper(policy.action_space)
+        """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
+        self._plain = policy.device.type == "cpu"
 
     def forward(self, obs: Any, state: Any = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Actions for a batch of observations.
@@ -71,16 +73,13 @@ class ActMode:
             action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
             step, arrays [B, ...] by name.
         """
-        self.refresh()
-        action, state, outputs = self.actor.compute_actions(
-            to_tensors(obs, self._policy.device), state, explore=self.explore, **kwargs
-        )
-        return to_arrays(action), state, {name: to_arrays(output) for name, output in outputs.items()}
-
-    def refresh(self) -> None:
-        """Take over the newest weights, if they have changed."""
         if self.actor.version != self._policy.version:
             self.actor.copy_weights(self._policy)
+        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, self._policy.device)
+        action, state, outputs = self.actor.compute_actions(tensors, state, explore=self.explore, **kwargs)
+        if outputs:
+            outputs = {name: to_arrays(output) for name, output in outputs.items()}
+        return action if type(action) is np.ndarray else to_arrays(action), state, outputs
 
     def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
@@ -95,10 +94,6 @@ class ActMode:
     def seed(self) -> int:
         """The policy's seed."""
         return self._policy.seed
-
-    def env_action(self, action: Any) -> Any:
-        """The action as the environment takes it: Box actions clipped to their bounds."""
-        return self._to_env(action)
 
     def get_initial_state(self, batch_size: int) -> Any:
         """The recurrent state at the start of B episodes, None for policies without."""
@@ -147,7 +142,7 @@ def to_arrays(output: Any) -> Any:
     if type(output) is np.ndarray:
         return output
     if isinstance(output, Tensor):
-        return output.detach().cpu().numpy()
+        return output.numpy() if output.device.type == "cpu" and not output.requires_grad else output.detach().cpu().numpy()
     return map_leaves(to_arrays, output)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -60,8 +60,9 @@ class Policy(abc.ABC):
         self.check_spaces()
         with seeded(self.seed):
             self.model = self.make_model().to(self.device)
-        self.optimizer = self.make_optimizer(self.model.parameters())
-        self._make_generators("learn")
+        self.params = list(self.model.parameters())
+        self.optimizer = self.make_optimizer(self.params)
+        self.make_generators("learn")
         self.learn_mode, self.collect_mode, self.eval_mode = LearnMode(self), CollectMode(self), EvalMode(self)
 
     # Hooks.
@@ -93,7 +94,7 @@ class Policy(abc.ABC):
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar loss of a batch, and what to log of it: detached scalars on the device."""
 
-    def make_optimizer(self, params: Iterable[nn.Parameter]) -> Optimizer:
+    def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """What turns gradients into steps: Adam at `cfg.learn.learning_rate`."""
         return torch.optim.Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
 
@@ -105,7 +106,7 @@ class Policy(abc.ABC):
         """More to log, computed once a call of `learn_on_batch`, after its last step."""
         return {}
 
-    def gradients(self, params: Iterable[nn.Parameter]) -> dict[str, Tensor]:
+    def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
         """Change the gradients before the step: here, clip their norm at `cfg.learn.grad_clip_norm`. Returns what to log."""
         limit = self.cfg.learn.grad_clip_norm
         return {} if limit is None else {"grad_norm": nn.utils.clip_grad_norm_(params, limit, foreach=True)}
@@ -138,7 +139,7 @@ class Policy(abc.ABC):
             self._require_finite(loss)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        stats.update(self.gradients(self.model.parameters()))
+        stats.update(self.gradients(self.params))
         self.optimizer.step()
         self.version += 1
         self.after_step()
@@ -160,7 +161,8 @@ class Policy(abc.ABC):
             if isinstance(value, learner_only):
                 delattr(actor, name)
         actor.model = copy.deepcopy(self.model).requires_grad_(False).eval()
-        actor._make_generators(role)
+        actor.params = list(actor.model.parameters())
+        actor.make_generators(role)
         return actor
 
     def copy_weights(self, other: Policy) -> None:
@@ -202,7 +204,8 @@ class Policy(abc.ABC):
         for face in (self.collect_mode, self.eval_mode):
             face.actor.copy_weights(self)
 
-    def _make_generators(self, role: str) -> None:
+    def make_generators(self, role: str) -> None:
+        """Random numbers of the learner, the collector or the evaluator, from the policy's seed."""
         self.rng = np.random.default_rng([self.seed, _ROLES[role]])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
 

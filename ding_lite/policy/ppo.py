@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ding_lite.data import Tree, first_leaf, map_leaves, minibatches, nested, rollout_rows, with_leaves
 from ding_lite.engine import bounded
 from ding_lite.functional import explained_variance, ppo_policy_loss, ppo_value_loss
-from ding_lite.nn import ActionHead, action_head, make_encoder, orthogonal
+from ding_lite.nn import ActionDistribution, action_distribution, make_network, orthogonal
 from ding_lite.policy.configs import CollectConfig, EvalConfig, EvaluatorConfig, LearnConfig, ModelConfig, PolicyConfig
 from ding_lite.policy.policies import Policy
 
@@ -110,15 +110,29 @@ class PPOPolicyConfig(PolicyConfig):
 class ActorCritic(nn.Module):
     """A distribution over actions and a value, from observations."""
 
-    head: ActionHead
+    distribution: ActionDistribution
 
-    def __init__(self, actor: nn.Module, critic: nn.Module, head: ActionHead, value: nn.Module) -> None:
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, distribution: ActionDistribution, encoder: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.actor, self.critic, self.head, self.value = actor, critic, head, value
+        self.actor, self.critic, self.distribution, self.encoder = actor, critic, distribution, encoder
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Logit [B, width] and value [B]."""
+        features = self._features(obs)
+        return self.actor(features), self.critic(features).squeeze(-1)
+
+    def logits(self, obs: Any) -> Tensor:
+        """What the distribution over actions is made from, [B, width]."""
+        return self.actor(self._features(obs))  # type: ignore[no-any-return]
 
     def values(self, obs: Any) -> Tensor:
         """V(obs) [B]."""
-        return self.value(self.critic(obs)).squeeze(-1)  # type: ignore[no-any-return]
+        return self.critic(self._features(obs)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def _features(self, obs: Any) -> Any:
+        return obs if self.encoder is None else self.encoder(obs)
 
 
 class PPOPolicy(Policy):
@@ -128,27 +142,26 @@ class PPOPolicy(Policy):
     model: ActorCritic
 
     def make_model(self) -> ActorCritic:
-        """Encoders with orthogonal weights, a nearly uniform action head, and a value head."""
-        model = self.cfg.model
-
-        def encoder() -> tuple[nn.Module, int]:
-            made, width = make_encoder(
-                self.observation_space, model.encoder_hidden_size_list, model.activation, model.conv_layers
-            )
-            return orthogonal(made), width
-
-        actor, width = encoder()
-        critic = actor if model.share_encoder else encoder()[0]
-        return ActorCritic(actor, critic, action_head(self.action_space, width), orthogonal(nn.Linear(width, 1), 1.0))
+        """Orthogonal weights; the last layers such that actions are nearly uniform and values small at the start."""
+        model, space = self.cfg.model, self.observation_space
+        distribution = action_distribution(self.action_space)
+        sizes, options = model.encoder_hidden_size_list, (model.activation, model.conv_layers)
+        if model.share_encoder:
+            encoder = orthogonal(make_network(space, sizes, None, *options))
+            actor = orthogonal(nn.Linear(sizes[-1], distribution.width), 0.01)
+            return ActorCritic(actor, orthogonal(nn.Linear(sizes[-1], 1), 1.0), distribution, encoder)
+        actor = orthogonal(make_network(space, sizes, distribution.width, *options), last_gain=0.01)
+        critic = orthogonal(make_network(space, sizes, 1, *options), last_gain=1.0)
+        return ActorCritic(actor, critic, distribution)
 
     def compute_actions(
         self, obs: Any, state: Any = None, *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
         """An action drawn from the policy, with its log_prob; or the most probable one."""
-        features = self.model.actor(obs)
+        logit = self.model.logits(obs)
         if not explore:
-            return self.model.head.mode(features), state, {}
-        action, log_prob = self.model.head.sample(features, self.generator)
+            return self.model.distribution.mode(logit), state, {}
+        action, log_prob = self.model.distribution.sample(logit, self.generator)
         return action, state, {"log_prob": log_prob}
 
     @torch.no_grad()
@@ -188,8 +201,8 @@ class PPOPolicy(Policy):
             Schulman et al. (2017), https://arxiv.org/abs/1707.06347, eq. 9.
         """
         learn = self.cfg.learn
-        log_prob, entropy = self.model.head.evaluate(self.model.actor(batch.obs), batch.action)
-        value = self.model.values(batch.obs)
+        logit, value = self.model(batch.obs)
+        log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
         advantage = batch.advantage
         if learn.adv_norm and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)

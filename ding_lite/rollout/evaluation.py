@@ -30,7 +30,7 @@ def play_episodes(worker: LocalWorker, count: int) -> list[Episode]:
     out = allocate(worker.obs_spec, num_envs)
     with torch.inference_mode():
         for _ in range(_MOST_STEPS):
-            step = worker.step(worker.act(worker.env.current)["action"], out)
+            step = worker.env.advance(worker.policy.env_action(worker.act(worker.env.current)["action"]), out)
             for episode in step.finished:
                 if due[episode.env] > 0:
                     due[episode.env] -= 1

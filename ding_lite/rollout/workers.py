@@ -6,6 +6,7 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
-from ding_lite.envs import Episode, Step, space_spec, stepper, to_nested
+from ding_lite.envs import Episode, space_spec, stepper, to_nested
 from ding_lite.policy import ActMode
 
 
@@ -62,7 +63,7 @@ class LocalWorker:
             return {"action": to_nested(self.env.single_action_space, self._action_space.sample())}
         if self._state is None:
             action, _, outputs = self.policy.forward(obs, **kwargs)
-            return {"action": action, **outputs}
+            return {"action": action, **outputs} if outputs else {"action": action}
         before = self._restarted_state()
         action, self._state, outputs = self.policy.forward(obs, before, **kwargs)
         return {"action": action, "state": map_leaves(np.asarray, before), **outputs}
@@ -79,10 +80,6 @@ class LocalWorker:
 
         return map_leaves(choose, self.policy.get_initial_state(self.num_envs), self._state)
 
-    def step(self, action: Any, out: Any) -> Step:
-        """Do it in the environments; the observations to act on next are written to `out`."""
-        return self.env.advance(self.policy.env_action(action), out)
-
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
         """Act for `num_steps` steps in every environment.
 
@@ -90,27 +87,26 @@ class LocalWorker:
             random: take actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        storage = self._storage(num_steps)
-        episodes: list[Episode] = []
-        with torch.inference_mode():
-            for t in range(num_steps):
-                episodes += self._record(storage, t, self.act(storage.obs_at(t), random, **kwargs))
-        return Rollout(storage.trajectories(), episodes)
+        return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs))
 
     def record(self, outputs: dict[str, Any]) -> Rollout:
         """Take one step with what `act` gave about the current observations: a rollout of T = 1."""
-        storage = self._storage(1)
-        episodes = self._record(storage, 0, outputs)
-        return Rollout(storage.trajectories(), episodes)
+        return self._record(1, lambda obs: outputs)
 
-    def _storage(self, num_steps: int) -> RolloutBuffer:
+    def _record(self, num_steps: int, act: Callable[[Any], dict[str, Any]]) -> Rollout:
         if self.env.current is None:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
-        map_leaves(np.copyto, storage.obs_at(0), self.env.current)
-        return storage
-
-    def _record(self, storage: RolloutBuffer, t: int, outputs: dict[str, Any]) -> list[Episode]:
-        step = self.step(outputs["action"], storage.obs_at(t + 1))
-        storage.add(t, outputs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid)
-        return step.finished
+        obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
+        obs = obs_at(0)
+        map_leaves(np.copyto, obs, self.env.current)
+        episodes: list[Episode] = []
+        with torch.inference_mode():
+            for t in range(num_steps):
+                outputs = act(obs)
+                obs = obs_at(t + 1)
+                reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
+                add(t, outputs, reward, terminated, truncated, final_obs, valid)
+                if finished:
+                    episodes += finished
+        return Rollout(storage.trajectories(), episodes)

@@ -1,0 +1,127 @@
+"""Collecting: CartPole environments, a 64x64 network, epsilon-greedy, pushed into a replay buffer; environment steps a second.
+
+The limit steps the same environments in a plain loop, with one batched forward pass a step, and does nothing else; its resets
+are seeded one by one, as ours are, and a second limit's are not. With stable-baselines3 installed, its DQN collects beside us.
+
+Room: benchmarks, floor 7.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from measure import compare, one_thread
+from torch import nn
+
+from ding_lite import Task
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, data_pusher, eps_greedy_handler
+from ding_lite.policy import DQNPolicy
+
+EPS = 0.1
+
+
+def ours(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int, rollout: int) -> Callable[[], None]:
+    """Our pipeline; it goes on where the call before left off."""
+    cfg = DQNConfig().override(
+        {
+            "policy.model.encoder_hidden_size_list": [64, 64],
+            "policy.collect.n_sample": rollout * env.num_envs,
+            "policy.other.eps": {"start": EPS, "end": EPS},
+        }
+    )
+    policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    task = Task().start(ctx=OnlineRLContext())
+    task.use(eps_greedy_handler(cfg))
+    task.use(StepCollector(cfg, policy.collect_mode, env))
+    task.use(data_pusher(cfg, ReplayBuffer(100_000)))
+    return lambda: task.run(max_step=steps // rollout)
+
+
+def network() -> nn.Module:
+    """The same network, bare."""
+    layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    return nn.Sequential(*layers).requires_grad_(False)
+
+
+def plain_loop(num_envs: int, steps: int, seeded: bool) -> Callable[[], None]:
+    """The same environments, stepped one after the other."""
+    envs = [gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(num_envs)]
+    obs = np.stack([env.reset(seed=index)[0] for index, env in enumerate(envs)])
+    net, seeds = network(), itertools.count()
+
+    def run() -> None:
+        with torch.inference_mode():
+            for _ in range(steps):
+                action = net(torch.from_numpy(obs)).argmax(-1).numpy()
+                for index, (env, one) in enumerate(zip(envs, list(action))):
+                    obs[index], _, terminated, truncated, _ = env.step(one)
+                    if terminated or truncated:
+                        obs[index] = env.reset(seed=next(seeds) if seeded else None)[0]
+
+    return run
+
+
+def vector_loop(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int) -> Callable[[], None]:
+    """A vector environment."""
+    net, obs = network(), [env.reset(seed=0)[0]]
+
+    def run() -> None:
+        current = obs[0]
+        with torch.inference_mode():
+            for _ in range(steps):
+                current = env.step(net(torch.from_numpy(current)).argmax(-1).numpy())[0]
+        obs[0] = current
+
+    return run
+
+
+def stable_baselines3(num_envs: int, steps: int, rollout: int) -> Callable[[], object]:
+    """The same work by stable-baselines3."""
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = DQN(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=num_envs, seed=0),
+        learning_starts=0,
+        gradient_steps=0,
+        train_freq=rollout,
+        exploration_initial_eps=EPS,
+        exploration_final_eps=EPS,
+        buffer_size=100_000,
+        device="cpu",
+        policy_kwargs={"net_arch": [64, 64]},
+    )
+    return lambda: model.learn(steps * num_envs, reset_num_timesteps=False)
+
+
+def main() -> None:
+    one_thread()
+    for num_envs, steps, rollout in ((8, 64, 16), (64, 32, 16)):
+        functions: dict[str, Callable[[], object]] = {
+            "limit": plain_loop(num_envs, steps, seeded=True),
+            "limit with unseeded resets": plain_loop(num_envs, steps, seeded=False),
+            "ours": ours(make_envs("CartPole-v1", num_envs, seed=0), steps, rollout),
+        }
+        if importlib.util.find_spec("stable_baselines3"):
+            functions["stable-baselines3"] = stable_baselines3(num_envs, steps, rollout)
+        params = {"envs": num_envs, "steps_a_rollout": rollout, "env": "gymnasium.make, one by one"}
+        compare("collect", "env_steps_per_s", functions, steps * num_envs, **params)
+    one, other = (gymnasium.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point") for _ in range(2))
+    functions = {"limit": vector_loop(one, 128), "ours": ours(other, 128, 64)}
+    params = {"envs": 64, "steps_a_rollout": 64, "env": "gymnasium's vectorised CartPole"}
+    compare("collect", "env_steps_per_s", functions, 128 * 64, **params)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Distributions over actions of any space, from the numbers that a network gives.
+
+Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces, and functional.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Generator, Tensor, nn
+
+from ding_lite.envs import SpaceError, subspaces
+from ding_lite.functional import bernoulli_log_prob, gaussian_log_prob, sample_categorical
+
+
+class ActionDistribution(nn.Module, abc.ABC):
+    """A distribution over actions. Actions are elements of the space, as nested dicts [B, ...]."""
+
+    width: int
+    """How many numbers of the network it takes."""
+
+    @abc.abstractmethod
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Any, Tensor]:
+        """An action drawn from it, and its log-probability [B].
+
+        Args:
+            logit: [B, width] float.
+            generator: of the same device.
+        """
+
+    @abc.abstractmethod
+    def mode(self, logit: Tensor) -> Any:
+        """The action where probability or density is highest."""
+
+    @abc.abstractmethod
+    def evaluate(self, logit: Tensor, action: Any) -> tuple[Tensor, Tensor]:
+        """Log-probability of this action, and entropy, each [B]."""
+
+
+def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
+    """The distribution for actions of this space.
+
+    Discrete: categorical; MultiDiscrete: a categorical for each part; MultiBinary: independent bits; Box: a diagonal Gaussian
+    whose standard deviation does not depend on the observation; Dict and Tuple: their parts, independent of each other.
+
+    Raises:
+        SpaceError: any other space, or a Box of integers.
+    """
+    parts = subspaces(space)
+    if parts is not None:
+        return Composite({name: action_distribution(part) for name, part in parts.items()})
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(space.nvec, space.start)
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(space.shape)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return DiagonalGaussian(space.shape)
+    raise SpaceError(
+        f"no distribution over actions of {space}: take Discrete, MultiDiscrete, MultiBinary, float Box, or nest them."
+    )
+
+
+class Categorical(ActionDistribution):
+    """One of n actions, counted from `start`."""
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        super().__init__()
+        self.width, self.start = n, start
+
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """An action [B] int64, and its log-probability [B]."""
+        log_prob = logit.log_softmax(-1)
+        index = sample_categorical(log_prob, generator)
+        return index + self.start if self.start else index, log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+    def mode(self, logit: Tensor) -> Tensor:
+        """The most probable action [B]."""
+        return logit.argmax(-1) + self.start
+
+    def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of this action [B], and entropy, each [B]."""
+        log_prob = logit.log_softmax(-1)
+        index = action - self.start if self.start else action
+        return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), -(log_prob.exp() * log_prob).sum(-1)
+
+
+class MultiCategorical(ActionDistribution):
+    """One choice for each element of an array, independent of each other."""
+
+    def __init__(self, sizes: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
+        super().__init__()
+        self.shape = sizes.shape
+        self.parts = [Categorical(int(n), int(start)) for n, start in zip(sizes.ravel(), starts.ravel())]
+        self.width = int(sizes.sum())
+
+    def _split(self, logit: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(logit, [part.width for part in self.parts], -1)
+
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Actions [B, *shape] int64, and their joint log-probability [B]."""
+        actions, log_probs = zip(*(part.sample(x, generator) for part, x in zip(self.parts, self._split(logit))))
+        return torch.stack(actions, -1).reshape(-1, *self.shape), torch.stack(log_probs).sum(0)
+
+    def mode(self, logit: Tensor) -> Tensor:
+        """The most probable actions [B, *shape]."""
+        actions = [part.mode(x) for part, x in zip(self.parts, self._split(logit))]
+        return torch.stack(actions, -1).reshape(-1, *self.shape)
+
+    def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Joint log-probability of actions [B, *shape], and entropy, each [B]."""
+        columns = action.reshape(len(action), -1).long().unbind(-1)
+        parts = zip(self.parts, self._split(logit), columns)
+        log_probs, entropies = zip(*(part.evaluate(x, column) for part, x, column in parts))
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+
+class Bernoulli(ActionDistribution):
+    """Bits, independent of each other."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.width = shape, math.prod(shape)
+
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Bits [B, *shape] int8, and their joint log-probability [B]."""
+        bits = torch.rand(logit.shape, generator=generator, device=logit.device) < logit.sigmoid()
+        return bits.to(torch.int8).reshape(-1, *self.shape), bernoulli_log_prob(logit, bits)
+
+    def mode(self, logit: Tensor) -> Tensor:
+        """The most probable bits [B, *shape] int8."""
+        return (logit > 0).to(torch.int8).reshape(-1, *self.shape)
+
+    def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Joint log-probability of bits [B, *shape], and entropy, each [B]."""
+        bits = action.reshape(len(action), -1).bool()
+        entropy = nn.functional.binary_cross_entropy_with_logits(logit, logit.sigmoid(), reduction="none").sum(-1)
+        return bernoulli_log_prob(logit, bits), entropy
+
+
+class DiagonalGaussian(ActionDistribution):
+    """A Gaussian for each element; not bounded, so that its log-probability stays exact where the environment clips."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.width = shape, math.prod(shape)
+        self.log_std = nn.Parameter(torch.zeros(self.width))
+
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Actions [B, *shape] float, and their log-density [B]; the logit is the mean."""
+        noise = torch.randn(logit.shape, generator=generator, device=logit.device)
+        action = logit + self.log_std.exp() * noise
+        return action.reshape(-1, *self.shape), gaussian_log_prob(logit, self.log_std, action)
+
+    def mode(self, logit: Tensor) -> Tensor:
+        """The mean [B, *shape]."""
+        return logit.reshape(-1, *self.shape)
+
+    def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density of actions [B, *shape], and entropy, each [B]."""
+        entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(logit))
+        return gaussian_log_prob(logit, self.log_std, action.reshape(logit.shape)), entropy
+
+
+class Composite(ActionDistribution):
+    """Parts by name, independent of each other given the observation."""
+
+    def __init__(self, parts: dict[str, ActionDistribution]) -> None:
+        super().__init__()
+        self.names, self.parts = list(parts), nn.ModuleList(parts.values())
+        self.widths = [part.width for part in parts.values()]
+        self.width = sum(self.widths)
+
+    def _split(self, logit: Tensor) -> list[tuple[str, Any, Tensor]]:
+        columns = torch.split(logit, self.widths, -1)
+        return list(zip(self.names, self.parts, columns))
+
+    def sample(self, logit: Tensor, generator: Generator) -> tuple[Any, Tensor]:
+        """Actions by name, and their joint log-probability [B]."""
+        drawn = {name: part.sample(x, generator) for name, part, x in self._split(logit)}
+        log_probs = [log_prob for _, log_prob in drawn.values()]
+        return {name: action for name, (action, _) in drawn.items()}, torch.stack(log_probs).sum(0)
+
+    def mode(self, logit: Tensor) -> Any:
+        """The most probable actions by name."""
+        return {name: part.mode(x) for name, part, x in self._split(logit)}
+
+    def evaluate(self, logit: Tensor, action: Any) -> tuple[Tensor, Tensor]:
+        """Joint log-probability of actions by name, and entropy, each [B]."""
+        log_probs, entropies = zip(*(part.evaluate(x, action[name]) for name, part, x in self._split(logit)))
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
