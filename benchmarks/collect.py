@@ -107,7 +107,7 @@ def stable_baselines3(num_envs: int, steps: int, rollout: int) -> Callable[[], o
 
 def main() -> None:
     one_thread()
-    for num_envs, steps, rollout in ((8, 64, 16), (64, 32, 16)):
+    for num_envs, steps, rollout in ((8, 64, 64), (64, 64, 64)):
         functions: dict[str, Callable[[], object]] = {
             "limit": plain_loop(num_envs, steps, seeded=True),
             "limit with unseeded resets": plain_loop(num_envs, steps, seeded=False),

@@ -36,7 +36,8 @@ def gae_estimator(cfg: PPOConfig, policy: CollectMode) -> Callable[[OnlineRLCont
     """
     gamma, lambda_ = cfg.policy.collect.discount_factor, cfg.policy.collect.gae_lambda
 
-    @contract(reads=("trajectories",), writes=("train_data",), uses=(policy,), stage="process")
+    # The learner, because the newest critic judges: not the copy that collects.
+    @contract(reads=("trajectories",), writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
         assert ctx.trajectories is not None
         batch = policy.with_values(ctx.trajectories.batch)

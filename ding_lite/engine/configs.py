@@ -73,15 +73,17 @@ class Config:
         object.__setattr__(self, name, value)
 
     def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
-        """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping; returns itself.
+        """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping, in the order in which they are
+        declared, whatever order they come in; returns itself.
 
         Raises:
             ConfigError: every problem in `values`, one a line. Nothing is set then.
         """
         problems = []
         trial = self.from_dict(self.to_dict())
+        places = {key: place for place, (key, _) in enumerate(_flat(self.to_dict()))}
         for target in (trial, self):
-            for key, value in _flat(values):
+            for key, value in sorted(_flat(values), key=lambda pair: places.get(pair[0], -1)):
                 try:
                     target._set(key, value)
                 except ConfigError as error:

@@ -9,6 +9,7 @@ import html
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from ding_lite.engine.checks import Entry
@@ -24,6 +25,7 @@ _COLOURS = {
     "": "#ffffff",
 }
 _INK, _FAINT = "#222222", "#666666"
+_CELL = 40  # characters of a table's column, past which it wraps
 _BOX_WIDTH, _MARGIN, _GAP, _LINE, _TITLE = 470, 90, 26, 15, 26
 
 
@@ -37,9 +39,10 @@ def pipeline_table(pipeline: Sequence[Entry]) -> str:
             continue
         reads = [*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)]
         rows.append((terms.stage or "-", entry.name, _listed(reads), _listed((*terms.writes, *terms.writes_after)), terms.lane))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    lines = [line for row in rows for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 def draw_pipeline(pipeline: Sequence[Entry], context: str, path: Path) -> Path:
@@ -117,9 +120,13 @@ def _box_lines(entry: Entry) -> list[str]:
     terms = entry.contract
     if terms is None:
         return [entry.location.rpartition("/")[2]]
-    reads = _listed((*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)))
-    writes = _listed((*terms.writes, *terms.writes_after))
-    return [line for words in (f"reads {reads}", f"writes {writes}") for line in textwrap.wrap(words, 68)]
+    reads = (*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read))
+    writes = (*terms.writes, *terms.writes_after)
+    return [line for verb, names in (("reads", reads), ("writes", writes)) if names for line in _wrapped(verb, names)]
+
+
+def _wrapped(verb: str, names: Iterable[str]) -> list[str]:
+    return textwrap.wrap(f"{verb} {_listed(names)}", 68)
 
 
 def _write_svg(scene: _Scene, path: Path) -> None:

@@ -103,7 +103,7 @@ class HasPipeline(Openable):
         return table
 
     def draw(self, path: str | PathLike[str]) -> Path:
-        """Draw the pipeline as a picture, stage by stage, the fields it passes along on its arrows.
+        """Draw the pipeline as a picture: a box for each middleware, coloured by stage, with what it reads and writes.
 
         Args:
             path: ends in .svg, or in .png, which needs the extra `plot`.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+_SEEDS = 16  # that one hash gives
 _LONGEST = 1_000_000  # steps of an episode that are remembered
 
 
@@ -46,8 +47,13 @@ def episode_seed(run_seed: int, env: int, number: int) -> int:
         >>> episode_seed(0, 1, 2) == episode_seed(0, 1, 2), episode_seed(0, 1, 2) == episode_seed(0, 2, 1)
         (True, False)
     """
-    packed = struct.pack("<qqq", run_seed, env, number)
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=4).digest(), "little") >> 1
+    return _seeds(run_seed, env, number // _SEEDS)[number % _SEEDS]
+
+
+def _seeds(run_seed: int, env: int, block: int) -> tuple[int, ...]:
+    """The seeds of as many episodes in a row as one hash gives."""
+    digest = hashlib.blake2b(struct.pack("<qqq", run_seed, env, block)).digest()
+    return tuple(seed >> 1 for seed in struct.unpack(f"<{_SEEDS}I", digest))
 
 
 class EpisodeStarts:
@@ -66,6 +72,7 @@ class EpisodeStarts:
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
         """What was done since, the last million steps."""
         self._is_dear = hasattr(env.unwrapped, "ale")
+        self._seeds: tuple[int, ...] = ()
 
     def begin(self, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment for its next episode. Returns its observation."""
@@ -74,8 +81,11 @@ class EpisodeStarts:
         if self._is_dear and self.number > 0:
             self.start = simulator_state(self.env)
             return self.env.reset(options=options)[0]
-        self.start = {"seed": episode_seed(self.run_seed, self.index, self.number)}
-        return self.env.reset(seed=self.start["seed"], options=options)[0]
+        place = self.number % _SEEDS
+        if place == 0 or not self._seeds:
+            self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
+        self.start = {"seed": self._seeds[place]}
+        return self.env.reset(seed=self._seeds[place], options=options)[0]
 
     def state_dict(self) -> dict[str, Any]:
         """The current episode: its number, its start, and what was done since.
@@ -89,7 +99,7 @@ class EpisodeStarts:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
         """Bring the environment back to where it was, by playing the episode again. Returns its observation."""
-        self.number, self.start = state["number"], state["start"]
+        self.number, self.start, self._seeds = state["number"], state["start"], ()
         self.actions = deque(state["actions"], maxlen=_LONGEST)
         obs = None
         for result in replay_episode(self.env, self.start, state["actions"]):

@@ -91,6 +91,11 @@ class ActMode:
             )
 
     @property
+    def learner(self) -> LearnMode:
+        """The learning face of the same policy."""
+        return self._policy.learn_mode
+
+    @property
     def seed(self) -> int:
         """The policy's seed."""
         return self._policy.seed

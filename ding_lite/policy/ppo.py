@@ -216,7 +216,7 @@ class PPOPolicy(Policy):
             kl = (moved - log_ratio).mean()
             clip_frac = (moved.abs() > learn.clip_ratio).float().mean()
         parts = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "kl": kl, "clip_frac": clip_frac}
-        return loss, {name: part.detach() for name, part in {"total_loss": loss, **parts}.items()}
+        return loss, {"total_loss": loss.detach(), **{name: part.detach() for name, part in parts.items()}}
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Tensor]:
         """Epochs of shuffled minibatches over a rollout.

@@ -1,0 +1,71 @@
+"""A configuration from the command line."""
+
+import pytest
+
+from ding_lite.config import ConfigError, DQNConfig, PPOConfig, from_command_line
+
+
+def test_every_option_can_be_set():
+    argv = [
+        "--seed",
+        "3",
+        "--exp-name",
+        "runs/a",
+        "--env.id",
+        "Acrobot-v1",
+        "--max-step",
+        "500",
+        "--policy.learn.batch-size",
+        "32",
+        "--policy.no-double",
+    ]
+    cfg = from_command_line(DQNConfig, argv)
+
+    assert (cfg.seed, cfg.exp_name, cfg.env.id, cfg.max_step) == (3, "runs/a", "Acrobot-v1", 500)
+    assert (cfg.policy.learn.batch_size, cfg.policy.double) == (32, False)
+    assert (cfg.policy.seed, cfg.env.stop_value) == (3, -100)
+
+
+def test_what_is_not_given_stays_as_the_script_has_it():
+    mine = PPOConfig(exp_name="mine").override({"policy.collect.n_sample": 99})
+    cfg = from_command_line(mine, ["--policy.model.encoder-hidden-size-list", "8", "16"])
+
+    assert (cfg.exp_name, cfg.policy.collect.n_sample) == ("mine", 99)
+    assert cfg.policy.model.encoder_hidden_size_list == [8, 16]
+
+
+def test_a_stop_value_given_with_an_environment_wins_in_either_order():
+    for argv in (["--env.id", "Acrobot-v1", "--env.stop-value", "-85"], ["--env.stop-value", "-85", "--env.id", "Acrobot-v1"]):
+        assert from_command_line(DQNConfig, argv).env.stop_value == -85
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--policy.learn.batchsize", "3"], "--policy.learn.batch-size"),
+        (["--seed", "many"], "--seed"),
+        (["--policy.learn.batch-size", "0"], "out of range"),
+        (["--policy.other.eps.type", "quadratic"], "linear"),
+    ],
+)
+def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
+    with pytest.raises((SystemExit, ConfigError)) as caught:
+        from_command_line(DQNConfig, argv)
+
+    assert words in capsys.readouterr().err + str(caught.value)
+
+
+def test_help_explains_each_option(capsys):
+    with pytest.raises(SystemExit) as caught:
+        from_command_line(DQNConfig, ["--help"], description="What this script does.")
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    assert caught.value.code == 0
+    assert "What this script does." in text
+    for option, words in (
+        ("--policy.learn.learning-rate", "Of Adam"),
+        ("--env.id", "gymnasium.make"),
+        ("--seed", "Of everything random"),
+    ):
+        assert option in text
+        assert words in text

@@ -1,0 +1,125 @@
+"""The configuration of a run: what DI-engine's users know, defaults, seeds, and the task that goes with an environment."""
+
+import json
+
+import pytest
+
+from ding_lite.config import ConfigError, DQNConfig, EnvConfig, PPOConfig
+
+
+def fields(config, prefix=""):
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from fields(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+@pytest.mark.parametrize("config", [DQNConfig, PPOConfig])
+def test_the_tree_is_the_one_that_users_know(config):
+    known = {
+        *("exp_name", "seed", "env.collector_env_num", "env.evaluator_env_num", "env.n_evaluator_episode", "env.stop_value"),
+        *("policy.collect.n_sample", "policy.learn.batch_size", "policy.learn.learning_rate"),
+        "policy.eval.evaluator.eval_freq",
+    }
+    known |= {
+        DQNConfig: {
+            "policy.learn.update_per_collect",
+            "policy.other.eps.type",
+            "policy.other.eps.decay",
+            "policy.discount_factor",
+        },
+        PPOConfig: {"policy.learn.epoch_per_collect", "policy.collect.discount_factor", "policy.collect.gae_lambda"},
+    }[config]
+
+    assert known <= set(fields(config().to_dict()))
+
+
+@pytest.mark.parametrize("config", [DQNConfig, PPOConfig])
+def test_every_field_can_be_set_by_name_and_the_whole_survives_json(config):
+    cfg = config()
+    assert cfg.override(json.loads(json.dumps(cfg.to_dict()))) == config()
+    assert config.from_dict(json.loads(json.dumps(cfg.to_dict()))) == config()
+
+
+def test_setting_the_seed_of_the_run_sets_that_of_the_policy():
+    cfg = DQNConfig()
+    assert cfg.policy.seed == 0
+    cfg.seed = 3
+    assert cfg.policy.seed == 3
+    assert DQNConfig(seed=4).policy.seed == 4
+
+
+def test_another_environment_brings_its_own_stop_value():
+    cfg = DQNConfig()
+    assert cfg.env.stop_value == 475
+    cfg.env.id = "Acrobot-v1"
+    assert cfg.env.stop_value == -100
+    cfg.env.id = "Pendulum-v1"
+    assert cfg.env.stop_value is None
+    cfg.env.id = "NotRegisteredYet-v0"
+    assert cfg.env.stop_value is None
+
+
+def test_a_stop_value_of_ones_own_stays():
+    cfg = DQNConfig().override({"env.stop_value": -85, "env.id": "Acrobot-v1"})
+    assert cfg.env.stop_value == -85
+    assert EnvConfig(id="Acrobot-v1", stop_value=-85).stop_value == -85
+    assert EnvConfig(id="Acrobot-v1").stop_value is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"exp_nam": "x"}, "DQNConfig has no 'exp_nam': did you mean 'exp_name'?"),
+        ({"policy.learn.batchsize": 3}, "DQNLearnConfig has no 'batchsize': did you mean 'batch_size'?"),
+        ({"policy.lern.batch_size": 3}, "DQNPolicyConfig has no 'lern': did you mean 'learn'?"),
+        ({"policy.learn.batch_size": 0}, "DQNLearnConfig.batch_size = 0 is out of range: it is at least 1."),
+        ({"policy.learn.batch_size": "64"}, "DQNLearnConfig.batch_size = '64' is a str, it is declared int."),
+        ({"policy.learn.batch_size": 6.4}, "is a float, it is declared int"),
+        ({"policy.learn.batch_size": True}, "is a bool, it is declared int"),
+        ({"policy.discount_factor": 1.5}, "it is at least 0 and at most 1"),
+        ({"policy.discount_factor": float("nan")}, "is no number"),
+        ({"policy.other.eps.type": "quadratic"}, "'quadratic' is a str, it is declared Literal['exp', 'linear']"),
+        ({"policy.model.encoder_hidden_size_list": 64}, "is a int, it is declared list[int]"),
+        ({"policy.model.encoder_hidden_size_list": ["a"]}, "encoder_hidden_size_list[0] = 'a'"),
+        ({"seed": -1}, "it is at least 0"),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused_and_nothing_is_set(values, words):
+    cfg = DQNConfig()
+    with pytest.raises(ConfigError) as caught:
+        cfg.override({"max_step": 7, **values})
+
+    assert words in str(caught.value)
+    assert cfg == DQNConfig()
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        DQNConfig().override({"exp_nam": "x", "policy.learn.batch_size": 0, "seed": "a"})
+
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_typo_in_an_assignment_is_refused():
+    cfg = DQNConfig()
+    with pytest.raises(AttributeError, match="did you mean 'policy'"):
+        cfg.polcy = 3
+    with pytest.raises(TypeError, match="declared int"):
+        cfg.policy.learn.batch_size = "many"
+    with pytest.raises(ValueError, match="out of range"):
+        cfg.policy.learn.batch_size = -1
+
+
+def test_the_verdict_says_what_was_reached_and_fails_only_where_something_was_to_be(capsys):
+    cfg = DQNConfig()
+    assert cfg.verdict(480.0) == 0
+    assert cfg.verdict(470.0) == 1
+    cfg.env.stop_value = None
+    assert cfg.verdict(3.0) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "480.0" in lines[0]
+    assert "stop_value 475 reached" in lines[0]
+    assert "not reached" in lines[1]
+    assert "stop_value" not in lines[2]

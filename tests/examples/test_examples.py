@@ -1,0 +1,93 @@
+"""The examples, as a user starts them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def start(name, *options, cwd):
+    command = [sys.executable, EXAMPLES / f"{name}.py", *map(str, options)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_examples_are_those_that_are_tested():
+    assert NAMES == ["custom_context", "dqn", "ppo", "ppo_continuous"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path):
+    ended = start(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
+
+    assert ended.returncode == 1, ended.stderr
+    assert "not reached" in ended.stdout
+    assert (tmp_path / "here/ckpt/final.pt").is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_has_nothing_to_reach_exits_0(name, tmp_path):
+    ended = start(name, "--max-step", 1, "--env.stop-value", "None", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_continuous"])
+def test_a_run_leaves_its_curve_and_its_configuration(name, tmp_path):
+    start(name, "--max-step", 1, "--exp-name", "here", "--seed", 5, "--env.n-evaluator-episode", 1, cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
+
+    assert rows[0]["eval_value"] is not None
+    assert json.loads((tmp_path / "here/config.json").read_text())["seed"] == 5
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_the_pipeline_in_the_example_is_the_documents(name):
+    text = (EXAMPLES / f"{name}.py").read_text()
+    block = {
+        "dqn": [
+            "task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))",
+            "task.use(eps_greedy_handler(cfg))",
+            "task.use(StepCollector(cfg, policy.collect_mode, collector_env))",
+            "task.use(data_pusher(cfg, buffer_))",
+            "task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))",
+            "task.use(CkptSaver(policy, cfg.exp_name, train_freq=100))",
+        ],
+        "ppo": [
+            "task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))",
+            "task.use(StepCollector(cfg, policy.collect_mode, collector_env))",
+            "task.use(gae_estimator(cfg, policy.collect_mode))",
+            "task.use(multistep_trainer(cfg, policy.learn_mode))",
+            "task.use(CkptSaver(policy, cfg.exp_name, train_freq=100))",
+        ],
+    }[name]
+
+    assert "\n".join(f"        {line}" for line in block) in text
+
+
+def test_asynchronous_mode_is_refused_with_a_clear_error(tmp_path):
+    ended = start("dqn", "--async-mode", cwd=tmp_path)
+
+    assert ended.returncode == 1
+    assert "asynchronous mode does not exist in this version" in ended.stderr
+
+
+def test_ctrl_c_saves_the_run(tmp_path):
+    import signal
+    import time
+
+    command = [sys.executable, EXAMPLES / "ppo.py", "--exp-name", "here", "--env.stop-value", "None"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while "step" not in process.stdout.readline():
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode not in (0, None)
+    assert "KeyboardInterrupt" in errors
+    assert (tmp_path / "here/ckpt/final.pt").is_file()

@@ -1,0 +1,91 @@
+"""Sinks: files that survive, lines that can be read."""
+
+import io
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from ding_lite.metrics import Console, JsonLines, readable_time
+
+
+def test_each_line_is_an_object_and_numbers_that_json_does_not_know_are_null(tmp_path):
+    sink = JsonLines(tmp_path / "deep" / "metrics.jsonl")
+    sink.write({"step": 1, "loss": float("nan"), "best": -float("inf"), "name": "a"})
+    sink.write({"step": 2})
+
+    lines = (tmp_path / "deep" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"step": 1, "loss": None, "best": None, "name": "a"}, {"step": 2}]
+
+
+def test_a_process_that_is_killed_loses_no_line_that_was_written(tmp_path):
+    code = (
+        "import os, pathlib, sys\nfrom ding_lite.metrics import JsonLines\n"
+        f"sink = JsonLines(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
+        "for step in range(1000): sink.write({'step': step})\nos.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+
+    assert [json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == list(range(1000))
+
+
+def test_an_earlier_file_is_kept_under_another_name(tmp_path):
+    for run in range(3):
+        JsonLines(tmp_path / "metrics.jsonl").write({"run": run})
+
+    assert {path.name: json.loads(path.read_text())["run"] for path in tmp_path.iterdir()} == {
+        "metrics.1.jsonl": 0,
+        "metrics.2.jsonl": 1,
+        "metrics.jsonl": 2,
+    }
+
+
+def test_a_disk_that_refuses_costs_one_warning_and_writing_goes_on_when_it_can(tmp_path):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").mkdir()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sink.write({"step": 1})
+        sink.write({"step": 2})
+    (tmp_path / "metrics.jsonl").rmdir()
+    sink.write({"step": 3})
+
+    assert len(caught) == 1
+    assert "metrics.jsonl" in str(caught[0].message)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3}
+
+
+def test_the_console_leaves_out_what_there_is_not_and_writes_numbers_for_people():
+    stream = io.StringIO()
+    Console(stream=stream).write({"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "left": "<0:21"})
+
+    assert stream.getvalue() == "step 12,800  return 187.3  loss 0.0213  left <0:21\n"
+
+
+def test_the_console_is_due_at_its_interval(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    console = Console(every_s=2.0, stream=io.StringIO())
+    assert console.due()
+    console.write({})
+    now[0] = 101.9
+    assert not console.due()
+    now[0] = 102.0
+    assert console.due()
+
+
+def test_a_closed_pipe_does_not_stop_a_run():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    Console(stream=Closed()).write({"step": 1})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.6, "1:00:00"), (90061, "25:01:01")]
+)
+def test_times_are_readable(seconds, text):
+    assert readable_time(seconds) == text

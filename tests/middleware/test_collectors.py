@@ -1,0 +1,147 @@
+"""StepCollector, inferencer and rolloutor: what lands in the context, and what is counted."""
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import PipelineError, Task
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import SpaceError, make_envs
+from ding_lite.middleware import (
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    inferencer,
+    rolloutor,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+
+def made(num_envs=3, n_sample=8, policy=DQNPolicy, config=DQNConfig, env="CartPole-v1"):
+    cfg = config().override({"policy.collect.n_sample": n_sample})
+    envs = make_envs(env, num_envs, seed=0)
+    return cfg, envs, policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def run(middleware, steps, ctx=None):
+    task, seen = Task(), []
+    with task.start(ctx=ctx or OnlineRLContext()):
+        for one in middleware:
+            task.use(one)
+        task.use(seen.append).run(max_step=steps)
+    return seen
+
+
+def test_a_rollout_has_at_least_n_sample_transitions_in_whole_steps_and_all_are_counted():
+    cfg, envs, policy = made(num_envs=3, n_sample=8)
+    contexts = run([StepCollector(cfg, policy.collect_mode, envs)], 4)
+
+    assert [len(ctx.trajectories) for ctx in contexts] == [9] * 4
+    assert [ctx.env_step for ctx in contexts] == [9, 18, 27, 36]
+    assert [ctx.trajectory_end_idx for ctx in contexts] == [[2, 5, 8]] * 4
+
+
+def test_finished_episodes_are_counted_and_agree_with_the_ends_in_the_rollouts():
+    cfg, envs, policy = made(num_envs=4, n_sample=64)
+    contexts = run([StepCollector(cfg, policy.collect_mode, envs)], 10)
+    ends = [int((ctx.trajectories.batch.terminated | ctx.trajectories.batch.truncated).sum()) for ctx in contexts]
+
+    assert [len(ctx.finished_episodes) for ctx in contexts] == ends
+    assert contexts[-1].env_episode == sum(ends) > 0
+    assert all(episode.return_ == episode.length for ctx in contexts for episode in ctx.finished_episodes)
+
+
+def test_rollouts_follow_on_one_another():
+    cfg, envs, policy = made()
+    first, second = run([StepCollector(cfg, policy.collect_mode, envs)], 2)
+    last, ended = first.trajectories.batch[-1], first.trajectories.batch.terminated[-1]
+
+    torch.testing.assert_close(second.trajectories.batch.obs[0][~ended], last.next_obs[~ended], rtol=0, atol=0)
+
+
+def test_random_actions_come_first_and_only_once():
+    cfg, envs, policy = made(num_envs=2, n_sample=4)
+    acted = []
+    compute = policy.collect_mode.actor.compute_actions
+    policy.collect_mode.actor.compute_actions = lambda *args, **kwargs: acted.append(1) or compute(*args, **kwargs)
+    contexts = run([StepCollector(cfg, policy.collect_mode, envs, random_collect_size=50)], 3)
+
+    assert [ctx.env_step for ctx in contexts] == [50, 54, 58]
+    assert len(acted) == 4
+    assert 0 < contexts[0].trajectories.batch.action.float().mean() < 1
+
+
+def test_an_environment_that_does_not_fit_the_policy_is_refused_at_once():
+    cfg, _, policy = made()
+    with pytest.raises(SpaceError, match="DQNPolicy was made for the spaces"):
+        StepCollector(cfg, policy.collect_mode, make_envs("Acrobot-v1", 2))
+
+
+def test_no_vector_environment_is_refused_by_name():
+    import gymnasium
+
+    cfg, _, policy = made()
+    with pytest.raises((TypeError, AttributeError), match="num_envs|vector environment"):
+        StepCollector(cfg, policy.collect_mode, gymnasium.make("CartPole-v1"))
+
+
+def test_inferencer_and_rolloutor_together_collect_step_by_step():
+    cfg, envs, policy = made(num_envs=3)
+    log = []
+    contexts = run([inferencer(0, policy.collect_mode, envs), rolloutor(policy.collect_mode, envs, log)], 20)
+
+    assert [ctx.env_step for ctx in contexts] == list(range(3, 63, 3))
+    assert [step.columns["obs"].shape for step in log] == [(1, 3, 4)] * 20
+    for ctx, step in zip(contexts, log):
+        np.testing.assert_array_equal(ctx.obs.numpy(), step.columns["obs"][0])
+        assert [int(action) for action in ctx.action] == step.columns["action"][0].tolist()
+        assert sorted(ctx.inference_output) == [0, 1, 2]
+        assert ctx.trajectory_end_idx == [0, 1, 2]
+    for before, after in zip(log, log[1:]):
+        going = ~(before.columns["terminated"][0] | before.columns["truncated"][0])
+        np.testing.assert_array_equal(before.columns["next_obs"][0][going], after.columns["obs"][0][going])
+
+
+def test_step_by_step_and_in_one_go_are_the_same_rollout():
+    cfg, envs, policy = made(num_envs=2, n_sample=12, policy=PPOPolicy, config=PPOConfig)
+    (whole,) = run([StepCollector(cfg, policy.collect_mode, envs)], 1)
+    _, envs, policy = made(num_envs=2, n_sample=12, policy=PPOPolicy, config=PPOConfig)
+    envs.reset()
+    envs.reset(seed=0)
+    steps = run([inferencer(0, policy.collect_mode, envs), rolloutor(policy.collect_mode, envs)], 6)
+
+    for name, column in whole.trajectories.columns.items():
+        stepwise = np.concatenate([ctx.trajectories.columns[name] for ctx in steps])
+        np.testing.assert_allclose(stepwise, column, rtol=1e-6, err_msg=name)
+
+
+def test_a_middleware_may_change_the_action_between_inferencer_and_rolloutor():
+    _, envs, policy = made(num_envs=2)
+
+    def always_left(ctx):
+        ctx.action = [np.int64(0) for _ in ctx.action]
+
+    contexts = run([inferencer(0, policy.collect_mode, envs), always_left, rolloutor(policy.collect_mode, envs)], 5)
+
+    assert all((ctx.trajectories.columns["action"] == 0).all() for ctx in contexts)
+
+
+def test_a_pipeline_of_single_steps_learns():
+    cfg, envs, policy = made()
+    cfg.override({"policy.learn": {"learning_starts": 30, "update_per_collect": 2}})
+    buffer = ReplayBuffer(1000)
+    parts = [inferencer(0, policy.collect_mode, envs), rolloutor(policy.collect_mode, envs), data_pusher(cfg, buffer)]
+    contexts = run([eps_greedy_handler(cfg), *parts, OffPolicyLearner(cfg, policy.learn_mode, buffer)], 12)
+
+    assert len(buffer) == 36
+    assert contexts[-1].train_iter == policy.version == 6
+
+
+def test_a_rolloutor_without_an_inferencer_is_refused_with_the_fix():
+    _, envs, policy = made()
+    task = Task()
+    with task.start(ctx=OnlineRLContext()), pytest.raises(PipelineError, match="rolloutor reads ctx.action.*add an inferencer"):
+        task.use(rolloutor(policy.collect_mode, envs)).run(max_step=1)
