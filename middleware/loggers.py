@@ -22,7 +22,7 @@ from ding_lite.metrics import Console, JsonLines, readable_time
 _ENDLESS = 10**9  # iterations; nobody set a limit
 
 
-def online_logger(cfg: RunConfig, show_every_s: float = 1.0, train_show_freq: int = 100) -> OnlineLogger:
+def online_logger(cfg: RunConfig | None = None, show_every_s: float = 1.0, train_show_freq: int = 100) -> OnlineLogger:
     """Show progress on the console, and write the curve and the configuration into the run's folder.
 
     Into `cfg.exp_name`: `config.json`, and `metrics.jsonl` with a line at each evaluation, every `train_show_freq` gradient
@@ -34,7 +34,7 @@ def online_logger(cfg: RunConfig, show_every_s: float = 1.0, train_show_freq: in
         ctx.collect_kwargs.
 
     Args:
-        cfg: of the run; uses exp_name, and all of it is written.
+        cfg: of the run; uses exp_name, and all of it is written. Without it nothing is written, only shown.
         show_every_s: seconds between two console lines.
         train_show_freq: gradient steps between two lines of the curve.
     """
@@ -46,17 +46,19 @@ class OnlineLogger:
 
     __name__ = "online_logger"
 
-    def __init__(self, cfg: RunConfig, show_every_s: float, train_show_freq: int) -> None:
-        self.folder = Path(cfg.exp_name)
-        self._curve = JsonLines(self.folder / "metrics.jsonl")
-        write_atomically(self.folder / "config.json", json.dumps(cfg.to_dict(), indent=2).encode())
+    def __init__(self, cfg: RunConfig | None, show_every_s: float, train_show_freq: int) -> None:
+        self._curve: JsonLines | None = None
+        if cfg is not None:
+            folder = Path(cfg.exp_name)
+            self._curve = JsonLines(folder / "metrics.jsonl")
+            write_atomically(folder / "config.json", json.dumps(cfg.to_dict(), indent=2).encode())
         self._console = Console(show_every_s)
         self._every_iter = train_show_freq
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._written_iter = -1
         self._began = self._shown = time.monotonic()
-        self._shown_step = self._first_step = self._iterations = 0
+        self._shown_step = self._iterations = 0
         contract(
             reads=("env_step", "train_iter"),
             may_read=(
@@ -77,16 +79,13 @@ class OnlineLogger:
         if not (learned or shown):
             return
         row = self._row(ctx, evaluated)
-        if learned or evaluated or last:
-            self._written_iter = ctx.train_iter
+        if self._curve is not None and (learned or evaluated or last):
             self._curve.write(row)
+        self._written_iter = ctx.train_iter if learned else self._written_iter
         if shown:
-            self._show(ctx, row, evaluated)
+            self._show(ctx, row)
         if last:
-            spent, ckpt = readable_time(time.monotonic() - self._began), self.folder / "ckpt"
-            self._console.say(
-                f"ended after {ctx.env_step:,} environment steps in {spent}. Curve: {self._curve.path}, checkpoints: {ckpt}"
-            )
+            self._say_goodbye(ctx)
 
     def _row(self, ctx: OnlineRLContext, evaluated: bool) -> dict[str, Any]:
         return {
@@ -102,7 +101,12 @@ class OnlineLogger:
             **_means(ctx.train_output),
         }
 
-    def _show(self, ctx: OnlineRLContext, row: Mapping[str, Any], evaluated: bool) -> None:
+    def _say_goodbye(self, ctx: OnlineRLContext) -> None:
+        spent = readable_time(time.monotonic() - self._began)
+        kept = f" Curve: {self._curve.path}, checkpoints: {self._curve.path.parent / 'ckpt'}" if self._curve else ""
+        self._console.say(f"ended after {ctx.env_step:,} environment steps in {spent}.{kept}")
+
+    def _show(self, ctx: OnlineRLContext, row: Mapping[str, Any]) -> None:
         now = time.monotonic()
         rate = (ctx.env_step - self._shown_step) / max(now - self._shown, 1e-9)
         self._shown, self._shown_step = now, ctx.env_step

@@ -224,6 +224,15 @@ def test_a_full_disk_costs_the_curve_and_one_warning_but_not_the_run(tmp_path, m
     assert len([warning for warning in caught if "not written" in str(warning.message)]) == 1
 
 
+def test_without_a_configuration_it_only_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _, _, pipeline = parts(tmp_path / "elsewhere")
+    run([*pipeline, online_logger(show_every_s=0)], 2)
+
+    assert "step 128" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_numbers_that_json_does_not_know_are_null(tmp_path):
     cfg = DQNConfig(exp_name=tmp_path / "run")
     logger, task = online_logger(cfg, train_show_freq=1), Task()
