@@ -13,7 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-_PLAIN = (int, float, str, bytes, bool, complex, type(None))
+_PLAIN = (int, float, str, bool, complex, type(None))
+_KEYS = (str, int, float, bool)
 
 
 class CheckpointError(ValueError):
@@ -23,7 +24,7 @@ class CheckpointError(ValueError):
 def plain(state: Any, where: str = "state") -> Any:
     """The same state as tensors, numbers, strings, lists, tuples and dicts, which every reader can load without trust.
 
-    Arrays become tensors, tensors leave their device and graph, numpy scalars become numbers.
+    Arrays become tensors, tensors leave their device, graph and larger storage, numpy scalars become numbers.
 
     Raises:
         TypeError: anything else, naming where it stands.
@@ -32,20 +33,26 @@ def plain(state: Any, where: str = "state") -> Any:
     import torch
 
     if isinstance(state, torch.Tensor):
-        return state.detach().cpu()
-    if isinstance(state, np.ndarray):
-        return torch.from_numpy(state)
-    if isinstance(state, np.generic):
+        tensor = state.detach().cpu()
+        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+        return tensor if whole else tensor.clone()  # a view would take along all that it looks at
+    if isinstance(state, np.ndarray) and state.dtype.kind in "biufc":
+        return torch.from_numpy(state if state.flags.c_contiguous and state.flags.writeable else state.copy())
+    if isinstance(state, np.generic) and state.dtype.kind in "biufc":
         return state.item()
     if isinstance(state, Mapping):
+        for key in state:
+            if type(key) not in _KEYS:
+                raise TypeError(f"{where} has the key {key!r}, a {type(key).__name__}: use strings or numbers.")
         return {key: plain(value, f"{where}[{key!r}]") for key, value in state.items()}
     if isinstance(state, (list, tuple)):
         items = [plain(value, f"{where}[{position}]") for position, value in enumerate(state)]
         return tuple(items) if isinstance(state, tuple) else items
     if type(state) in _PLAIN:
         return state
+    what = f"{type(state).__name__} of {state.dtype}" if isinstance(state, np.ndarray) else type(state).__name__
     raise TypeError(
-        f"{where} is a {type(state).__name__}, which no checkpoint holds: have state_dict() return tensors, arrays, numbers, "
+        f"{where} is a {what}, which no checkpoint holds: have state_dict() return tensors, arrays, numbers, "
         "strings, lists and dicts."
     )
 
@@ -92,7 +99,8 @@ def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str,
         raise CheckpointError(f"there is no checkpoint {path}.")
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # torch.load() itself does not notice a flipped bit
+            # torch.load() itself does not notice a flipped bit, be it in the data or in the attribute that marks a folder.
+            broken = archive.testzip() or next((part.filename for part in archive.infolist() if part.external_attr), None)
         if broken is not None:
             raise CheckpointError(f"the checkpoint {path} is damaged: its part {broken!r} does not fit its checksum.")
         state = torch.load(path, map_location=device, weights_only=True)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ding_lite.engine.contexts import Context, declared_fields, initial_value, kept_fields
+from ding_lite.engine.contexts import Context, declared_fields, fields_at_start
 from ding_lite.engine.contracts import Contract
 from ding_lite.engine.messages import call_of, describe_call, did_you_mean, name_of
 
@@ -37,21 +37,21 @@ class Entry:
     """None for a plain function, of which nothing is known."""
 
 
-def require_middleware(fn: object) -> None:
-    """Refuse what can be no middleware.
+def require_middleware(fn: object, call: str = "task.use") -> None:
+    """Refuse what can be no middleware; the message says that `call` was given it.
 
     Raises:
         TypeError: `fn` is not callable, is a class or an async function, or does not take exactly one argument.
     """
     if not callable(fn):
         raise TypeError(
-            f"task.use() wants a function of the context, got {fn!r} of type {type(fn).__name__}. "
+            f"{call}() wants a function of the context, got {fn!r} of type {type(fn).__name__}. "
             "If a factory made it, end the factory with `return` and the inner function."
         )
     if inspect.isclass(fn):
-        raise TypeError(f"task.use({fn.__name__}) got the class itself: make an object of it, task.use({fn.__name__}(...)).")
+        raise TypeError(f"{call}({fn.__name__}) got the class itself: make an object of it, {call}({fn.__name__}(...)).")
     if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (fn, call_of(fn))):
-        raise TypeError(f"task.use({name_of(fn)}) got an async function, which nobody would await: write a plain function.")
+        raise TypeError(f"{call}({name_of(fn)}) got an async function, which nobody would await: write a plain function.")
     try:
         signature = inspect.signature(fn)
     except (ValueError, TypeError):  # some builtins have none
@@ -60,8 +60,8 @@ def require_middleware(fn: object) -> None:
         signature.bind(None)
     except TypeError:
         raise TypeError(
-            f"task.use() wants a function of one argument, ctx, but {describe_call(fn)} takes {signature}. "
-            "If it is a factory, call it first: task.use(factory(...))."
+            f"{call}() wants a function of one argument, ctx, but {describe_call(fn)} takes {signature}. "
+            f"If it is a factory, call it first: {call}(factory(...))."
         ) from None
 
 
@@ -82,8 +82,8 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
 
 def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
     declared = declared_fields(ctx)
-    ready = {"total_step", *kept_fields(ctx), *(name for name in declared if initial_value(ctx, name) is not None)}
-    anyone = {name for entry in pipeline if entry.contract for name in (*entry.contract.writes, *entry.contract.writes_after)}
+    ready = set(fields_at_start(ctx))
+    first_halves = {name for entry in pipeline if entry.contract for name in entry.contract.writes}
     opaque = any(entry.contract is None for entry in pipeline)
     opaque_before = False
     for position, entry in enumerate(pipeline):
@@ -99,8 +99,10 @@ def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
         for name in terms.reads:
             if name in declared and name not in ready and not opaque_before:
                 yield _unwritten(entry, ctx, name, pipeline[position + 1 :])
+        # Second halves run in reverse: one sees what every first half wrote, and the second halves of those behind it.
+        behind = {name for other in pipeline[position + 1 :] if other.contract for name in other.contract.writes_after}
         for name in terms.reads_after:
-            if name in declared and name not in ready and name not in anyone and not opaque:
+            if name in declared and name not in ready | first_halves | behind and not opaque:
                 yield _unwritten(entry, ctx, name, ())
         ready.update(terms.writes)
 

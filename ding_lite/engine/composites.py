@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, Future, wait
 from typing import Any
 
+from ding_lite.engine.checks import require_middleware
 from ding_lite.engine.contracts import joint_contract
 from ding_lite.engine.generators import Half, first_half, unwind
 from ding_lite.engine.messages import add_note, name_of
 
 Middleware = Callable[..., Any]
 
+_on_a_thread_of_the_pool: contextvars.ContextVar[bool] = contextvars.ContextVar("on_a_thread_of_the_pool", default=False)
+
 
 class Serial:
     """Middleware run in order, as one; their second halves in reverse order."""
 
     kind = "serial"
+    side_by_side = False
 
     def __init__(self, *fns: Middleware) -> None:
         for fn in fns:
-            if not callable(fn):
-                raise TypeError(f"task.{self.kind}() wants functions of the context, got {fn!r} of type {type(fn).__name__}.")
+            require_middleware(fn, f"task.{self.kind}")
         self.fns = fns
         self.__name__ = f"{self.kind}({', '.join(map(name_of, fns))})"
-        self.__contract__ = joint_contract(fns)
+        self.__contract__ = joint_contract(fns, side_by_side=self.side_by_side)
 
     def __call__(self, ctx: Any) -> Iterator[None]:
         waiting: list[Half] = []
@@ -55,6 +58,7 @@ class Parallel(Serial):
     """
 
     kind = "parallel"
+    side_by_side = True
 
     def __init__(self, *fns: Middleware, executor: Callable[[], Executor]) -> None:
         super().__init__(*fns)
@@ -68,6 +72,8 @@ class Parallel(Serial):
         """
         submit = self._executor().submit
         futures = [submit(contextvars.copy_context().run, self._run, fn, ctx) for fn in self.fns]
+        if _on_a_thread_of_the_pool.get():  # which may have no other thread to spare
+            futures = [self._run_here(fn, ctx) if future.cancel() else future for fn, future in zip(self.fns, futures)]
         wait(futures)
         waiting += [half for future in futures if not future.exception() and (half := future.result()) is not None]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -78,4 +84,14 @@ class Parallel(Serial):
 
     @staticmethod
     def _run(fn: Middleware, ctx: Any) -> Half | None:
+        _on_a_thread_of_the_pool.set(True)
         return first_half(fn, fn(ctx))
+
+    @staticmethod
+    def _run_here(fn: Middleware, ctx: Any) -> Future[Half | None]:
+        done: Future[Half | None] = Future()
+        try:
+            done.set_result(first_half(fn, fn(ctx)))
+        except BaseException as error:  # noqa: BLE001  reported with those of the other threads
+            done.set_exception(error)
+        return done

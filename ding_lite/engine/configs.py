@@ -63,13 +63,21 @@ class Config:
         ding_lite.engine.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
     """
 
+    def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:
+        for name in kwargs:
+            _require_field(cls, name)
+        return object.__new__(cls)
+
     def __setattr__(self, name: str, value: Any) -> None:
         cls: Any = type(self)
-        hints = _hints(cls)
-        if name not in hints:
-            raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, hints)}")
-        value = _converted(hints[name], value, f"{cls.__name__}.{name}")
-        _check_range(cls.__dataclass_fields__[name].metadata, value, f"{cls.__name__}.{name}")
+        _require_field(cls, name)
+        field = cls.__dataclass_fields__[name]
+        if isinstance(value, Mapping) and isinstance(section := _default_of(field), Config):
+            for key, inner in value.items():
+                setattr(section, key, inner)
+            value = section
+        value = _converted(_hints(cls)[name], value, f"{cls.__name__}.{name}")
+        _check_numbers(field.metadata, value, f"{cls.__name__}.{name}")
         object.__setattr__(self, name, value)
 
     def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
@@ -81,9 +89,9 @@ class Config:
         """
         problems = []
         trial = self.from_dict(self.to_dict())
-        places = {key: place for place, (key, _) in enumerate(_flat(self.to_dict()))}
+        places = {key: place for place, key in enumerate(_leaves(self))}
         for target in (trial, self):
-            for key, value in sorted(_flat(values), key=lambda pair: places.get(pair[0], -1)):
+            for key, value in sorted(_flat(self, values), key=lambda pair: places.get(pair[0], -1)):
                 try:
                     target._set(key, value)
                 except ConfigError as error:
@@ -94,13 +102,14 @@ class Config:
 
     def _set(self, key: str, value: Any) -> None:
         name, _, rest = key.partition(".")
-        cls: Any = type(self)
-        if name not in _hints(cls) or (rest and not isinstance(getattr(self, name), Config)):
-            raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, _hints(cls))}")
-        if rest:
-            getattr(self, name)._set(rest, value)
-        else:
+        _require_field(type(self), name)
+        if not rest:
             setattr(self, name, value)
+            return
+        section = getattr(self, name)
+        if not isinstance(section, Config):
+            raise ConfigError(f"{type(self).__name__}.{name} is a value, {section!r}: it has no {rest!r}.")
+        section._set(rest, value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested data: numbers, strings, lists and dicts."""
@@ -108,7 +117,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-        """The configuration that `to_dict` described; fields left out have their default."""
+        """The configuration that `to_dict` described; fields left out have the default of their place."""
         config = cls()
         for name, value in values.items():
             setattr(config, name, value)
@@ -125,10 +134,34 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs = []
+def _require_field(cls: Any, name: str) -> None:
+    if name not in _hints(cls):
+        raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, _hints(cls))}")
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _leaves(config: Config, prefix: str = "") -> list[str]:
+    """The dotted name of every field that is no section, in the order in which they are declared."""
+    names = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        key = f"{prefix}{field.name}"
+        names += _leaves(value, f"{key}.") if isinstance(value, Config) else [key]
+    return names
+
+
+def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """`values` as pairs of a dotted name and a value; a mapping is taken apart where the configuration has a section."""
+    pairs: list[tuple[str, Any]] = []
     for key, value in values.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+        section: Any = config
+        for name in key.split("."):
+            section = getattr(section, name, None)
+        apart = isinstance(section, Config) and isinstance(value, Mapping)
+        pairs += _flat(section, value, f"{prefix}{key}.") if apart else [(f"{prefix}{key}", value)]
     return pairs
 
 
@@ -137,15 +170,20 @@ def _plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     return value
 
 
-def _check_range(metadata: Mapping[str, Any], value: Any, where: str) -> None:
+def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
     low, high = metadata.get("low"), metadata.get("high")
     if isinstance(value, numbers.Real) and ((low is not None and value < low) or (high is not None and value > high)):
         limits = [f"at least {low:g}" if low is not None else "", f"at most {high:g}" if high is not None else ""]
         raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(filter(None, limits))}.")
-    if value != value:
+    if isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            _check_numbers({}, item, f"{where}[{position}]")
+    if isinstance(value, float) and value != value:
         raise ConfigError(f"{where} = {value!r} is no number.")
 
 
@@ -165,10 +203,11 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif origin is Literal:
         if value in arguments and not isinstance(value, bool):
             return value
-    elif origin in (list, tuple):
-        if isinstance(value, (list, tuple)):
-            item = arguments[0] if arguments else Any
-            return origin(_converted(item, element, f"{where}[{position}]") for position, element in enumerate(value))
+    elif (origin or hint) in (list, tuple):
+        items = _item_hints(hint, value) if isinstance(value, (list, tuple)) else None
+        if items is not None:
+            converted = (_converted(item, element, f"{where}[{i}]") for i, (item, element) in enumerate(zip(items, value)))
+            return (origin or hint)(converted)
     elif isinstance(hint, type) and issubclass(hint, Config):
         if isinstance(value, hint):
             return value
@@ -183,9 +222,17 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif hint is str:
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
-    elif isinstance(value, hint):
+    elif isinstance(value, origin or hint):
         return value
     raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
+
+
+def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:
+    """The declared type of each item of a list or tuple, or None where there are too few or too many."""
+    arguments = typing.get_args(hint) or (Any, ...)
+    if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
+        return list(arguments) if len(arguments) == len(value) else None
+    return [arguments[0]] * len(value)
 
 
 def _spelt(hint: Any) -> str:

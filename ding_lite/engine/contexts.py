@@ -27,7 +27,7 @@ class UndeclaredFieldError(AttributeError, ValueError):
 class _Plan:
     """What a context class declares; worked out once a class."""
 
-    __slots__ = ("declared", "defaults", "factories", "has_hook", "initial", "plain", "positional")
+    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "plain", "positional")
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
@@ -36,7 +36,8 @@ class _Plan:
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
         properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
-        self.declared = frozenset(names | properties)
+        self.fields = frozenset(names)
+        self.declared = self.fields | properties
         self.positional = tuple(f.name for f in fields if f.init and not f.kw_only)
         self.initial = frozenset(f.name for f in fields if f.init)
         self.defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
@@ -52,10 +53,11 @@ class _Plan:
 class _Lineage:
     """What every renewal of one context has in common: how it was constructed, and which fields are kept."""
 
-    __slots__ = ("args", "calls", "factories", "given", "kept", "kwargs", "start", "warned")
+    __slots__ = ("args", "calls", "cls", "factories", "given", "kept", "kwargs", "start", "warned")
 
-    def __init__(self, plan: _Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
+    def __init__(self, cls: type[Context], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.cls, self.args, self.kwargs = cls, args, kwargs
+        plan = _plan_of(cls)
         self.given = dict(zip(plan.positional, args))
         self.given.update((name, value) for name, value in kwargs.items() if name in plan.initial)
         self.start = {**plan.defaults, **self.given, "_lineage": self}
@@ -63,6 +65,9 @@ class _Lineage:
         self.kept: tuple[str, ...] = ()
         self.calls: set[tuple[str, ...]] = set()
         self.warned: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Lineage, (self.cls, self.args, self.kwargs), (None, {"kept": self.kept, "warned": self.warned})
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,10 +102,8 @@ class Context:
     _plan: ClassVar[_Plan]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        if "_plan" not in cls.__dict__:
-            cls._plan = _Plan(cls)
         self = object.__new__(cls)
-        self.__dict__["_lineage"] = _Lineage(cls._plan, args, kwargs)
+        self.__dict__["_lineage"] = _Lineage(cls, args, kwargs)
         return self
 
     def keep(self, *names: str) -> None:
@@ -115,9 +118,9 @@ class Context:
         if names in lineage.calls:
             return
         for name in names:
-            if name not in self._plan.declared:
+            if name not in self._plan.fields:
                 raise UndeclaredFieldError(
-                    f"{type(self).__name__} cannot keep {name!r}, it has no such field{did_you_mean(name, self._plan.declared)}"
+                    f"{type(self).__name__} cannot keep {name!r}, it has no such field{did_you_mean(name, self._plan.fields)}"
                 )
             self._warn_if_heavy(name, getattr(self, name, None))
         lineage.calls.add(names)
@@ -136,6 +139,8 @@ class Context:
         if plan.has_hook:
             new.__post_init__()  # type: ignore[attr-defined]
         for name in lineage.kept:
+            if name not in old:  # declared without a default, and not set so far
+                continue
             value = old[name]
             if type(value) not in _SCALARS:
                 self._warn_if_heavy(name, value)
@@ -145,17 +150,20 @@ class Context:
 
     def _renew_by_calling(self: ContextType) -> ContextType:
         lineage = _lineage_of(self)
-        new = type(self)(*lineage.args, **lineage.kwargs)
+        new = object.__new__(type(self))
         new.__dict__["_lineage"] = lineage
+        new.__init__(*lineage.args, **lineage.kwargs)  # type: ignore[misc]
         for name in lineage.kept:
-            self._warn_if_heavy(name, getattr(self, name))
-            setattr(new, name, getattr(self, name))
+            if hasattr(self, name):
+                self._warn_if_heavy(name, getattr(self, name))
+                setattr(new, name, getattr(self, name))
         new.total_step = self.total_step + 1
         return new
 
     def _warn_if_heavy(self, name: str, value: object) -> None:
         containers = (MutableSequence, MutableMapping, MutableSet)
-        array = hasattr(value, "__array__") and not isinstance(value, numbers.Number)
+        scalar = isinstance(value, numbers.Number) or any(cls.__name__ == "generic" for cls in type(value).__mro__)  # numpy's
+        array = hasattr(value, "__array__") and not scalar
         warned = _lineage_of(self).warned
         if name in warned or not (isinstance(value, containers) or array or hasattr(value, "state_dict")):
             return
@@ -195,12 +203,17 @@ def _lineage_of(ctx: Context) -> _Lineage:
     return lineage
 
 
-def initial_value(ctx: Context, name: str) -> object:
-    """What `name` holds at the start of an iteration: the constructor's value, its default, or None where it has neither."""
-    lineage = _lineage_of(ctx)
-    if name in dict(lineage.factories):
-        return dict(lineage.factories)[name]()
-    return lineage.start.get(name)
+def _plan_of(cls: type[Context]) -> _Plan:
+    if "_plan" not in cls.__dict__:
+        cls._plan = _Plan(cls)
+    return cls._plan
+
+
+def fields_at_start(ctx: Context) -> frozenset[str]:
+    """The fields and properties that start every iteration with a value: kept, computed, or not None."""
+    plan, fresh = ctx._plan, ctx.renew()
+    filled = {name for name in plan.fields if getattr(fresh, name, None) is not None}
+    return frozenset(filled | (plan.declared - plan.fields) | {"total_step", *kept_fields(ctx)})
 
 
 def declared_fields(ctx: Context) -> frozenset[str]:

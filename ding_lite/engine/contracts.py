@@ -106,8 +106,8 @@ def contract_of(fn: Callable[..., Any]) -> Contract | None:
     return terms if isinstance(terms, Contract) else None
 
 
-def joint_contract(fns: Iterable[Callable[..., Any]]) -> Contract | None:
-    """The contract of several middleware run as one, in this order; None as soon as one of them has none."""
+def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False) -> Contract | None:
+    """The contract of several middleware run as one, in this order or side by side; None as soon as one of them has none."""
     parts = [contract_of(fn) for fn in fns]
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
@@ -115,9 +115,12 @@ def joint_contract(fns: Iterable[Callable[..., Any]]) -> Contract | None:
     written: set[str] = set()
     needed: list[str] = []
     for part in known:
-        needed += [name for name in part.reads if name not in written]
+        needed += [name for name in part.reads if side_by_side or name not in written]
         written.update(part.writes)
-    later = written.union(*(part.writes_after for part in known))
+    needed_after: list[str] = []
+    for part in reversed(known):  # as second halves run
+        needed_after += [name for name in part.reads_after if name not in written]
+        written.update(part.writes_after)
 
     def merged(term: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in known for name in getattr(part, term)))
@@ -128,7 +131,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]]) -> Contract | None:
         uses=tuple({id(thing): thing for part in known for thing in part.uses}.values()),
         stage=known[0].stage,
         may_read=merged("may_read"),
-        reads_after=tuple(name for name in merged("reads_after") if name not in later),
+        reads_after=tuple(dict.fromkeys(needed_after)),
         writes_after=merged("writes_after"),
     )
 

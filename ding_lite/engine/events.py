@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ding_lite.engine.lifecycles import Openable
+from ding_lite.engine.lifecycles import POOL, Openable
 from ding_lite.engine.messages import add_note
 
 Listener = Callable[..., Any]
@@ -101,11 +101,20 @@ class Events:
         return received[0] if received else None
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait until another thread has delivered what is queued, then forget every listener."""
+        """Deliver what is queued, or wait until the thread that delivers has done so; then forget every listener."""
+        if self._deliverer == threading.get_ident():  # a listener is closing
+            self._deliver()
         with self._idle:
             if self._deliverer != threading.get_ident():
                 self._idle.wait_for(lambda: self._deliverer is None, timeout)
             self._listeners.clear()
+
+
+def _others_may_emit() -> bool:
+    """Whether another thread is there. Those of the pool count for each other only: to anybody else they are idle."""
+    here = threading.current_thread()
+    others = [thread for thread in threading.enumerate() if thread is not here]
+    return any(here.name.startswith(POOL) or not thread.name.startswith(POOL) for thread in others)
 
 
 class HasEvents(Openable):
@@ -154,7 +163,7 @@ class HasEvents(Openable):
             RuntimeError: no timeout is set and no other thread is alive, so that it would block for ever.
         """
         self._require_open(f"wait_for({event!r})")
-        if timeout == math.inf and threading.active_count() == 1:
+        if timeout == math.inf and not _others_may_emit():
             raise RuntimeError(
                 f"task.wait_for({event!r}) would block for ever: no other thread is there to emit it. Set a timeout."
             )

@@ -60,6 +60,10 @@ def second_half(generator: Half, error: BaseException | None = None) -> None:
             generator.throw(error)
     except StopIteration:
         return
+    except RuntimeError as raised:
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # what Python makes of it inside a generator
+            raise error from error.__cause__
+        raise
     code, frame = generator.gi_code, generator.gi_frame
     place = f"{code.co_filename}:{frame.f_lineno if frame else code.co_firstlineno}"
     generator.close()
@@ -120,13 +124,13 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
     call itself runs the first half, inside the wrapper as its author meant, and whoever is left holding the generator, the
     wrapper or in the end the engine, runs the second.
     """
-    begun: list[Half] = []
+    running: list[list[Half]] = []  # the halves begun by each call that is under way
 
     def inner(ctx: object) -> object:
         half = first_half(fn, fn(ctx))
         if half is None:
             return None
-        begun.append(half)
+        running[-1].append(half)
         return _resumable(half, nullcontext())
 
     inner.__name__ = inner.__qualname__ = name_of(fn)
@@ -135,15 +139,35 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
     if not callable(outer):
         raise TypeError(f"the wrapper {describe_call(wrapper)} returned {outer!r} instead of a function of ctx.")
 
-    def wrapped(ctx: object) -> object:
-        begun.clear()
+    @contextmanager
+    def collecting(waiting: list[Half]) -> Iterator[None]:
+        running.append(waiting)
         try:
-            half = first_half(outer, outer(ctx))
-        except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
-            unwind(begun, error)
-            return None
-        waiting = [*begun] if half is None else [*begun, half]
-        return _chained(waiting) if waiting else None
+            yield
+        finally:
+            running.pop()
+
+    def wrapped(ctx: object) -> object:
+        waiting: list[Half] = []
+        with collecting(waiting):
+            try:
+                half = first_half(outer, outer(ctx))
+            except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
+                unwind(waiting, error)
+                return None
+        if half is not None:
+            waiting.append(half)
+        return _called(inner.__name__, rest(waiting)) if waiting else None
+
+    def rest(waiting: list[Half]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001  the halves may handle it
+            with collecting(waiting):
+                unwind(waiting, error)
+        else:
+            with collecting(waiting):
+                unwind(waiting)
 
     wrapped.__name__ = wrapped.__qualname__ = inner.__name__
     return wrapped
@@ -161,21 +185,22 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
     return hold
 
 
-def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001  the middleware may handle it
-        with lock:
-            second_half(half, error)
-    else:
-        with lock:
-            second_half(half)
+def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Half:
+    def rest() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001  the middleware may handle it
+            with lock:
+                second_half(half, error)
+        else:
+            with lock:
+                second_half(half)
+
+    return _called(half.__qualname__, rest())
 
 
-def _chained(waiting: list[Half]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001  the halves may handle it
-        unwind(waiting, error)
-    else:
-        unwind(waiting)
+def _called(name: str, generator: Any) -> Half:
+    """The generator under the name of the middleware that it stands for, which is what messages tell."""
+    generator.__qualname__ = name
+    half: Half = generator
+    return half

@@ -5,11 +5,11 @@ Room: ding_lite.engine, floor 0. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 
@@ -26,7 +26,10 @@ class Interrupts:
             self.raise_again(number)
         self.received = number
         name = signal.Signals(number).name
-        print(f"{name}: this iteration finishes and is saved, then the run ends; once more to stop at once.", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+            print(
+                f"{name}: this iteration finishes and is saved, then the run ends; once more to stop at once.", file=sys.stderr
+            )
         self._finish()
 
     def raise_again(self, number: int | None = None) -> None:
@@ -38,7 +41,7 @@ class Interrupts:
             raise SystemExit(128 + number)
 
 
-@contextmanager
+@contextlib.contextmanager
 def interruptible(finish: Callable[[], None]) -> Iterator[Interrupts]:
     """Turn SIGINT and SIGTERM into `finish()` for the time of the block. Only the main thread can, and only there it does.
 

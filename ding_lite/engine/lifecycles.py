@@ -5,6 +5,9 @@ Room: ding_lite.engine, floor 0. Standard library only.
 
 from __future__ import annotations
 
+POOL = "task.parallel"
+"""What the names of the threads begin with that run middleware side by side."""
+
 
 class Openable:
     """Something that is used between its start and its stop."""

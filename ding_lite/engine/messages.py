@@ -57,7 +57,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """`error.add_note(note)`, also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it."""
+    """`error.add_note(note)`, once; also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it."""
+    if note in getattr(error, "__notes__", ()):
+        return
     if hasattr(error, "add_note"):
         error.add_note(note)
     else:
@@ -71,9 +73,10 @@ def require_extra(module: str, extra: str, wanted_by: str) -> None:
 
 
 def _is_running(function: str, module: str | None) -> bool:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
-            return True
-        frame = frame.f_back
+    for top in sys._current_frames().values():  # all threads: the one that asks may be a helper of the one that runs it
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
+                return True
+            frame = frame.f_back
     return False

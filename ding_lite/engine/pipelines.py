@@ -18,7 +18,7 @@ from ding_lite.engine.composites import Middleware, Parallel, Serial
 from ding_lite.engine.contexts import Context
 from ding_lite.engine.contracts import contract_of
 from ding_lite.engine.generators import halves_kept, locked
-from ding_lite.engine.lifecycles import Openable
+from ding_lite.engine.lifecycles import POOL, Openable
 from ding_lite.engine.messages import location_of, name_of
 from ding_lite.engine.pictures import draw_pipeline, pipeline_table
 
@@ -67,9 +67,10 @@ class HasPipeline(Openable):
         for wrapper in self._wrappers:
             call = halves_kept(call, wrapper)
         call = self._with_lock(call, lock)
-        self._entries.append(Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn)))
+        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn))
         if self._iterating:
-            check_pipeline(self.ctx, self._entries)
+            check_pipeline(self.ctx, [*self._entries, entry])
+        self._entries.append(entry)
         return self
 
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
@@ -77,10 +78,13 @@ class HasPipeline(Openable):
 
         A decorator that knows nothing of generators is fine: it sees the first half, and the second still runs.
         """
+        if not callable(fn):
+            raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
         self._require_open(f"use_wrapper({name_of(fn)!r})")
+        calls = [halves_kept(entry.call, fn) for entry in self._entries]
         self._wrappers.append(fn)
-        for entry in self._entries:
-            entry.call = halves_kept(entry.call, fn)
+        for entry, call in zip(self._entries, calls):
+            entry.call = call
         return self
 
     def serial(self, *fns: Middleware) -> Middleware:
@@ -117,7 +121,7 @@ class HasPipeline(Openable):
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix="task.parallel")
+            self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix=POOL)
         return self._pool
 
     def _shut_pool(self) -> None:

@@ -96,7 +96,10 @@ class Task(HasPipeline, HasEvents, HasRoles):
         return self
 
     def stop(self) -> None:
-        """Close the task: generators that still wait are closed, events delivered, threads joined, the pipeline forgotten."""
+        """Close the task: generators that still wait are closed, events delivered, threads joined, the pipeline forgotten.
+
+        Inside a middleware it ends the run there and then; `finish = True` is the gentle way.
+        """
         if self._started_at is None:
             return
         try:
@@ -106,6 +109,7 @@ class Task(HasPipeline, HasEvents, HasRoles):
         finally:
             self._shut_pool()
             self._started_at = None
+            self._entries.clear()  # where an iteration is going through them, it ends
             self._clear()
 
     def __enter__(self) -> Task:
@@ -160,7 +164,7 @@ class Task(HasPipeline, HasEvents, HasRoles):
             if not max_step:
                 self._finish = True
             iterate(self.ctx, self._entries, self._backward_stack)
-            if self._finish or not max_step:
+            if self._finish or not max_step or not self.running:
                 return
             self.ctx = self.ctx.renew()
 
@@ -201,8 +205,9 @@ class Task(HasPipeline, HasEvents, HasRoles):
         return wrapped
 
     def renew(self) -> Task:
-        """Go on to a new context, as `run` does between iterations."""
+        """Go on to a new context, as `run` does between iterations; a run that follows begins with it."""
         self.ctx = self.ctx.renew()
+        self._ran = False
         return self
 
     def sync(self) -> None:

@@ -1,0 +1,299 @@
+"""Typed configuration: nested dataclasses that convert what fits, refuse what does not, and know the nearest name."""
+
+import copy
+import dataclasses
+import json
+import math
+import pathlib
+import pickle
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ding_lite.engine import Config, ConfigError, bounded
+
+
+@dataclasses.dataclass
+class Learn(Config):
+    batch_size: int = bounded(64, low=1)
+    learning_rate: float = bounded(1e-3, low=0, high=1)
+    clip: float | None = bounded(None, low=0)
+    optimizer: Literal["adam", "sgd"] = "adam"
+
+
+@dataclasses.dataclass
+class Main(Config):
+    name: str = "run"
+    seed: int | None = None
+    debug: bool = False
+    anything: Any = None
+    widths: list[int] = dataclasses.field(default_factory=lambda: [128, 128])
+    rates: list[float] = dataclasses.field(default_factory=list)
+    layers: list[tuple[int, int, int]] | None = None
+    span: tuple[float, float] = (0.0, 1.0)
+    size: tuple[int, ...] = ()
+    learn: Learn = dataclasses.field(default_factory=lambda: Learn(batch_size=128))
+
+
+@dataclasses.dataclass
+class Tuples(Config):
+    bare: tuple = ()
+    pair: tuple[int, str] | None = None
+
+
+class TestConversions:
+    @pytest.mark.parametrize(
+        ("key", "given_", "expected"),
+        [
+            ("learn.learning_rate", 1, 1.0),
+            ("learn.learning_rate", np.float32(0.5), 0.5),
+            ("learn.learning_rate", torch.tensor(0.5), 0.5),
+            ("learn.batch_size", np.int64(3), 3),
+            ("learn.clip", None, None),
+            ("learn.clip", 2, 2.0),
+            ("learn.optimizer", "sgd", "sgd"),
+            ("name", pathlib.Path("runs") / "a", os_path := str(pathlib.Path("runs") / "a")),
+            ("name", os_path, os_path),
+            ("seed", np.uint8(7), 7),
+            ("debug", np.bool_(True), True),
+            ("anything", {"a": [1]}, {"a": [1]}),
+            ("widths", (1, np.int32(2)), [1, 2]),
+            ("rates", [1, 0.5], [1.0, 0.5]),
+            ("layers", [[32, 8, 4], (64, 4, 2)], [(32, 8, 4), (64, 4, 2)]),
+            ("layers", None, None),
+            ("span", [1, 2], (1.0, 2.0)),
+            ("size", [1, 2, 3], (1, 2, 3)),
+            ("size", [], ()),
+        ],
+    )
+    def test_what_fits_is_converted_to_the_declared_type(self, key, given_, expected):
+        if isinstance(given_, dict):
+            config = Main(anything=given_)
+        else:
+            config = Main().override({key: given_})
+        for name in key.split("."):
+            config = getattr(config, name)
+
+        assert repr(config) == repr(expected)
+
+    def test_the_constructor_and_an_assignment_convert_just_the_same(self):
+        config = Main(name=pathlib.Path("a"), widths=(1, 2), learn={"learning_rate": 1})
+        config.span = [0, 5]
+
+        assert (config.name, config.widths, config.span, config.learn.learning_rate) == ("a", [1, 2], (0.0, 5.0), 1.0)
+
+    def test_two_configurations_share_nothing(self):
+        first, second = Main(), Main()
+        first.widths.append(1)
+        first.learn.batch_size = 1
+
+        assert (second.widths, second.learn.batch_size) == ([128, 128], 128)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("key", "value", "words"),
+        [
+            ("learn.batch_size", "64", "Learn.batch_size = '64' is a str, it is declared int"),
+            ("learn.batch_size", 3.0, "Learn.batch_size = 3.0 is a float, it is declared int"),
+            ("learn.batch_size", True, "Learn.batch_size = True is a bool, it is declared int"),
+            ("learn.batch_size", np.bool_(True), "Learn.batch_size = True is a bool, it is declared int"),
+            ("learn.batch_size", None, "Learn.batch_size = None is a NoneType, it is declared int"),
+            ("learn.batch_size", 0, "Learn.batch_size = 0 is out of range: it is at least 1."),
+            ("learn.learning_rate", "fast", "Learn.learning_rate = 'fast' is a str, it is declared float"),
+            ("learn.learning_rate", False, "Learn.learning_rate = False is a bool, it is declared float"),
+            ("learn.learning_rate", 1.5, "Learn.learning_rate = 1.5 is out of range: it is at least 0 and at most 1."),
+            ("learn.learning_rate", math.inf, "Learn.learning_rate = inf is out of range"),
+            ("learn.learning_rate", math.nan, "Learn.learning_rate = nan is no number"),
+            ("learn.learning_rate", np.float32("nan"), "Learn.learning_rate = nan is no number"),
+            ("learn.clip", math.nan, "Learn.clip = nan is no number"),
+            ("learn.clip", -1, "Learn.clip = -1.0 is out of range: it is at least 0."),
+            ("learn.clip", "no", "Learn.clip = 'no' is a str, it is declared float | None"),
+            ("learn.optimizer", "adm", "Learn.optimizer = 'adm' is a str, it is declared Literal['adam', 'sgd']"),
+            ("learn", 3, "Main.learn = 3 is a int, it is declared Learn"),
+            ("name", 3, "Main.name = 3 is a int, it is declared str"),
+            ("seed", True, "Main.seed = True is a bool, it is declared int | None"),
+            ("seed", 1.5, "Main.seed = 1.5 is a float, it is declared int | None"),
+            ("debug", 1, "Main.debug = 1 is a int, it is declared bool"),
+            ("widths", 128, "Main.widths = 128 is a int, it is declared list[int]"),
+            ("widths", "128", "Main.widths = '128' is a str, it is declared list[int]"),
+            ("widths", [128, "a"], "Main.widths[1] = 'a' is a str, it is declared int"),
+            ("rates", [1.0, math.nan], "Main.rates"),
+            ("layers", [(32, 8)], "Main.layers"),
+            ("layers", [(32, 8, "a")], "Main.layers"),
+            ("layers", [32], "Main.layers"),
+            ("span", [1.0], "Main.span"),
+            ("span", [1.0, 2.0, 3.0], "Main.span"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_with_the_value_and_what_is_declared(self, key, value, words):
+        config = Main()
+        *sections, name = key.split(".")
+        owner = config
+        for section in sections:
+            owner = getattr(owner, section)
+        for refused in (lambda: setattr(owner, name, value), lambda: type(owner)(**{name: value})):
+            with pytest.raises(ConfigError) as caught:
+                refused()
+            assert words in str(caught.value)
+        assert config == Main()
+
+    @pytest.mark.parametrize("error", [ValueError, TypeError, AttributeError])
+    def test_it_is_caught_as_any_of_the_usual_errors(self, error):
+        with pytest.raises(error, match="out of range"):
+            Learn(batch_size=0)
+
+    @pytest.mark.parametrize(
+        "refused",
+        [
+            lambda: setattr(Learn(), "batchsize", 1),
+            lambda: Learn(batchsize=1),
+            lambda: Learn.from_dict({"batchsize": 1}),
+            lambda: Learn().override({"batchsize": 1}),
+            lambda: Main(learn={"batchsize": 1}),
+            lambda: Main.from_dict({"learn": {"batchsize": 1}}),
+            lambda: Main().override({"learn.batchsize": 1}),
+            lambda: Main().override({"learn": {"batchsize": 1}}),
+        ],
+        ids=["assignment", "constructor", "from_dict", "override", "mapping", "nested from_dict", "dotted", "nested"],
+    )
+    def test_an_unknown_key_is_refused_with_the_nearest_valid_name(self, refused):
+        with pytest.raises(ConfigError, match=r"Learn has no 'batchsize': did you mean 'batch_size'\?"):
+            refused()
+
+
+class TestOverride:
+    def test_dotted_names_and_nested_mappings_set_the_same(self):
+        dotted = Main().override({"learn.batch_size": 32, "learn.optimizer": "sgd", "name": "a"})
+        nested = Main().override({"learn": {"batch_size": 32, "optimizer": "sgd"}, "name": "a"})
+
+        assert dotted == nested
+        assert (dotted.learn.batch_size, dotted.learn.optimizer, dotted.learn.learning_rate) == (32, "sgd", 1e-3)
+
+    def test_it_changes_the_configuration_itself_and_returns_it(self):
+        config = Main()
+        section = config.learn
+
+        assert config.override({"learn.batch_size": 32}) is config
+        assert config.learn is section
+
+    def test_every_problem_is_told_and_nothing_is_set(self):
+        config = Main(name="before")
+        with pytest.raises(ConfigError) as caught:
+            config.override(
+                {"name": "after", "learn.batch_size": 0, "lern.batch_size": 3, "learn.optimizer": "sgd", "seed": "x"}
+            )
+
+        assert sorted(str(caught.value).split("\n")) == [
+            "learn.batch_size: Learn.batch_size = 0 is out of range: it is at least 1.",
+            "lern.batch_size: Main has no 'lern': did you mean 'learn'?",
+            "seed: Main.seed = 'x' is a str, it is declared int | None.",
+        ]
+        assert config == Main(name="before")
+
+    @given(order=st.permutations(["learn", "learn.batch_size", "name"]))
+    def test_a_section_and_a_field_of_it_set_the_same_in_any_order(self, order):
+        values = {"learn": Learn(optimizer="sgd"), "learn.batch_size": 32, "name": "a"}
+        config = Main().override({key: values[key] for key in order})
+
+        assert (config.learn.optimizer, config.learn.batch_size, config.name) == ("sgd", 32, "a")
+
+    def test_a_key_that_goes_on_below_a_value_is_refused_for_that_reason(self):
+        with pytest.raises(ConfigError, match=r"^learn\.batch_size\.x: ") as caught:
+            Main().override({"learn.batch_size.x": 1})
+
+        assert "has no 'batch_size'" not in str(caught.value)
+
+
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(),
+        "seed": st.none() | st.integers(),
+        "debug": st.booleans(),
+        "widths": st.lists(st.integers()),
+        "rates": st.lists(st.floats(allow_nan=False)),
+        "layers": st.none() | st.lists(st.tuples(st.integers(), st.integers(), st.integers())),
+        "span": st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)),
+        "size": st.lists(st.integers()).map(tuple),
+        "learn.batch_size": st.integers(1),
+        "learn.learning_rate": st.floats(0, 1),
+        "learn.clip": st.none() | st.floats(0),
+        "learn.optimizer": st.sampled_from(["adam", "sgd"]),
+    },
+)
+
+
+class TestDicts:
+    @given(values=VALUES)
+    def test_any_configuration_comes_back_from_its_dict_also_by_way_of_json(self, values):
+        config = Main().override(values)
+
+        assert Main.from_dict(config.to_dict()) == config
+        assert Main.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+    def test_a_dict_is_plain_and_nested(self):
+        assert Learn(batch_size=3).to_dict() == {"batch_size": 3, "learning_rate": 1e-3, "clip": None, "optimizer": "adam"}
+        assert Main(layers=[(1, 2, 3)]).to_dict()["layers"] == [[1, 2, 3]]
+        assert Main().to_dict()["learn"] == Learn(batch_size=128).to_dict()
+
+    def test_changing_the_dict_does_not_change_the_configuration(self):
+        config = Main()
+        config.to_dict()["widths"].append(1)
+        config.to_dict()["learn"]["batch_size"] = 1
+
+        assert config == Main()
+
+    def test_what_a_dict_leaves_out_has_the_default_of_its_place(self):
+        config = Main.from_dict({"seed": 3, "learn": {"optimizer": "sgd"}})
+
+        assert (config.seed, config.name, config.learn.optimizer) == (3, "run", "sgd")
+        assert config.learn.batch_size == 128
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["deepcopy", "pickle"])
+    def test_a_copy_is_equal_and_shares_nothing(self, copied):
+        config = Main(learn=Learn(batch_size=3))
+        twin = copied(config)
+        assert twin == config
+
+        twin.learn.batch_size = 4
+        assert config.learn.batch_size == 3
+        with pytest.raises(ConfigError):
+            twin.learn.batch_size = 0
+
+
+class TestTuples:
+    @pytest.mark.parametrize("values", [{"bare": (1, "a")}, {"pair": (2, "b")}], ids=repr)
+    def test_a_tuple_of_any_kind_comes_back_from_a_dict(self, values):
+        config = Tuples(**values)
+
+        assert Tuples.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+    @pytest.mark.parametrize("wrong", [("b", 2), (2,), (2, "b", 3)], ids=repr)
+    def test_each_place_has_its_own_type_and_there_are_as_many_as_declared(self, wrong):
+        with pytest.raises(ConfigError, match=r"Tuples\.pair"):
+            Tuples(pair=wrong)
+
+
+def test_a_field_that_holds_a_dict_is_checked_like_any_other():
+    @dataclasses.dataclass
+    class WithDict(Config):
+        kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    config = WithDict(kwargs={"a": 1})
+    assert config.override({"kwargs": {"b": 2}}).kwargs["b"] == 2
+    with pytest.raises(ConfigError, match=r"WithDict\.kwargs = 3"):
+        config.kwargs = 3
+
+
+def test_a_default_out_of_its_own_range_is_found_when_it_is_used():
+    @dataclasses.dataclass
+    class Wrong(Config):
+        share: float = bounded(2.0, low=0, high=1)
+
+    with pytest.raises(ConfigError, match=r"Wrong\.share = 2\.0 is out of range"):
+        Wrong()

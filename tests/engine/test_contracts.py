@@ -1,0 +1,102 @@
+"""Contracts: what a middleware reads, writes and holds, said beside its code."""
+
+import pytest
+
+from ding_lite.engine import contract, contract_of
+
+
+def test_a_function_carries_its_contract_and_stays_itself():
+    def push(ctx):
+        return "pushed"
+
+    decorated = contract(reads=("trajectories",), writes=["train_data"], stage="process")(push)
+    terms = contract_of(decorated)
+
+    assert decorated is push
+    assert (terms.reads, terms.writes, terms.stage) == (("trajectories",), ("train_data",), "process")
+    assert decorated(None) == "pushed"
+
+
+def test_a_generator_function_carries_the_terms_of_each_half():
+    @contract(reads=("a",), writes=("b",), may_read=("c",), reads_after=("d",), writes_after=("e",))
+    def both(ctx):
+        yield
+
+    terms = contract_of(both)
+
+    assert (terms.reads, terms.writes, terms.may_read) == (("a",), ("b",), ("c",))
+    assert (terms.reads_after, terms.writes_after) == (("d",), ("e",))
+
+
+def test_an_object_can_put_a_contract_on_itself_and_leaves_its_class_alone():
+    class Collector:
+        def __init__(self, field):
+            contract(writes=(field,), stage="collect")(self)
+
+        def __call__(self, ctx):
+            return None
+
+    assert contract_of(Collector("episodes")).writes == ("episodes",)
+    assert contract_of(Collector("trajectories")).writes == ("trajectories",)
+    assert contract_of(Collector) is None
+
+
+def test_a_decorated_method_carries_its_contract_when_bound():
+    class Steps:
+        @contract(reads=("obs",))
+        def step(self, ctx):
+            return None
+
+    assert contract_of(Steps().step).reads == ("obs",)
+
+
+@pytest.mark.parametrize("plain", [lambda ctx: None, print, object()])
+def test_what_has_no_contract_has_none(plain):
+    assert contract_of(plain) is None
+
+
+def test_objects_are_held_by_identity_so_that_any_may_be_named():
+    first, second = [], []  # equal, and not hashable
+    terms = contract_of(contract(uses=(first, second))(lambda ctx: None))
+
+    assert [id(thing) for thing in terms.uses] == [id(first), id(second)]
+
+
+def test_a_contract_cannot_be_changed_afterwards():
+    terms = contract_of(contract(reads=("obs",))(lambda ctx: None))
+
+    with pytest.raises(AttributeError):
+        terms.reads = ()
+
+
+@pytest.mark.parametrize(
+    ("stage", "lane"),
+    [
+        ("evaluate", "evaluate"),
+        ("explore", "collect"),
+        ("collect", "collect"),
+        ("process", "learn"),
+        ("learn", "learn"),
+        ("record", "learn"),
+        (None, "learn"),
+    ],
+)
+def test_the_lane_follows_from_the_stage(stage, lane):
+    assert contract_of(contract(stage=stage)(lambda ctx: None)).lane == lane
+
+
+def test_a_stage_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(ValueError, match=r"stage='collct'\): there is no such stage, take one of evaluate, explore, collect,"):
+        contract(stage="collct")
+
+
+@pytest.mark.parametrize("term", ["reads", "writes", "may_read", "reads_after", "writes_after"])
+def test_one_string_where_names_are_wanted_is_refused_and_written_right(term):
+    with pytest.raises(TypeError, match=rf"contract\({term}='obs'\) wants several names, got one string: write \('obs',\)"):
+        contract(**{term: "obs"})
+
+
+@pytest.mark.parametrize("term", ["reads", "writes", "may_read", "reads_after", "writes_after"])
+def test_a_name_that_is_no_string_is_refused(term):
+    with pytest.raises(TypeError, match=rf"contract\({term}=\.\.\.\) wants names of context fields, got 3 of type int"):
+        contract(**{term: ("obs", 3)})
