@@ -7,7 +7,16 @@ from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.making import make_envs, stepper
-from ding_lite.envs.spaces import SpaceError, same_layout, space_spec, subspaces, to_gymnasium, to_nested
+from ding_lite.envs.spaces import (
+    SpaceError,
+    load_random_state,
+    random_state,
+    same_layout,
+    space_spec,
+    subspaces,
+    to_gymnasium,
+    to_nested,
+)
 from ding_lite.envs.steps import Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 
@@ -20,7 +29,9 @@ __all__ = [
     "Step",
     "Stepper",
     "episode_seed",
+    "load_random_state",
     "make_envs",
+    "random_state",
     "replay_episode",
     "same_layout",
     "space_spec",

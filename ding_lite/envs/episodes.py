@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
 _SEEDS = 16  # that one hash gives
 _LONGEST = 1_000_000  # steps of an episode that are remembered
@@ -74,18 +75,18 @@ class EpisodeStarts:
         self._is_dear = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
 
-    def begin(self, options: dict[str, Any] | None = None) -> Any:
-        """Reset the environment for its next episode. Returns its observation."""
+    def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment for its next episode. Returns its observation and info."""
         self.number += 1
         self.actions.clear()
         if self._is_dear and self.number > 0:
             self.start = simulator_state(self.env)
-            return self.env.reset(options=options)[0]
+            return self.env.reset(options=options)
         place = self.number % _SEEDS
         if place == 0 or not self._seeds:
             self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
         self.start = {"seed": self._seeds[place]}
-        return self.env.reset(seed=self._seeds[place], options=options)[0]
+        return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
         """The current episode: its number, its start, and what was done since.
@@ -110,7 +111,8 @@ class EpisodeStarts:
 def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """State and generators of an ALE environment between two episodes, as plain data."""
     inner: Any = env.unwrapped
-    return {"ale": inner.clone_state(include_rng=True).serialize(), "np_random": inner.np_random.bit_generator.state}
+    state = np.frombuffer(inner.clone_state(include_rng=True).serialize(), np.uint8)
+    return {"ale": state, "np_random": inner.np_random.bit_generator.state}
 
 
 def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actions: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -126,7 +128,7 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
 
         env.reset(seed=0)
         inner: Any = env.unwrapped
-        inner.restore_state(ALEState(start["ale"]))
+        inner.restore_state(ALEState(np.asarray(start["ale"]).tobytes()))
         inner.np_random.bit_generator.state = start["np_random"]
         yield env.reset()
     else:

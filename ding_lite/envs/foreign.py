@@ -11,8 +11,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.data import Leaf, flatten, map_leaves
-from ding_lite.envs.checks import EnvDataError, require_finite, to_spec
+from ding_lite.envs.checks import EnvDataError, require_finite, to_element
 from ding_lite.envs.episodes import Episode
+from ding_lite.envs.results import final_obs
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
@@ -44,7 +45,8 @@ class ForeignStepper:
         self._obs_shape, self._dtype = flat
         self._resetting: np.ndarray[Any, Any] | None = None
         self._totals = np.zeros((2, self.num_envs))  # return and length of each running episode
-        self._numbers = [0] * self.num_envs
+        self._numbers = np.full(self.num_envs, -1)
+        self._action: Any = None
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
@@ -52,17 +54,19 @@ class ForeignStepper:
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+        if self._resetting is not None:
+            self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one
         obs, _ = self.env.reset(seed=seed)
         self._resetting = self._valid = None
+        self._numbers = np.zeros_like(self._numbers) if seed is not None else self._numbers + 1
         self._totals[:] = 0
         self._write(obs, out)
         self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
         """Take nested actions [B, ...], and write the observations to act on next to `out`."""
-        obs, rewards, terminations, truncations, infos = self.env.step(
-            to_gymnasium(self.single_action_space, action) if type(action) is dict else action
-        )
+        self._action = to_gymnasium(self.single_action_space, action) if type(action) is dict else action
+        obs, rewards, terminations, truncations, infos = self.env.step(self._action)
         reward = np.asarray(rewards, np.float32)
         terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
         if not reward.shape == terminated.shape == truncated.shape == self._shape:
@@ -88,14 +92,14 @@ class ForeignStepper:
         truncated = truncated > terminated  # where both are claimed, the task itself ended
         ended = terminated | truncated
         indices = ended.nonzero()[0].tolist()
-        final_obs: dict[int, Any] = {}
+        finals: dict[int, Any] = {}
         finished: list[Episode] = []
         self._resetting, self._valid = None, valid
         if indices:
-            final_obs = self._finals(ended, indices, infos, out)
+            finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
         self.current, self._ended = out, ended
-        return Step(reward, terminated, truncated, final_obs, valid, finished)
+        return Step(reward, terminated, truncated, finals, valid, finished)
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
@@ -116,17 +120,20 @@ class ForeignStepper:
             raise EnvDataError(f"{self.env} resets in the same step, but its infos hold no 'final_obs'.")
         finals = {}
         for index in indices:
+            finals[index] = final_obs(found[index], index, self.single_observation_space, self._obs_spec, "final obs")
             lent = to_nested(self.single_observation_space, found[index])
-            finals[index] = map_leaves(np.copy, to_spec(lent, self._obs_spec, f"environment {index}, final obs"))
             self._refuse_overwritten(index, finals[index], out)
             self._lent.append((lent, finals[index]))
         return finals
 
     def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
-        """An environment that writes every observation into one array hands out the reset one as the final one."""
+        """An environment that writes every observation into one array hands out the reset one as the final one.
+
+        One that really ends where it begins is refused too: nothing tells them apart where the arrays came by a pipe.
+        """
         began, before = dict(flatten(out)), dict(flatten(self.current))
         for path, leaf in flatten(final):
-            as_reset = leaf.dtype.kind == "f" and leaf.size and np.array_equal(leaf, began[path][index])
+            as_reset = leaf.ndim and leaf.size and np.array_equal(leaf, began[path][index])
             if as_reset and not np.array_equal(leaf, before[path][index]):
                 raise EnvDataError(self._overwritten(f"environment {index}"))
 
@@ -139,7 +146,7 @@ class ForeignStepper:
     def _overwritten(self, who: str) -> str:
         return (
             f"{who} of {self.env} seems to end where its next episode begins: it writes all observations into one array, and "
-            "the last one is lost. Return a new array each step, or use make_envs(), which takes a copy in time."
+            "the last one is lost. Return a new array each step, take another autoreset_mode, or use make_envs()."
         )
 
     def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[Episode]:
@@ -147,14 +154,13 @@ class ForeignStepper:
         finished = []
         for index, total, length in zip(indices, *self._totals[:, indices].tolist()):
             info = _info_of(last, index) if last else {}
-            finished.append(Episode(index, self._numbers[index], total, int(length), None, info))
+            finished.append(Episode(index, int(self._numbers[index]), total, int(length), None, info))
             self._numbers[index] += 1
         self._totals[:, indices] = 0
         return finished
 
     def _write(self, obs: Any, out: Any) -> None:
-        checked = to_spec(to_nested(self.single_observation_space, obs), self._batch_spec, "obs")
-        map_leaves(np.copyto, out, checked)
+        map_leaves(np.copyto, out, to_element(self.single_observation_space, obs, self._batch_spec, "obs"))
         require_finite(out, "obs")
 
 

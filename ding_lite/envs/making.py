@@ -8,16 +8,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 
-EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 _STEPPER = "_ding_lite_stepper"
 
 
@@ -40,7 +40,7 @@ def make_envs(
 
     Raises:
         ValueError: num_envs < 1.
-        TypeError: `env` is neither, or kwargs come with a function.
+        TypeError: `env` is neither, kwargs come with a function, or num_envs is no integer.
         gymnasium.error.Error: an id that does not exist.
 
     Example:
@@ -49,6 +49,8 @@ def make_envs(
         >>> obs.shape, envs.single_action_space
         ((2, 4), Discrete(2))
     """
+    if not isinstance(num_envs, SupportsIndex):
+        raise TypeError(f"make_envs(num_envs={num_envs!r}) wants an integer, got a {type(num_envs).__name__}.")
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     if isinstance(env, str):

@@ -78,18 +78,35 @@ def to_gymnasium(space: spaces.Space[Any], nested: Any) -> Any:
     return tuple(values.values()) if isinstance(space, spaces.Tuple) else values
 
 
+def is_scalar(space: spaces.Space[Any]) -> bool:
+    """Whether its elements are numbers, which nobody can change in place."""
+    return isinstance(space, spaces.Discrete)
+
+
 def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
-    """A function from a batch [B, ...] of actions, nested, to the list of B actions that B environments take."""
-    if isinstance(space, spaces.Discrete):
-        return lambda batch: list(batch)  # numpy integers, as sample() gives them, which contains() checks fastest
+    """A function from a batch [B, ...] of actions, nested, to the list of B actions that B environments take.
+
+    It raises TypeError where fractions come for integers, and ValueError where the parts have not as many rows each.
+    """
     parts = subspaces(space)
     if parts is None:
-        return lambda batch: list(batch.astype(space.dtype, copy=False))
+        whole = np.issubdtype(space.dtype, np.integer)
+
+        def rows_of(batch: Any) -> list[Any]:
+            if whole and batch.dtype.kind not in "iu":
+                raise TypeError(f"actions of {space} are integers, got an array of {batch.dtype}.")
+            # Of Discrete, numpy integers as sample() gives them, which contains() checks fastest.
+            return list(batch) if is_scalar(space) else list(batch.astype(space.dtype, copy=False))
+
+        return rows_of
     split = {name: splitter(part) for name, part in parts.items()}
 
     def divide(batch: Any) -> list[Any]:
         columns = [split[name](batch[name]) for name in parts]
-        rows = zip(*columns, strict=True)
+        if len({len(column) for column in columns}) > 1:
+            counts = ", ".join(f"{name}: {len(column)}" for name, column in zip(parts, columns))
+            raise ValueError(f"each part of the actions has one row for each environment, got {counts}.")
+        rows = zip(*columns)
         return list(rows) if isinstance(space, spaces.Tuple) else [dict(zip(parts, row)) for row in rows]
 
     return divide
@@ -98,3 +115,21 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
 def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
     """Whether elements of both are stored alike; bounds may differ."""
     return dict(flatten(space_spec(one))) == dict(flatten(space_spec(other)))
+
+
+def random_state(space: spaces.Space[Any]) -> dict[str, Any]:
+    """The state of the generators that `space.sample()` draws from, of every part, as plain data."""
+    parts = subspaces(space)
+    if parts is None:
+        return dict(space.np_random.bit_generator.state)
+    return {name: random_state(part) for name, part in parts.items()}
+
+
+def load_random_state(space: spaces.Space[Any], state: Mapping[str, Any]) -> None:
+    """Draw from here on as the space did that gave this state."""
+    parts = subspaces(space)
+    if parts is None:
+        space.np_random.bit_generator.state = state
+    else:
+        for name, part in parts.items():
+            load_random_state(part, state[name])

@@ -5,8 +5,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's other files.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,14 +13,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ding_lite.data import Leaf, allocate, flatten, map_leaves
+from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.engine import add_note, arrays, plain
-from ding_lite.envs.checks import EnvDataError, require_finite, to_leaf, to_spec
+from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.episodes import Episode, EpisodeStarts
-from ding_lite.envs.spaces import SpaceError, same_layout, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.envs.factories import EnvFactory, made_by, require_alike
+from ding_lite.envs.results import columns, final_obs, none_true, require_flags, to_rewards, write_obs
+from ding_lite.envs.spaces import is_scalar, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
-
-_STEP_PARTS = "(obs, reward, terminated, truncated, info)"
 
 
 class LocalVectorEnv(VectorEnv[Any, Any, Any]):
@@ -43,12 +42,12 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
 
-    def __init__(self, factories: Sequence[Callable[[], gymnasium.Env[Any, Any]]], seed: int = 0) -> None:
+    def __init__(self, factories: Sequence[EnvFactory], seed: int = 0) -> None:
         if not factories:
             raise ValueError("a vector environment needs at least one environment, got none.")
-        self.envs = [_made(factory, index) for index, factory in enumerate(factories)]
+        self.envs = [made_by(factory, index) for index, factory in enumerate(factories)]
         first = self.envs[0]
-        _require_alike(self.envs)
+        require_alike(self.envs)
         self.num_envs = len(self.envs)
         self.spec, self.render_mode = first.spec, first.render_mode
         self.metadata = {**first.metadata, **type(self).metadata}
@@ -57,6 +56,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(first.action_space, self.num_envs)
         self._obs_spec = space_spec(first.observation_space)
         self._split = splitter(first.action_space)
+        self._actions_are_values = is_scalar(first.action_space)
         self._steps = [env.step for env in self.envs]
         self._seed(seed)
 
@@ -88,85 +88,75 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             self._seed(seed)
         self._returns[:] = 0
         self._begun_at = [self._clock] * self.num_envs
-        self._write([start.begin(options) for start in self.starts], out)
+        obs, self._info = zip(*[self._begin(index, options) for index in range(self.num_envs)])
+        self._write(obs, out)
         self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
         """Take nested actions [B, ...], and write the observations to act on next to `out`.
 
         Raises:
+            gymnasium.error.ResetNeeded: nothing has begun.
             EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite.
             Exception: what an environment raised, with a note naming it, its step and its action.
         """
-        obs, rewards, terminations, truncations = self._play(self._split(action))
-        reward = self._rewards(rewards)
+        if self.current is None:
+            raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
+        obs, rewards, terminations, truncations, self._info = columns(self._play(action))
+        reward = to_rewards(rewards)
+        if not self._flags_checked:
+            require_flags(terminations, truncations)
+            self._flags_checked = True
         self._returns += reward
         self._clock += 1
         self.current, self.restarted = out, None
-        if True not in terminations and True not in truncations:
+        if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
+        require_flags(terminations, truncations)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated &= ~terminated
         self.restarted = terminated | truncated
-        obs = list(obs)
-        final_obs: dict[int, Any] = {}
+        current, infos = list(obs), list(self._info)
+        finals: dict[int, Any] = {}
         finished: list[Episode] = []
         for index in self.restarted.nonzero()[0].tolist():
-            final_obs[index] = self._checked_copy(obs[index], index)
+            finals[index] = final_obs(obs[index], index, self.single_observation_space, self._obs_spec)
             finished.append(self._finish(index))
-            obs[index] = self.starts[index].begin()
-        self._write(obs, out)
-        return Step(reward, terminated, truncated, final_obs, None, finished)
+            current[index], infos[index] = self._begin(index)
+        self._info = tuple(infos)
+        self._write(current, out)
+        return Step(reward, terminated, truncated, finals, None, finished)
 
-    def _play(self, actions: list[Any]) -> Any:
+    def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        start = self.starts[index]
+        try:
+            return start.begin(options)
+        except Exception as error:
+            add_note(error, f"raised by the reset of environment {index} ({self.envs[index]}) for its {_told(start)}")
+            raise
+
+    def _play(self, action: Any) -> list[Any]:
+        actions = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
+        # An environment may change the array it is given, and the caller too: what is remembered belongs to nobody else.
+        kept = actions if self._actions_are_values else self._split(map_leaves(np.copy, action))
         if len(actions) != self.num_envs:
             raise ValueError(f"{self.num_envs} environments want as many actions, got {len(actions)}.")
         results: list[Any] = []
         append = results.append
         try:
-            for step, remember, action in zip(self._steps, self._remember, actions):
-                remember(action)
-                append(step(action))
+            for step, remember, one, remembered in zip(self._steps, self._remember, actions, kept):
+                remember(remembered)
+                append(step(one))
         except Exception as error:
-            self._explain(error, len(results), actions)
+            index = len(results)
+            add_note(
+                error,
+                f"raised by environment {index} ({self.envs[index]}) in step {self._clock - self._begun_at[index]} of its "
+                f"{_told(self.starts[index])}, at the action {actions[index]!r}",
+            )
             raise
-        try:
-            obs, rewards, terminations, truncations, self._info = zip(*results)
-        except ValueError:
-            raise EnvDataError(
-                f"an environment's step() returned {results[0]!r:.80}, it has to return {_STEP_PARTS}."
-            ) from None
-        if not self._flags_checked:
-            self._check_flags(terminations + truncations)
-        return obs, rewards, terminations, truncations
-
-    def _rewards(self, rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        reward: np.ndarray[Any, Any]
-        try:
-            reward = np.array(rewards, np.float32)
-        except (TypeError, ValueError):
-            reward = np.empty(0)
-        if reward.shape != (self.num_envs,):
-            index, value = next((i, r) for i, r in enumerate(rewards) if np.shape(r) != () or not _is_number(r))
-            raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
-        if not math.isfinite(sum(rewards)):
-            require_finite(reward, "the reward")
-        return reward
-
-    def _check_flags(self, flags: tuple[Any, ...]) -> None:
-        for index, flag in enumerate(flags):
-            if not isinstance(flag, (bool, np.bool_)):
-                name = "terminated" if index < self.num_envs else "truncated"
-                raise EnvDataError(f"environment {index % self.num_envs} returned {name}={flag!r:.60}: it is True or False.")
-        self._flags_checked = True
-
-    def _checked_copy(self, obs: Any, index: int) -> Any:
-        # A copy, because an environment may write its next episode's first observation into the same array.
-        if type(obs) is np.ndarray and isinstance(self._obs_spec, Leaf):
-            return to_leaf(obs, self._obs_spec, f"environment {index}, obs").copy()
-        checked = to_spec(to_nested(self.single_observation_space, obs), self._obs_spec, f"environment {index}, obs")
-        return map_leaves(np.copy, checked)
+        return results
 
     def _finish(self, index: int) -> Episode:
         start = self.starts[index]
@@ -175,22 +165,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         return Episode(index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
-        if isinstance(self._obs_spec, Leaf):
-            _stack(obs, out, self._obs_spec)
-        else:
-            for index, one in enumerate(obs):
-                nested = to_spec(to_nested(self.single_observation_space, one), self._obs_spec, f"environment {index}, obs")
-                map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
-        require_finite(out, "obs")
-
-    def _explain(self, error: Exception, index: int, actions: list[Any]) -> None:
-        start = self.starts[index]
-        add_note(
-            error,
-            f"raised by environment {index} ({self.envs[index]}) in step {self._clock - self._begun_at[index]} of its episode "
-            f"{start.number}, which began with {start.start if 'seed' in start.start else 'a kept state'}, at the action "
-            f"{actions[index]!r}",
-        )
+        write_obs(obs, out, self.single_observation_space, self._obs_spec)
 
     # What gymnasium's users know.
 
@@ -198,16 +173,15 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         """Begin an episode in every environment; with a seed, as if newly made with that seed."""
         out = allocate(self._obs_spec, self.num_envs)
         self.begin(out, seed, options)
-        return to_gymnasium(self.single_observation_space, out), {}
+        return to_gymnasium(self.single_observation_space, out), self._joined(self._info)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One step of each environment; those whose episode ends are reset, and `infos["final_obs"]` holds where it ended."""
         out = allocate(self._obs_spec, self.num_envs)
         step = self.advance(to_nested(self.single_action_space, actions), out)
-        infos: dict[str, Any] = {}
-        for index, info in enumerate(self._info):
-            key = "final_info" if index in step.final_obs else None
-            infos = self._add_info(infos, {key: info} if key else info, index)
+        infos = self._joined(self._info)
+        for episode in step.finished:
+            infos = self._add_info(infos, {"final_info": episode.info}, episode.env)
         if step.final_obs:
             final = np.empty(self.num_envs, object)
             for index, obs in step.final_obs.items():
@@ -215,6 +189,12 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             infos["final_obs"], infos["_final_obs"] = final, np.isin(np.arange(self.num_envs), list(step.final_obs))
         obs = to_gymnasium(self.single_observation_space, out)
         return obs, step.reward, step.terminated, step.truncated, infos
+
+    def _joined(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for index, info in enumerate(each):
+            infos = self._add_info(infos, dict(info), index)
+        return infos
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and the episode's statistics."""
@@ -234,8 +214,12 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         """Bring each environment back to where it was, by playing its episode again.
 
         Raises:
+            ValueError: the state of another number of environments.
             EnvDataError: an environment does not come back to the same observation: it is not a function of its seed.
         """
+        saved = self.num_envs if state["current"] is None else len(state["episodes"])
+        if saved != self.num_envs:
+            raise ValueError(f"the state of {saved} environments does not fit {self.num_envs}: make as many as were saved.")
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
@@ -265,45 +249,5 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             env.close()
 
 
-def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf) -> None:
-    """Write B observations into [B, ...]: in one call where all are arrays as they should be, else each one checked."""
-    try:
-        if leaf.shape and {one.shape for one in obs} == {leaf.shape}:
-            np.concatenate(obs, out=out.reshape(-1, *leaf.shape[1:]), casting="no")
-            return
-    except (AttributeError, TypeError):
-        pass  # not arrays, or of another dtype: each on its own, to convert it or to say which is wrong
-    for index, one in enumerate(obs):
-        out[index] = to_leaf(one, leaf, f"environment {index}, obs")
-
-
-def _made(factory: Callable[[], gymnasium.Env[Any, Any]], index: int) -> gymnasium.Env[Any, Any]:
-    env = factory()
-    if not isinstance(env, gymnasium.Env):
-        raise TypeError(
-            f"the factory of environment {index} returned a {type(env).__name__}, it has to return a new gymnasium.Env. "
-            "Environments of the old gym need a shim such as shimmy."
-        )
-    return env
-
-
-def _require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-    first = envs[0]
-    for index, env in enumerate(envs):
-        if any(env.unwrapped is other.unwrapped for other in envs[:index]):
-            raise ValueError(
-                f"the factory of environment {index} returned an environment that is in use: make a new one each time."
-            )
-        if env.action_space != first.action_space or not same_layout(env.observation_space, first.observation_space):
-            raise SpaceError(
-                f"environment {index} has the spaces {env.observation_space}, {env.action_space}, environment 0 has "
-                f"{first.observation_space}, {first.action_space}: all have to be alike."
-            )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _told(start: EpisodeStarts) -> str:
+    return f"episode {start.number}, which began with {start.start if 'seed' in start.start else 'a kept state'}"

@@ -5,6 +5,8 @@ Room: ding_lite.rollout, floor 4. Imports the room's workers and envs.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from ding_lite.data import allocate
@@ -28,16 +30,22 @@ def play_episodes(worker: LocalWorker, count: int) -> list[Episode]:
     episodes: list[Episode] = []
     worker.begin()
     out = allocate(worker.obs_spec, num_envs)
+    begun_at, oldest = [0] * num_envs, 0
     with torch.inference_mode():
-        for _ in range(_MOST_STEPS):
+        for now in itertools.count(1):
             step = worker.env.advance(worker.policy.env_action(worker.act(worker.env.current)["action"]), out)
             for episode in step.finished:
+                begun_at[episode.env] = now
                 if due[episode.env] > 0:
                     due[episode.env] -= 1
                     episodes.append(episode)
-            if not any(due):
-                return sorted(episodes, key=lambda episode: (episode.env, episode.number))
-    raise RuntimeError(
-        f"an evaluation episode does not end within {_MOST_STEPS:,} steps: give the environment a time limit, as with "
-        "make_envs(..., max_episode_steps=1000)."
-    )
+            if step.finished:
+                if not any(due):
+                    break
+                oldest = min(begun for begun, more in zip(begun_at, due) if more)
+            if now - oldest >= _MOST_STEPS:
+                raise RuntimeError(
+                    f"an evaluation episode does not end within {_MOST_STEPS:,} steps: give the environment a time limit, as "
+                    "with make_envs(..., max_episode_steps=1000)."
+                )
+    return sorted(episodes, key=lambda episode: (episode.env, episode.number))

@@ -6,7 +6,7 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
-from ding_lite.envs import Episode, space_spec, stepper, to_nested
+from ding_lite.engine import arrays, plain
+from ding_lite.envs import Episode, load_random_state, random_state, space_spec, stepper, to_nested
 from ding_lite.policy import ActMode
 
 
@@ -59,14 +60,19 @@ class LocalWorker:
             random: take actions from the action space instead.
             **kwargs: for the policy's `compute_actions`.
         """
-        if random:
-            return {"action": to_nested(self.env.single_action_space, self._action_space.sample())}
         if self._state is None:
+            if random:
+                return {"action": self._random_action()}
             action, _, outputs = self.policy.forward(obs, **kwargs)
             return {"action": action, **outputs} if outputs else {"action": action}
-        before = self._restarted_state()
+        before = self._state = self._restarted_state()
+        if random:
+            return {"action": self._random_action(), "state": map_leaves(np.asarray, before)}
         action, self._state, outputs = self.policy.forward(obs, before, **kwargs)
         return {"action": action, "state": map_leaves(np.asarray, before), **outputs}
+
+    def _random_action(self) -> Any:
+        return to_nested(self.env.single_action_space, self._action_space.sample())
 
     def _restarted_state(self) -> Any:
         """The policy's state, with that of a new episode where one begins."""
@@ -88,6 +94,17 @@ class LocalWorker:
             **kwargs: for the policy's `compute_actions`.
         """
         return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state in each environment, and the generator of random actions; the environments have their own."""
+        state: dict[str, Any] = plain({"policy": self._state, "random": random_state(self._action_space)})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the worker did that gave this state."""
+        if self._state is not None:
+            self._state = map_leaves(lambda old, new: new.to(old.device), self._state, state["policy"])
+        load_random_state(self._action_space, arrays(state["random"]))
 
     def record(self, outputs: dict[str, Any]) -> Rollout:
         """Take one step with what `act` gave about the current observations: a rollout of T = 1."""

@@ -1,0 +1,54 @@
+"""Environments fresh from their factories: one of a kind each, and all alike.
+
+Room: ding_lite.envs, floor 2. Imports the room's spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from ding_lite.engine import add_note
+from ding_lite.envs.spaces import SpaceError, same_layout
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+
+def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
+    """A new environment, number `index`; what the factory raises gets a note that says so.
+
+    Raises:
+        TypeError: the factory returned something else.
+    """
+    try:
+        env = factory()
+    except Exception as error:
+        add_note(error, f"raised where environment {index} was made")
+        raise
+    if not isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"the factory of environment {index} returned a {type(env).__name__}, it has to return a new gymnasium.Env. "
+            "Environments of the old gym need a shim such as shimmy."
+        )
+    return env
+
+
+def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    """Refuse one environment that serves twice, and environments of different spaces.
+
+    Raises:
+        ValueError, SpaceError
+    """
+    first = envs[0]
+    for index, env in enumerate(envs):
+        if any(env.unwrapped is other.unwrapped for other in envs[:index]):
+            raise ValueError(
+                f"the factory of environment {index} returned an environment that is in use: make a new one each time."
+            )
+        if env.action_space != first.action_space or not same_layout(env.observation_space, first.observation_space):
+            raise SpaceError(
+                f"environment {index} has the spaces {env.observation_space}, {env.action_space}, environment 0 has "
+                f"{first.observation_space}, {first.action_space}: all have to be alike."
+            )

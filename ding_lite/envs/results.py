@@ -1,0 +1,110 @@
+"""What B environments returned from one step, checked, as arrays.
+
+Room: ding_lite.envs, floor 2. Imports data and the room's checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ding_lite.data import Leaf, Spec, map_leaves
+from ding_lite.envs.checks import EnvDataError, require_finite, to_element, to_leaf
+
+_PARTS = "(obs, reward, terminated, truncated, info)"
+_FALSE = frozenset({False})
+
+
+def columns(results: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    """B results of `env.step` as the B observations, rewards, terminations, truncations and infos.
+
+    Raises:
+        EnvDataError: a result that has not five parts.
+    """
+    try:
+        obs, rewards, terminations, truncations, infos = zip(*results, strict=True)
+    except (TypeError, ValueError):
+        wrong = [(i, one) for i, one in enumerate(results) if not isinstance(one, (tuple, list)) or len(one) != 5]
+        index, found = wrong[0]
+        raise EnvDataError(f"environment {index} returned {found!r:.80} from step(): it has to return {_PARTS}.") from None
+    return obs, rewards, terminations, truncations, infos
+
+
+def to_rewards(rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """B rewards as [B] float32.
+
+    Raises:
+        EnvDataError: one that is no number, or not finite in float32.
+    """
+    try:
+        sum(rewards)  # strings and None would pass as numbers below
+        with np.errstate(over="ignore"):
+            reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
+    except (TypeError, ValueError):
+        reward = np.empty(0, np.float32)
+    if reward.shape != (len(rewards),):
+        index, value = next((i, one) for i, one in enumerate(rewards) if not _is_number(one))
+        raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
+    require_finite(reward, "the reward")
+    return reward
+
+
+def none_true(flags: tuple[Any, ...]) -> bool:
+    """Whether all flags are False, in one pass; what is neither True nor False counts as true, for a closer look."""
+    try:
+        return _FALSE.issuperset(flags)
+    except TypeError:  # not hashable
+        return False
+
+
+def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...]) -> None:
+    """Refuse flags that are neither True nor False."""
+    for name, flags in (("terminated", terminations), ("truncated", truncations)):
+        for index, flag in enumerate(flags):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise EnvDataError(f"environment {index} returned {name}={flag!r:.60}: it is True or False.")
+
+
+def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: Spec) -> None:
+    """Write B observations of this space into nested arrays [B, ...].
+
+    Raises:
+        EnvDataError: one that its space does not allow, or that is not finite.
+    """
+    if isinstance(spec, Leaf):
+        _stack(obs, out, spec)
+    else:
+        for index, one in enumerate(obs):
+            nested = to_element(space, one, spec, f"environment {index}, obs")
+            map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
+    require_finite(out, "obs")
+
+
+def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, what: str = "obs") -> Any:
+    """The last observation of an episode of environment `index`, nested, checked and copied.
+
+    A copy, because an environment may write its next episode's first observation into the same array.
+    """
+    checked = to_element(space, obs, spec, f"environment {index}, {what}")
+    copied = map_leaves(lambda leaf: np.array(leaf)[None], checked)
+    require_finite(copied, what, first=index)
+    return map_leaves(lambda leaf: leaf[0, ...], copied)
+
+
+def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf) -> None:
+    """In one call where all are arrays as they should be, else each one checked."""
+    try:
+        if leaf.shape and {one.shape for one in obs} == {leaf.shape}:
+            np.concatenate(obs, out=out.reshape(-1, *leaf.shape[1:]), casting="no")
+            return
+    except (AttributeError, TypeError):
+        pass  # not arrays, or of another dtype: each on its own, to convert it or to say which is wrong
+    for index, one in enumerate(obs):
+        out[index] = to_leaf(one, leaf, f"environment {index}, obs")
+
+
+def _is_number(value: Any) -> bool:
+    return np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"

@@ -1,0 +1,171 @@
+"""make_envs() and stepper(): what they make, and what they say of what they cannot use."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import RescaleAction, TimeLimit, TransformReward
+
+from ding_lite.envs import ForeignStepper, SpaceError, make_envs, stepper
+
+
+def test_an_id_gives_a_vector_environment_of_gymnasium():
+    envs = make_envs("CartPole-v1", 3)
+    assert isinstance(envs, VectorEnv)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert (envs.num_envs, envs.single_action_space) == (3, spaces.Discrete(2))
+    assert envs.spec.id == "CartPole-v1"
+    assert envs.reset()[0].shape == (3, 4)
+
+
+def test_one_environment_is_the_default():
+    assert make_envs("CartPole-v1").num_envs == 1
+
+
+def test_each_environment_is_one_of_its_own():
+    envs = make_envs("CartPole-v1", 3).envs
+    assert len({id(env.unwrapped) for env in envs}) == 3
+
+
+def test_keywords_reach_gymnasium():
+    envs = make_envs("Pendulum-v1", 2, g=3.0, max_episode_steps=4)
+    assert [env.unwrapped.g for env in envs.envs] == [3.0, 3.0]
+    envs.reset()
+    truncated = [envs.step(np.zeros((2, 1), np.float32))[3].tolist() for _ in range(4)]
+    assert truncated == [[False] * 2] * 3 + [[True] * 2]
+
+
+def test_the_registry_of_gymnasium_stays_as_it_is():
+    before = str(gymnasium.spec("CartPole-v1"))
+    make_envs("CartPole-v1")
+    assert str(gymnasium.spec("CartPole-v1")) == before
+
+
+def test_wrappers_are_put_around_each_environment_the_first_innermost():
+    twice, plus_one = partial(TransformReward, func=lambda r: 2 * r), partial(TransformReward, func=lambda r: r + 1)
+    envs = make_envs("CartPole-v1", 2, wrappers=[twice, plus_one])
+    envs.reset()
+    assert envs.step(np.zeros(2, np.int64))[1].tolist() == [3.0, 3.0]
+
+
+def test_the_spaces_are_those_of_the_wrapped_environments():
+    envs = make_envs("Pendulum-v1", 2, wrappers=[partial(RescaleAction, min_action=np.float32(-1), max_action=np.float32(1))])
+    assert envs.single_action_space == spaces.Box(-1, 1, (1,), np.float32)
+
+
+def test_a_function_makes_the_environments(counting_env):
+    envs = make_envs(partial(counting_env, 7), 2, wrappers=[partial(TimeLimit, max_episode_steps=2)])
+    assert envs.reset()[0].tolist() == [[7, 0, 0]] * 2
+    envs.step(np.zeros(2, np.int64))
+    assert envs.step(np.zeros(2, np.int64))[3].tolist() == [True, True]
+
+
+@pytest.mark.parametrize("num_envs", [0, -3])
+def test_fewer_than_one_environment_is_refused(num_envs):
+    with pytest.raises(ValueError, match=rf"num_envs={num_envs}.*at least 1 environment"):
+        make_envs("CartPole-v1", num_envs)
+
+
+@pytest.mark.parametrize("num_envs", [2.0, "2", None])
+def test_a_number_of_environments_that_is_no_integer_is_refused(num_envs):
+    with pytest.raises(TypeError, match="num_envs"):
+        make_envs("CartPole-v1", num_envs)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("CartPole-v99", "v99.*CartPole"), ("Cartpole-v1", "Cartpole.*did you mean.*CartPole")]
+)
+def test_an_unknown_id_is_refused(name, words):
+    with pytest.raises(gymnasium.error.Error, match=f"(?i){words}"):
+        make_envs(name)
+
+
+def test_an_environment_instead_of_a_function_is_refused():
+    with pytest.raises(TypeError, match=r"id or a function that returns a new environment, got .*CartPole"):
+        make_envs(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("env", [None, 3, [gymnasium.Env], b"CartPole-v1"], ids=repr)
+def test_what_is_neither_id_nor_function_is_refused(env):
+    with pytest.raises(TypeError, match="an environment id or a function"):
+        make_envs(env)
+
+
+def test_keywords_beside_a_function_are_refused(counting_env):
+    with pytest.raises(TypeError, match=r"\['max_episode_steps'\].*your function: set them there"):
+        make_envs(counting_env, max_episode_steps=3)
+
+
+def test_a_function_that_returns_one_environment_twice_is_refused(counting_env):
+    one = counting_env()
+    with pytest.raises(ValueError, match=r"environment 1 .*in use: make a new one each time"):
+        make_envs(lambda: one, 3)
+    with pytest.raises(ValueError, match=r"environment 1 .*in use"):
+        make_envs(lambda: TimeLimit(one, 3), 3)
+
+
+class OldGymEnv:
+    """What the old gym's environments look like: another base class, four return values."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        return 0, 0.0, False, {}
+
+
+@pytest.mark.parametrize("made", [None, 3, "CartPole-v1", OldGymEnv()], ids=lambda made: type(made).__name__)
+def test_a_function_that_returns_no_environment_is_refused(made):
+    with pytest.raises(TypeError, match=rf"environment 0 returned a {type(made).__name__}, .* new gymnasium.Env.*old gym"):
+        make_envs(lambda: made)
+
+
+def test_a_vector_environment_from_the_function_is_refused(counting_env):
+    with pytest.raises(TypeError, match=r"environment 0 returned a SyncVectorEnv, .* new gymnasium.Env"):
+        make_envs(lambda: SyncVectorEnv([counting_env]))
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"observation_space": spaces.Box(-1, 1, (3,), np.float32)},
+        {"observation_space": spaces.Box(-1, 1, (2,), np.float16)},
+        {"observation_space": spaces.Discrete(3)},
+        {"observation_space": BOX, "action_space": spaces.Discrete(5)},
+    ],
+)
+def test_environments_with_different_spaces_are_refused(faulty_env, other):
+    makers = iter([partial(faulty_env, observation_space=BOX), partial(faulty_env, **other)])
+    with pytest.raises(SpaceError, match=r"environment 1 has the spaces .*, environment 0 has .*: all have to be alike"):
+        make_envs(lambda: next(makers)(), 2)
+
+
+def test_environments_may_differ_in_the_bounds_of_their_observations(faulty_env):
+    makers = iter([partial(faulty_env, observation_space=spaces.Box(-n, n, (2,), np.float32)) for n in (1, 2)])
+    assert make_envs(lambda: next(makers)(), 2).num_envs == 2
+
+
+def test_our_environments_step_themselves():
+    envs = make_envs("CartPole-v1")
+    assert stepper(envs) is envs
+
+
+def test_a_foreign_environment_has_one_stepper(counting_env):
+    one, other = SyncVectorEnv([counting_env]), SyncVectorEnv([counting_env])
+    assert isinstance(stepper(one), ForeignStepper)
+    assert stepper(one) is stepper(one)
+    assert stepper(one) is not stepper(other)
+
+
+@pytest.mark.parametrize("make", [lambda: gymnasium.make("CartPole-v1"), lambda: "CartPole-v1", lambda: None])
+def test_what_is_no_vector_environment_has_no_stepper(make):
+    with pytest.raises(TypeError, match=r"a vector environment is wanted, got .*make_envs"):
+        stepper(make())

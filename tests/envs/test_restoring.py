@@ -1,0 +1,150 @@
+"""state_dict() and load_state_dict(): restored environments go on exactly as the saved ones, or are refused."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ding_lite.data import flatten
+from ding_lite.engine import load_checkpoint, save_checkpoint
+from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.rollout import LocalWorker
+
+EVERY = pytest.mark.parametrize("make", ["CartPole", "Pendulum", "Pong"], indirect=True)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 9, 23])
+@EVERY
+def test_a_restored_environment_goes_on_as_the_saved_one(make, num_steps, known_actions, tmp_path):
+    envs = make(2, 3)
+    envs.reset()
+    known_actions(envs, num_steps)
+    path = save_checkpoint({"envs": envs.state_dict()}, tmp_path / "envs.pt")
+    current, expected = envs.current.tolist(), known_actions(envs, 21, seed=1)
+
+    restored = make(2, 99)
+    restored.load_state_dict(load_checkpoint(path)["envs"])
+    assert restored.current.tolist() == current
+    assert known_actions(restored, 21, seed=1) == expected
+    assert any(seen.episodes for seen in expected)
+
+
+@EVERY
+def test_a_restored_environment_can_be_saved_and_restored_again(make, known_actions):
+    envs, expected = make(2, 3), make(2, 3)
+    for part in range(3):
+        assert known_actions(envs, 7, part) == known_actions(expected, 7, part)
+        state = envs.state_dict()
+        envs = make(2, 0)
+        envs.load_state_dict(state)
+
+
+def test_an_environment_that_was_not_begun_is_restored_as_such():
+    restored = make_envs("CartPole-v1", 2, 99)
+    restored.load_state_dict(make_envs("CartPole-v1", 2, 3).state_dict())
+    assert restored.reset()[0].tolist() == make_envs("CartPole-v1", 2, 3).reset()[0].tolist()
+
+
+@EVERY
+def test_what_was_saved_does_not_change_afterwards(make, known_actions):
+    envs = make(2, 3)
+    known_actions(envs, 5)
+    state, current = envs.state_dict(), envs.current.tolist()
+    known_actions(envs, 30)
+    restored = make(2, 3)
+    restored.load_state_dict(state)
+    assert restored.current.tolist() == current
+
+
+class Remembering(gymnasium.Env):
+    """Its observation is all that was done in the episode; it takes nested actions, and may change them."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (1,), np.float32)
+    action_space = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32), keys=spaces.Tuple((spaces.MultiDiscrete([5, 5]),)))
+
+    def __init__(self, changes_actions: bool) -> None:
+        self.changes_actions = changes_actions
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.total = self.np_random.integers(100)
+        return np.array([self.total], np.float32), {}
+
+    def step(self, action):
+        self.total = 1.5 * self.total % 1000 + action["push"].sum() + action["keys"][0].sum()
+        if self.changes_actions:
+            action["push"] *= 0
+            action["keys"][0][:] = 4
+        return np.array([self.total], np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("changes_actions", [False, True])
+def test_nested_actions_are_restored_also_where_the_environment_changes_them_in_place(changes_actions, tmp_path):
+    envs, restored = (make_envs(partial(Remembering, changes_actions), 2) for _ in range(2))
+    envs.reset()
+    for _ in range(5):
+        envs.step(envs.action_space.sample())
+    restored.load_state_dict(load_checkpoint(save_checkpoint(envs.state_dict(), tmp_path / "envs.pt")))
+    assert restored.current.tolist() == envs.current.tolist()
+
+
+def test_actions_that_the_caller_overwrites_later_are_restored():
+    envs, restored = make_envs("Pendulum-v1", 2), make_envs("Pendulum-v1", 2)
+    envs.reset()
+    action = np.empty((2, 1), np.float32)
+    for value in (1.0, -2.0, 0.5):
+        action[:] = value
+        envs.step(action)
+    restored.load_state_dict(envs.state_dict())
+    assert restored.current.tolist() == envs.current.tolist()
+
+
+@pytest.mark.parametrize("layout", ["float32", "uint8", "dict", "tuple"])
+def test_rollouts_go_on_in_a_restored_environment(counting_env, rule_policy, layout):
+    class FromSeed(counting_env):
+        """Counts, but the number of an episode comes from its seed."""
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.episode = seed % 100
+            return self._observe(), {}
+
+    envs, restored = (make_envs(partial(FromSeed, 0, [(4, "both"), (3, "terminated")], layout), 2, seed) for seed in (3, 0))
+    worker = LocalWorker(envs, rule_policy(envs, layout).collect_mode)
+    worker.collect(6)
+    restored.load_state_dict(envs.state_dict())
+    expected = worker.collect(9)
+    found = LocalWorker(restored, rule_policy(restored, layout).collect_mode).collect(9)
+    columns = dict(flatten(found.trajectories.columns))
+    for path, column in flatten(expected.trajectories.columns):
+        np.testing.assert_array_equal(columns[path], column)
+    assert found.episodes == expected.episodes
+
+
+@pytest.mark.parametrize("layout", ["float32", "discrete", "tuple"])
+def test_an_environment_that_is_no_function_of_its_seed_is_refused(counting_env, layout):
+    saved, restored = (
+        make_envs(partial(counting_env, 0, layout=layout), 2),
+        make_envs(partial(counting_env, 0, layout=layout), 2),
+    )
+    saved.reset()
+    saved.reset()  # it counts episodes, and a new environment counts from 0
+    with pytest.raises(EnvDataError, match=r"environment 0 did not come back to its observation.*replayed from its seed"):
+        restored.load_state_dict(saved.state_dict())
+
+
+def test_a_state_of_another_number_of_environments_is_refused():
+    saved = make_envs("CartPole-v1", 2)
+    saved.reset()
+    with pytest.raises(ValueError, match="environments"):
+        make_envs("CartPole-v1", 3).load_state_dict(saved.state_dict())
+
+
+def test_an_episode_too_long_to_be_remembered_cannot_be_saved(monkeypatch, known_actions):
+    monkeypatch.setattr("ding_lite.envs.episodes._LONGEST", 5)
+    envs = make_envs("Pendulum-v1")
+    known_actions(envs, 6)
+    with pytest.raises(RuntimeError, match="environment 0 is in an episode of over 5 steps, and cannot be saved"):
+        envs.state_dict()
