@@ -88,7 +88,7 @@ class ReplayBuffer:
         except AttributeError:  # nested leaves
             signature = []
         if not signature or signature != self._signature:
-            self._check(rows)
+            self._count = self._fitting(rows)
             self._signature, self._order = signature, [self._columns[name] for name in rows]
         count = self._count
         start, stop = self._next, self._next + count
@@ -100,24 +100,31 @@ class ReplayBuffer:
         self._next = stop % self.capacity
         self._size = min(self._size + count, self.capacity)
 
-    def _check(self, rows: Any) -> None:
-        leaves = dict(flatten(rows))
+    def _fitting(self, rows: Any) -> int:
+        """How many rows these are, if they fit; the first that come decide the columns."""
+        leaves = {path: np.asarray(leaf) for path, leaf in flatten(rows)}
         if not leaves or () in leaves:
             raise ValueError(f"push() wants a batch with named leaves, got {type(rows).__name__} with none.")
+        count = max(len(leaf) if leaf.ndim else -1 for leaf in leaves.values())
         if self._columns is None:
+            for path, leaf in leaves.items():
+                if leaf.shape[:1] != (count,):
+                    raise ValueError(
+                        f"{'/'.join(path)} of shape {leaf.shape} was given beside {count} rows: give as many of each."
+                    )
             self._allocate(spec_like(rows))
         columns = dict(flatten(self._columns))
         if leaves.keys() != columns.keys():
             held, given = (sorted("/".join(path) for path in paths) for paths in (columns, leaves))
             raise ValueError(f"a replay buffer with the leaves {held} was given {given}: give it the same.")
-        self._count = len(next(iter(leaves.values())))
         for path, column in columns.items():
-            shape, row = (self._count, *column.shape[1:]), np.asarray(leaves[path])
+            shape, row = (count, *column.shape[1:]), leaves[path]
             if row.shape != shape or not np.can_cast(row.dtype, column.dtype, "same_kind"):
                 raise ValueError(
                     f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} was given {row.dtype} {row.shape}: "
                     "give it the same."
                 )
+        return count
 
     def sample(self, size: int) -> Tree:
         """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
@@ -177,7 +184,7 @@ class ReplayBuffer:
         if state["columns"] is not None:
             if self._columns is None:
                 self._allocate(spec_like(state["columns"]))
-            self._check(state["columns"])
+            self._fitting(state["columns"])
             _write([self._columns], [state["columns"]], slice(0, state["size"]))
         self._size, self._next = state["size"], state["next"]
         self.rng.bit_generator.state = state["rng"]

@@ -55,7 +55,10 @@ def has_leaf(batch: Tree, name: str) -> bool:
 
 
 def nested(batch: Any) -> Any:
-    """A tree as nested dicts of its tensors, not copied. Dicts and single tensors or arrays stay as they are."""
+    """A tree, or a dict that holds trees, as nested dicts of tensors and arrays, not copied. A single one stays as it is."""
+    if type(batch) is dict:
+        inner = {name: nested(leaf) for name, leaf in batch.items()}
+        return batch if all(inner[name] is leaf for name, leaf in batch.items()) else inner
     return _raw(batch).jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, _TREE) else batch
 
 
@@ -108,14 +111,14 @@ def _raw(batch: Tree) -> Any:
 def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
     converted: dict[str, Any] = {}
     for name, leaf in leaves.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{where} has the key {name!r} of type {type(name).__name__}: names of leaves are strings.")
         if isinstance(leaf, (torch.Tensor, TreeStorage)):
             converted[name] = leaf
         elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
-            converted[name] = torch.from_numpy(leaf)
+            converted[name] = _from_numpy(leaf, f"{where}.{name}")
         elif isinstance(leaf, _TREE):
             converted[name] = _raw(leaf)
-        elif not isinstance(name, str):
-            raise TypeError(f"{where} has the key {name!r} of type {type(name).__name__}: names of leaves are strings.")
         elif isinstance(leaf, Mapping):
             converted[name] = _tensors(leaf, f"{where}.{name}")
         elif isinstance(leaf, (bool, int, float, np.generic)):
@@ -123,3 +126,10 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
         else:
             raise TypeError(f"{where}.{name} is a {type(leaf).__name__}: a leaf is a tensor, an array or a number.")
     return converted
+
+
+def _from_numpy(array: np.ndarray[Any, Any], where: str) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{where} is an array of {array.dtype}, which no tensor holds as it is: {error}") from None

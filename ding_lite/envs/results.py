@@ -40,14 +40,13 @@ def to_rewards(rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         EnvDataError: one that is no number, or not finite in float32.
     """
     try:
-        sum(rewards)  # strings and None would pass as numbers below
-        with np.errstate(over="ignore"):
-            reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
-    except (TypeError, ValueError):
-        reward = np.empty(0, np.float32)
-    if reward.shape != (len(rewards),):
+        array = np.array(rewards)  # without a dtype, for which None and strings would pass as numbers
+    except ValueError:
+        array = np.empty(0)
+    if array.shape != (len(rewards),) or array.dtype.kind not in "fiub":
         index, value = next((i, one) for i, one in enumerate(rewards) if not _is_number(one))
         raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
+    reward: np.ndarray[Any, Any] = array.astype(np.float32)
     require_finite(reward, "the reward")
     return reward
 

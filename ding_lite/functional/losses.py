@@ -79,4 +79,5 @@ def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
     Args:
         value, return_: any shape, float.
     """
-    return 1 - (return_ - value).var(correction=0) / return_.var(correction=0)
+    spread = return_.var(correction=0)
+    return torch.where(spread > 0, 1 - (return_ - value).var(correction=0) / spread, torch.nan)

@@ -89,7 +89,8 @@ class Categorical(ActionDistribution):
         """Log-probability of this action [B], and entropy, each [B]."""
         log_prob = logit.log_softmax(-1)
         index = action - self.start if self.start else action
-        return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), -(log_prob.exp() * log_prob).sum(-1)
+        surprise = -log_prob.clamp(min=torch.finfo(log_prob.dtype).min)  # finite where an action is ruled out
+        return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), (log_prob.exp() * surprise).sum(-1)
 
 
 class MultiCategorical(ActionDistribution):

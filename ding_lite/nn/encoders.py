@@ -80,7 +80,7 @@ def _features(space: gymnasium.Space[Any], conv_layers: ConvLayers | None) -> tu
         return _convolutions(space, conv_layers)
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         width = int(np.prod(space.shape))
-        plain = len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
+        plain = len(space.shape) == 1 and space.dtype == np.float32
         return (nn.Identity() if plain else _Flat(space.dtype == np.uint8)), width
     raise SpaceError(f"no encoder for observations of {space}: flatten or embed them in a gymnasium.ObservationWrapper.")
 

@@ -1,6 +1,6 @@
 """Layers: the multilayer perceptron, as fast as its arithmetic.
 
-Room: ding_lite.nn, floor 3, below policy. Torch and numpy only.
+Room: ding_lite.nn, floor 3, below policy. Imports nothing of ours but the wording of messages.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ding_lite.engine import did_you_mean
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -23,7 +25,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _IN_NUMPY: dict[str, Callable[..., Any]] = {"relu": lambda x: np.maximum(x, 0, out=x), "tanh": lambda x: np.tanh(x, out=x)}
-_FOUND = ("_activated", "_last", "_arrays", "_memory")  # what MLP derives from its layers
 _FEW = 256  # rows, up to which numpy's calls cost less than torch's
 
 
@@ -33,13 +34,16 @@ class MLP(nn.Module):
     The same function as an `nn.Sequential` of them. What that costs for a few dozen rows is not arithmetic but torch's
     bookkeeping, so: the layers' weights are used without calling the layers as modules, which takes about half the time; and
     under `torch.inference_mode`, on the CPU, for up to 256 rows, numpy does the arithmetic on the same memory, which takes
-    about a third, and equals torch but for the last bits. Hooks and parametrizations of single layers are not seen; a policy
-    that wants them makes an `nn.Sequential` in `make_model`.
+    about a third, and equals torch but for the last bits. Hooks of single layers are not called; a policy that wants them makes
+    an `nn.Sequential` in `make_model`.
 
     Args:
         sizes: from input to output.
         activation: one of `ACTIVATIONS`.
         activate_last: whether the last layer is followed by the activation too.
+
+    Raises:
+        ValueError: an activation that does not exist.
 
     Example:
         >>> MLP([4, 64, 64, 2])(torch.zeros(8, 4)).shape
@@ -48,42 +52,48 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], activation: str = "relu", activate_last: bool = False) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            hint = did_you_mean(activation, ACTIVATIONS)
+            raise ValueError(f"there is no activation {activation!r}{hint} Take one of {', '.join(ACTIVATIONS)}.")
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(sizes))
         self.activation, self.activate_last = activation, activate_last
-        self._find_weights()
-        self.register_load_state_dict_post_hook(_find_weights_again)  # type: ignore[no-untyped-call]
-
-    def _find_weights(self) -> None:
-        pairs: list[Any] = [(layer.weight, layer.bias) for layer in self.layers]
-        self._activated = pairs if self.activate_last else pairs[:-1]
-        self._last = None if self.activate_last else pairs[-1]
-        plain = all(x.device.type == "cpu" and x.dtype == torch.float32 for pair in pairs for x in pair)
-        has_arrays = plain and self.activation in _IN_NUMPY
-        self._arrays = [(weight.detach().numpy().T, bias.detach().numpy()) for weight, bias in pairs] if has_arrays else []
-        self._memory = pairs[0][0].data_ptr()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> MLP:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # what `.to(device)` calls; it may make new parameters
-        self._find_weights()
-        return self
+        self._arrays: list[Any] = []
+        self._places: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _FOUND}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._find_weights()  # those of this copy
+        return {**self.__dict__, "_arrays": [], "_places": []}  # a copy has weights of its own
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., sizes[0]] to [..., sizes[-1]]."""
-        if self._arrays and torch.is_inference_mode_enabled() and x.dtype is torch.float32 and len(x) <= _FEW:
-            if self._activated and self._activated[0][0].data_ptr() != self._memory:
-                self._find_weights()  # somebody assigned to `.data`
+        few = x.dtype is torch.float32 and x.ndim > 0 and len(x) <= _FEW and x.device.type == "cpu"
+        if few and torch.is_inference_mode_enabled() and self._find_arrays():
             return torch.from_numpy(self._infer(x.numpy()))
         activation = ACTIVATIONS[self.activation]
-        for weight, bias in self._activated:
+        pairs: list[Any] = [(layer.weight, layer.bias) for layer in self.layers]
+        last = None if self.activate_last else pairs.pop()
+        for weight, bias in pairs:
             x = activation(functional.linear(x, weight, bias))
-        return x if self._last is None else functional.linear(x, *self._last)
+        return x if last is None else functional.linear(x, *last)
+
+    def _find_arrays(self) -> bool:
+        """Whether numpy can do it; then `_arrays` are those of the weights that the layers hold now.
+
+        They keep their memory alive, so that nothing else can come to stand in the same place.
+        """
+        if self.activation not in _IN_NUMPY:
+            return False
+        layers: Any = self._modules["layers"]  # by way of the dicts, since a module's attributes are dear
+        params = [param for layer in layers._modules.values() for param in layer._parameters.values()]
+        try:
+            places = [param.data_ptr() for param in params]
+        except (AttributeError, RuntimeError):  # parametrized, or on no device
+            return False
+        if places != self._places:
+            if len(params) != 2 * len(self.layers) or any(x.device.type != "cpu" or x.dtype != torch.float32 for x in params):
+                return False
+            arrays = [param.detach().numpy() for param in params]
+            self._arrays, self._places = [(arrays[i].T, arrays[i + 1]) for i in range(0, len(arrays), 2)], places
+        return True
 
     def _infer(self, x: Any) -> Any:
         activation, hidden = _IN_NUMPY[self.activation], self._arrays if self.activate_last else self._arrays[:-1]
@@ -96,7 +106,3 @@ class MLP(nn.Module):
             x = x @ weight
             x += bias
         return x
-
-
-def _find_weights_again(module: MLP, incompatible_keys: Any) -> None:
-    module._find_weights()  # load_state_dict(assign=True) makes new parameters

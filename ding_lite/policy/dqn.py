@@ -166,7 +166,7 @@ class DQNPolicy(Policy):
 
     def after_step(self) -> None:
         """Move the target network when its turn comes."""
-        if self.version % self.cfg.learn.target_update_freq == 0:
+        if self.train_iter % self.cfg.learn.target_update_freq == 0:
             with torch.no_grad():
                 for target, online in zip(self.target_model.parameters(), self.model.parameters()):
                     target.lerp_(online, self.cfg.learn.target_update_theta)

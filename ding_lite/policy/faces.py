@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import Tree, map_leaves
+from ding_lite.data import Tree, map_leaves, nested
 from ding_lite.envs import SpaceError, same_layout, subspaces
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LearnMode:
     @property
     def train_iter(self) -> int:
         """Gradient steps taken."""
-        return self._policy.version
+        return self._policy.train_iter
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the whole policy."""
@@ -139,6 +139,9 @@ def to_tensors(obs: Any, device: torch.device) -> Any:
         obs = torch.from_numpy(obs)
     if isinstance(obs, Tensor):
         return obs if device.type == "cpu" else obs.to(device, non_blocking=True)
+    obs = nested(obs)
+    if not isinstance(obs, Mapping):
+        raise TypeError(f"an observation is an array or a tensor, or nested as its space is, got a {type(obs).__name__}.")
     return map_leaves(lambda leaf: to_tensors(leaf, device), obs)
 
 

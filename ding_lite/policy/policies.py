@@ -27,7 +27,7 @@ _CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where ea
 
 
 class LossError(FloatingPointError):
-    """The loss is not finite; the weights are still those of before."""
+    """The loss, or the norm of its gradient, is not finite; the weights are still those of before."""
 
 
 class Policy(abc.ABC):
@@ -55,8 +55,10 @@ class Policy(abc.ABC):
         self.observation_space, self.action_space = observation_space, action_space
         self.device = available_device(cfg.device)
         self.seed = cfg.seed or 0
+        self.train_iter = 0
+        """Gradient steps taken."""
         self.version = 0
-        """Gradient steps taken; names the weights."""
+        """Names the weights: another number whenever they have changed."""
         self.check_spaces()
         with seeded(self.seed):
             self.model = self.make_model().to(self.device)
@@ -132,26 +134,31 @@ class Policy(abc.ABC):
         """Loss, gradients and one step of the optimizer. Returns what to log.
 
         Raises:
-            LossError: the loss is not finite. No step was taken.
+            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken.
         """
         loss, stats = self.loss(batch)
-        if self.device.type == "cpu" or self.version % _CUDA_CHECK_EVERY == 0:
-            self._require_finite(loss)
+        look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
+        if look:
+            self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
         loss.backward()  # type: ignore[no-untyped-call]
         stats.update(self.gradients(self.params))
+        if look and "grad_norm" in stats:
+            self._require_finite("gradient", stats["grad_norm"])
         self.optimizer.step()
+        self.train_iter += 1
         self.version += 1
         self.after_step()
         return stats
 
-    def _require_finite(self, loss: Tensor) -> None:
-        value = loss.item()
+    def _require_finite(self, what: str, tensor: Tensor) -> None:
+        value = tensor.item()
         if not math.isfinite(value):
             raise LossError(
-                f"the loss of {type(self).__name__} is {value} in gradient step {self.version}: lower learn.learning_rate, "
-                "clip gradients with learn.grad_clip_norm, or look for rewards or observations out of proportion."
+                f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: lower "
+                "learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of "
+                "proportion."
             )
 
     def actor(self, role: str) -> Policy:
@@ -188,6 +195,7 @@ class Policy(abc.ABC):
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
             "collect": self.collect_mode.state_dict(),
@@ -198,7 +206,7 @@ class Policy(abc.ABC):
         """Go back to a saved state."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.version = state["version"]
+        self.train_iter, self.version = state["train_iter"], state["version"]
         self.load_generator_state(state["learn"])
         self.collect_mode.load_state_dict(state["collect"])
         self.eval_mode.load_state_dict(state["evaluate"])

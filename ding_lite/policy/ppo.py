@@ -241,11 +241,12 @@ class PPOPolicy(Policy):
     def stats(self, batch: Tree) -> dict[str, Tensor]:
         """How well the critic knew this rollout, and the learning rate."""
         rate = torch.tensor(self.optimizer.param_groups[0]["lr"])
-        return {"vf_explained_var": explained_variance(batch.value, batch.return_), "cur_lr": rate}
+        rows = rollout_rows(batch, ("value", "return_"))
+        return {"vf_explained_var": explained_variance(rows["value"], rows["return_"]), "cur_lr": rate}
 
     def _anneal(self) -> None:
         steps = self.cfg.learn.lr_anneal_iter
         if steps is not None:
-            rate = self.cfg.learn.learning_rate * max(0.0, 1 - self.version / steps)
+            rate = self.cfg.learn.learning_rate * max(0.0, 1 - self.train_iter / steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate

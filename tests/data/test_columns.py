@@ -1,0 +1,72 @@
+"""Columns: their shape, dtype and size, and the memory that is left for them."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.data import Leaf, allocate, available_bytes, map_leaves, spec_bytes, spec_like, tree
+
+FLOAT, BYTE = np.dtype(np.float32), np.dtype(np.uint8)
+SPEC = {"obs": {"image": Leaf((3, 4), BYTE), "speed": Leaf((), FLOAT)}, "reward": Leaf((), np.dtype(np.float64))}
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (5, 2), (0, 2)])
+def test_allocate_makes_an_array_for_each_leaf(lead):
+    columns = allocate(SPEC, *lead)
+
+    assert columns["obs"]["image"].shape == (*lead, 3, 4)
+    assert columns["obs"]["speed"].shape == columns["reward"].shape == lead
+    assert map_leaves(lambda array: array.dtype, columns) == {"obs": {"image": BYTE, "speed": FLOAT}, "reward": np.float64}
+
+
+def test_allocate_makes_one_array_for_one_leaf():
+    column = allocate(Leaf((3,), FLOAT), 7)
+
+    assert (column.shape, column.dtype) == ((7, 3), FLOAT)
+
+
+def test_columns_share_no_memory():
+    columns = allocate({"a": Leaf((), BYTE), "b": Leaf((), BYTE)}, 4)
+
+    assert not np.shares_memory(columns["a"], columns["b"])
+    assert not np.shares_memory(allocate(Leaf((), BYTE), 4), allocate(Leaf((), BYTE), 4))
+
+
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_spec_like_reads_back_what_allocate_made(lead):
+    shape = (5, 2)[:lead]
+
+    assert spec_like(allocate(SPEC, *shape), lead) == SPEC
+
+
+def test_spec_like_reads_tensors_and_trees():
+    assert spec_like({"x": torch.ones(8, 3), "y": torch.ones(8, dtype=torch.uint8)}) == {
+        "x": Leaf((3,), FLOAT),
+        "y": Leaf((), BYTE),
+    }
+    assert spec_like(torch.ones(8, 2, 3, dtype=torch.bool), lead=2) == Leaf((3,), np.dtype(bool))
+
+
+def test_spec_bytes_is_what_one_element_takes():
+    assert spec_bytes(SPEC) == 3 * 4 + 4 + 8
+    assert spec_bytes(Leaf((3, 0), FLOAT)) == 0
+    assert spec_bytes(Leaf((), FLOAT)) == 4
+    assert spec_bytes({}) == 0
+
+
+def test_spec_bytes_does_not_overflow():
+    assert spec_bytes(Leaf((2**31, 2**31), FLOAT)) == 2**64
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/meminfo is Linux's")
+def test_the_memory_left_is_a_plausible_number_of_bytes():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) * 1024
+
+    assert 1 << 20 < available_bytes() <= total
+
+
+def test_columns_are_a_batch_of_a_tree():
+    assert tree(allocate(SPEC, 5))[2].obs.image.shape == (3, 4)

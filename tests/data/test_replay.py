@@ -1,0 +1,371 @@
+"""The replay buffer against a plain list, whatever is pushed; and its samples against chance."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ding_lite.data import Leaf, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.engine import load_checkpoint, save_checkpoint
+
+FLOAT = np.dtype(np.float32)
+
+
+def numbered(first: int, n: int, is_nested: bool = False) -> dict:
+    """Transitions first, first + 1, ... whose every leaf says which it is."""
+    number = np.arange(first, first + n)
+    obs = (number[:, None] + np.array([0, 0.25])).astype(np.float32)
+    return {"number": number, "obs": {"x": obs, "y": {"z": number % 2 == 0}} if is_nested else obs}
+
+
+def numbers_of(rows) -> list[int]:
+    """Which transitions these are; every leaf of a row has to agree."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(nested(rows))}
+    number = leaves["number",]
+    obs = leaves.get(("obs",), leaves.get(("obs", "x")))
+    np.testing.assert_array_equal(obs, number[:, None] + np.array([0, 0.25]))
+    if ("obs", "y", "z") in leaves:
+        np.testing.assert_array_equal(leaves["obs", "y", "z"], number % 2 == 0)
+    return number.tolist()
+
+
+def content(buffer: ReplayBuffer) -> list[int]:
+    """Which transitions it holds, oldest first, by the state that it would save."""
+    state = buffer.state_dict()
+    held = [] if state["columns"] is None else numbers_of(state["columns"])
+    assert len(held) == state["size"] == len(buffer) == buffer.count()
+    return held[state["next"] :] + held[: state["next"]] if len(held) == buffer.capacity else held
+
+
+def of(capacity: int = 10, pushed: int = 0, seed: int = 0) -> ReplayBuffer:
+    buffer = ReplayBuffer(capacity, seed)
+    if pushed:
+        buffer.push(numbered(0, pushed))
+    return buffer
+
+
+def as_trajectories(rows: dict) -> Trajectories:
+    """[N] rows as a rollout [N, 1]."""
+    return Trajectories({name: as_trajectories(x).columns if isinstance(x, dict) else x[:, None] for name, x in rows.items()})
+
+
+def as_tensors(rows: dict) -> dict:
+    return {name: as_tensors(x) if isinstance(x, dict) else torch.from_numpy(x) for name, x in rows.items()}
+
+
+FORMS = {"arrays": dict, "tensors": as_tensors, "a tree": tree, "a rollout": as_trajectories,
+         "arrays in another order": lambda rows: dict(reversed(rows.items()))}  # fmt: skip
+forms = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+
+
+class Replay(RuleBasedStateMachine):
+    """Any sequence of calls, on the buffer and on a list of numbers."""
+
+    @initialize(capacity=st.integers(1, 12), is_nested=st.booleans(), with_spec=st.booleans())
+    def begin(self, capacity, is_nested, with_spec):
+        leaves = {"x": Leaf((2,), FLOAT), "y": {"z": Leaf((), np.dtype(bool))}} if is_nested else Leaf((2,), FLOAT)
+        self.spec = {"number": Leaf((), np.dtype(np.int64)), "obs": leaves} if with_spec else None
+        self.capacity, self.is_nested = capacity, is_nested
+        self.buffer, self.held, self.pushed, self.saved = ReplayBuffer(capacity, spec=self.spec), [], 0, None
+
+    @rule(n=st.integers(0, 30), form=st.sampled_from(list(FORMS.values())))
+    def push(self, n, form):
+        self.buffer.push(form(numbered(self.pushed, n, self.is_nested)))
+        self.held = (self.held + list(range(self.pushed, self.pushed + n)))[-self.capacity :]
+        self.pushed += n
+
+    @rule(n=st.integers(1, 5))
+    def push_what_does_not_fit(self, n):
+        rows = numbered(self.pushed, n, self.is_nested)
+        with pytest.raises(ValueError, match="given"):
+            self.buffer.push(
+                {**rows, "number": rows["number"][:, None]} if self.pushed else {**rows, "number": rows["number"][1:]}
+            )
+
+    @rule()
+    def clear(self):
+        self.buffer.clear()
+        self.held = []
+
+    @rule()
+    def save(self):
+        state = self.buffer.state_dict()
+        columns = None if state["columns"] is None else nested(tree(state["columns"]).clone())
+        self.saved = {**state, "columns": columns}, list(self.held)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(fresh=st.booleans())
+    def load(self, fresh):
+        if fresh:
+            self.buffer = ReplayBuffer(self.capacity, seed=1, spec=self.spec)
+        self.buffer.load_state_dict(self.saved[0])
+        self.held = list(self.saved[1])
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def sample(self):
+        assert set(numbers_of(self.buffer.sample(500))) == set(self.held)
+
+    @invariant()
+    def holds_what_the_list_holds(self):
+        if hasattr(self, "buffer"):
+            assert content(self.buffer) == self.held
+
+
+Replay.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None, derandomize=True)
+TestHoldsWhatAListWouldHold = Replay.TestCase
+
+
+@forms
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("sizes", [[1] * 25, [10, 10, 3], [7, 7, 7], [25], [3, 25, 4], [0, 4, 0, 9], [9, 1, 1], [10, 20, 31]])
+def test_holds_the_last_transitions_oldest_first(sizes, is_nested, form):
+    buffer, pushed = of(capacity=10), 0
+    for n in sizes:
+        buffer.push(form(numbered(pushed, n, is_nested)))
+        pushed += n
+        assert content(buffer) == list(range(max(0, pushed - 10), pushed))
+
+
+def test_a_dict_may_hold_a_tree():
+    buffer = of()
+    for first in (0, 4):
+        buffer.push({**numbered(first, 4), "obs": tree(numbered(first, 4, is_nested=True)).obs})
+
+    assert content(buffer) == list(range(8))
+
+
+def test_steps_that_were_only_resets_are_not_stored():
+    valid = np.ones((4, 2), bool)
+    valid[2, 0] = valid[0, 1] = False
+    number = np.arange(8).reshape(4, 2)
+    buffer = of()
+    buffer.push(Trajectories({"number": number, "obs": number[..., None] + np.array([0, 0.25])}, valid))
+
+    assert content(buffer) == [0, 2, 3, 5, 6, 7]
+
+
+def test_what_was_pushed_is_copied():
+    buffer, rows = of(), numbered(0, 4)
+    buffer.push(rows)
+    rows["number"][:] = rows["obs"][:] = -1
+
+    assert content(buffer) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("capacity", "pushed"), [(50, 50), (50, 83), (50, 20)])
+def test_samples_are_uniform_with_replacement(capacity, pushed):
+    buffer, size = of(capacity, pushed), min(capacity, pushed)
+    drawn = [numbers_of(buffer.sample(1000)) for _ in range(20)]
+    count = np.bincount(np.concatenate(drawn))[-size:]
+    chi_square = ((count - 20_000 / size) ** 2 / (20_000 / size)).sum()
+    p_value = torch.special.gammaincc(torch.tensor((size - 1) / 2), torch.tensor(chi_square / 2)).item()
+
+    assert count.sum() == 20_000
+    assert 1e-3 < p_value < 1 - 1e-3  # too even would not be chance either
+
+
+def test_consecutive_draws_are_independent_of_each_other():
+    buffer = of(4, 4)
+    pairs = np.concatenate([buffer.sample(1000).number.reshape(-1, 2).numpy() for _ in range(16)])
+    count = np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
+
+    assert ((count - 500) ** 2 / 500).sum() < 37.7  # chi-square of 15 degrees of freedom passes it once in 1000
+
+
+def test_a_sample_is_a_tree_of_tensors():
+    buffer = of()
+    buffer.push(numbered(0, 4, is_nested=True))
+    sample = buffer.sample(7)
+
+    assert isinstance(sample, Tree)
+    assert (sample.obs.x.shape, sample.obs.y.z.dtype, sample.number.dtype) == ((7, 2), torch.bool, torch.int64)
+    assert buffer.sample(0).obs.x.shape == (0, 2)
+
+
+@pytest.mark.parametrize("width", [1, 5000])
+def test_samples_are_not_overwritten_by_later_samples_and_pushes(width):
+    buffer = ReplayBuffer(20)
+    held = []
+    for k in range(12):
+        number = np.arange(10 * k, 10 * k + 10)
+        buffer.push({"number": number, "x": np.repeat(number[:, None], width, 1), "y": {"z": np.full((10, width), 7.0)}})
+        sample = buffer.sample(16)
+        held.append((sample if k % 2 else sample[3:], sample.number.tolist() if k % 2 else sample.number[3:].tolist()))
+        if k % 3 == 2:
+            del held[1], sample
+        for one, number in held:
+            assert one.number.tolist() == number
+            assert torch.equal(one.x, one.number.unsqueeze(-1).expand(-1, width))
+            assert (one.y.z == 7).all()
+
+
+def test_writing_to_a_sample_does_not_change_the_buffer():
+    buffer = of(pushed=4)
+    buffer.sample(100).number.fill_(-1)
+
+    assert content(buffer) == [0, 1, 2, 3]
+
+
+def test_the_seed_decides_the_samples():
+    same, again, other = of(pushed=9), of(pushed=9), of(pushed=9, seed=1)
+    first = [same.sample(20).number.tolist() for _ in range(3)]
+
+    assert [again.sample(20).number.tolist() for _ in range(3)] == first
+    assert [other.sample(20).number.tolist() for _ in range(3)] != first
+    assert first[0] != first[1]
+
+
+def test_sampling_uses_no_global_randomness():
+    before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002  it is what must not move
+    of(pushed=9).sample(20)
+
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), torch_before)
+
+
+GOOD = numbered(0, 4, is_nested=True)
+REFUSED = {
+    "a leaf missing": ({"number": GOOD["number"]}, r"leaves \['number', 'obs/x', 'obs/y/z'\] was given \['number'\]"),
+    "a leaf too many": ({**GOOD, "more": GOOD["number"]}, "'more'.*give it the same"),
+    "a leaf of another name": ({**GOOD, "obs": {"x": GOOD["obs"]["x"], "y": {"w": GOOD["obs"]["y"]["z"]}}}, "obs/y/w"),
+    "another shape": ({**GOOD, "number": np.zeros((4, 1), int)}, r"number as int64 \(4,\) was given int64 \(4, 1\)"),
+    "another shape below": ({**GOOD, "obs": {**GOOD["obs"], "x": np.zeros((4, 3), FLOAT)}}, r"obs/x as float32 \(4, 2\)"),
+    "another length": ({**GOOD, "obs": {**GOOD["obs"], "x": np.zeros((3, 2), FLOAT)}}, r"\(4, 2\) was given float32 \(3, 2\)"),
+    "another kind of dtype": ({**GOOD, "number": np.zeros(4)}, "number as int64.*was given float64"),
+    "bytes for flags": ({**GOOD, "obs": {**GOOD["obs"], "y": {"z": np.zeros(4, np.uint8)}}}, "z as bool.*was given uint8"),
+    "text": ({**GOOD, "number": np.array(["a", "b", "c", "d"])}, "number as int64"),
+    "no leaves": ({}, "wants a batch with named leaves"),
+    "an array": (np.zeros(4), "wants a batch with named leaves, got ndarray"),
+    "nothing": (None, "wants a batch with named leaves, got NoneType"),
+    "a list": ([GOOD], "wants a batch with named leaves, got list"),
+    "a single transition": ({**GOOD, "number": np.int64(3)}, "number"),
+    "numbers without an axis": ({"number": 3, "obs": {"x": 1.0, "y": {"z": True}}}, "number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_batch_that_does_not_fit_is_refused_and_changes_nothing(batch, message):
+    buffer = of()
+    buffer.push(numbered(0, 4, is_nested=True))
+    with pytest.raises(ValueError, match=message):
+        buffer.push(batch)
+
+    assert content(buffer) == [0, 1, 2, 3]
+    buffer.push(numbered(4, 4, is_nested=True))
+    assert content(buffer) == list(range(8))
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_a_refused_batch_does_not_disturb_the_next_one(n):
+    buffer = of(pushed=3)
+    with pytest.raises(ValueError, match="given"):
+        buffer.push({**numbered(3, n), "number": np.zeros(n)})
+    buffer.push(numbered(3, 3))
+
+    assert content(buffer) == list(range(6))
+
+
+def test_a_refused_first_batch_decides_nothing():
+    buffer = of()
+    with pytest.raises(ValueError, match=r"number.*given"):
+        buffer.push({"obs": np.zeros((4, 3), FLOAT), "number": np.zeros((3, 1))})
+    assert (buffer.bytes_per_transition, len(buffer)) == (0, 0)
+    buffer.push(numbered(0, 4))
+
+    assert content(buffer) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("batch", [{"x": 1.0}, {"x": np.float32(1)}, {"x": np.zeros(())}])
+def test_a_first_batch_whose_leaves_are_no_rows_is_refused_by_name(batch):
+    with pytest.raises((TypeError, ValueError), match=r"\bx\b"):
+        of().push(batch)
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_capacity_below_one_is_refused(capacity):
+    with pytest.raises(ValueError, match=rf"ReplayBuffer\(capacity={capacity}\): it holds at least 1 transition"):
+        ReplayBuffer(capacity)
+
+
+@pytest.mark.parametrize("spec", [None, {"x": Leaf((2,), FLOAT)}])
+def test_sampling_from_an_empty_buffer_is_refused(spec):
+    buffer = ReplayBuffer(10, spec=spec)
+    with pytest.raises(ValueError, match=r"sample\(\) from an empty replay buffer: push transitions first"):
+        buffer.sample(1)
+    buffer.push({"x": np.zeros((1, 2), FLOAT)})
+    buffer.clear()
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+
+
+def test_it_knows_its_size_in_bytes_before_and_after_the_first_push():
+    spec = {"obs": {"x": Leaf((2,), FLOAT), "y": {"z": Leaf((), np.dtype(bool))}}, "number": Leaf((), np.dtype(np.int64))}
+    told, learnt = ReplayBuffer(10, spec=spec), ReplayBuffer(10)
+    assert (learnt.bytes_per_transition, learnt.nbytes) == (0, 0)
+    learnt.push(numbered(0, 4, is_nested=True))
+
+    assert (told.bytes_per_transition, told.nbytes) == (learnt.bytes_per_transition, learnt.nbytes) == (17, 170)
+
+
+def test_the_dtypes_of_the_spec_are_kept():
+    buffer = ReplayBuffer(10, spec={"x": Leaf((), FLOAT)})
+    buffer.push({"x": np.arange(3.0)})
+
+    assert buffer.sample(5).x.dtype == torch.float32
+    with pytest.raises(ValueError, match="x as float32"):
+        buffer.push({"x": np.zeros((3, 2))})
+
+
+def test_more_memory_than_there_is_is_refused_before_it_is_taken():
+    spec = {"x": Leaf((1000,), FLOAT)}
+    with pytest.raises(
+        MemoryError, match=r"10,000,000,000 transitions of 4,000 bytes needs 40000\.0 GB.*lower replay_buffer_size"
+    ):
+        ReplayBuffer(10**10, spec=spec)
+    buffer = ReplayBuffer(10**10)
+    with pytest.raises(MemoryError, match="needs 40000"):
+        buffer.push({"x": np.zeros((1, 1000), FLOAT)})
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("pushed", [0, 4, 10, 27])
+@pytest.mark.parametrize("used", [0, 3, 15])
+def test_a_buffer_goes_on_from_a_checkpoint_as_if_nothing_had_happened(pushed, used, tmp_path):
+    straight, resumed = of(pushed=pushed), of(pushed=used, seed=5)
+    if pushed:
+        straight.sample(3)
+    resumed.load_state_dict(load_checkpoint(save_checkpoint(straight.state_dict(), tmp_path / "buffer.pt")))
+
+    assert content(resumed) == content(straight)
+    for first in (100, 103, 106, 120):
+        for buffer in (straight, resumed):
+            buffer.push(numbered(first, 3))
+        assert content(resumed) == content(straight)
+        assert numbers_of(resumed.sample(20)) == numbers_of(straight.sample(20))
+
+
+def test_a_batch_after_a_restored_state_counts_as_it_is():
+    buffer = of(pushed=1)
+    buffer.push(numbered(1, 1))
+    buffer.load_state_dict(buffer.state_dict())
+    buffer.push(numbered(2, 1))
+
+    assert content(buffer) == [0, 1, 2]
+
+
+def test_a_state_of_another_capacity_is_refused():
+    with pytest.raises(ValueError, match="of capacity 5 cannot load one of 10"):
+        of(5).load_state_dict(of(10, pushed=3).state_dict())
+
+
+def test_a_state_with_other_leaves_is_refused_and_changes_nothing():
+    other, buffer = of(pushed=3), of(pushed=2)
+    state = other.state_dict()
+    state["columns"] = {"x": state["columns"]["number"]}
+    with pytest.raises(ValueError, match=r"\['number', 'obs'\] was given \['x'\]"):
+        buffer.load_state_dict(state)
+
+    assert content(buffer) == [0, 1]

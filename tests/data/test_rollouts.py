@@ -1,0 +1,212 @@
+"""Rollouts: what was recorded against plain lists of it, and the sequence of transitions against a list of dicts."""
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.data import Leaf, RolloutBuffer, Trajectories, Tree, nested, tree
+
+FLOAT = np.dtype(np.float32)
+T, B = 6, 3
+
+
+def columns() -> dict:
+    place = np.arange(T * B).reshape(T, B)
+    return {
+        "obs": {"a": place[..., None] + np.zeros((1, 1, 2), np.float32), "b": {"c": place.astype(np.int64)}},
+        "reward": place.astype(np.float64) / 8,
+        "terminated": place % 4 == 0,
+    }
+
+
+def plain(structure) -> dict:
+    """A tree or arrays as nested dicts of lists."""
+    structure = nested(structure)
+    return {name: plain(inner) for name, inner in structure.items()} if isinstance(structure, dict) else structure.tolist()
+
+
+def listed(valid=None) -> list[dict]:
+    """Every transition as a dict, environment by environment."""
+    return [plain(row(columns(), (t, b))) for b in range(B) for t in range(T) if valid is None or valid[t, b]]
+
+
+def row(leaves, where):
+    return {name: row(leaf, where) for name, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[where]
+
+
+def some_valid() -> np.ndarray:
+    valid = np.ones((T, B), bool)
+    valid[0, 0] = valid[3, 1] = valid[5, 1] = valid[4, 2] = False
+    return valid
+
+
+masks = pytest.mark.parametrize("valid", [None, some_valid()], ids=["all real", "some only resets"])
+
+
+@masks
+def test_the_sequence_is_the_list_of_transitions_environment_by_environment(valid):
+    rollout, expected = Trajectories(columns(), valid), listed(valid)
+
+    assert len(rollout) == len(expected)
+    assert [plain(one) for one in rollout] == expected
+    assert [plain(rollout[i]) for i in range(len(rollout))] == expected
+    assert [plain(rollout[-i]) for i in range(1, len(rollout) + 1)] == expected[::-1]
+    assert [plain(one) for one in reversed(rollout)] == expected[::-1]
+    assert plain(rollout[np.int64(2)]) == expected[2]
+
+
+@masks
+@pytest.mark.parametrize("where", [slice(None), slice(2, 5), slice(-3, None), slice(None, None, -2), slice(5, 2), slice(0, 99)])
+def test_a_slice_is_a_list_of_transitions(where, valid):
+    assert [plain(one) for one in Trajectories(columns(), valid)[where]] == listed(valid)[where]
+
+
+@masks
+def test_an_index_beyond_the_sequence_is_refused(valid):
+    rollout = Trajectories(columns(), valid)
+    for index in (len(rollout), -len(rollout) - 1):
+        with pytest.raises(IndexError):
+            rollout[index]
+
+
+def test_a_transition_is_a_tree_of_single_steps():
+    one = Trajectories(columns())[T + 2]
+
+    assert isinstance(one, Tree)
+    assert (one.obs.a.shape, one.reward.shape) == ((2,), ())
+    assert (one.obs.b.c.dtype, one.reward.dtype, one.terminated.dtype) == (torch.int64, torch.float64, torch.bool)
+
+
+@masks
+def test_end_idx_points_to_the_last_transition_of_each_environment(valid):
+    rollout = Trajectories(columns(), valid)
+    lengths = [T, T, T] if valid is None else [5, 4, 5]
+
+    assert rollout.end_idx == np.subtract(np.cumsum(lengths), 1).tolist()
+    assert all(type(index) is int for index in rollout.end_idx)
+    last = [max(t for t in range(T) if valid is None or valid[t, b]) for b in range(B)]
+    assert [rollout[index].obs.b.c.item() for index in rollout.end_idx] == [t * B + b for b, t in enumerate(last)]
+
+
+@masks
+def test_rows_are_every_transition_once_time_major(valid):
+    rows, keep = Trajectories(columns(), valid).rows(), slice(None) if valid is None else valid.reshape(-1)
+
+    assert rows["obs"]["b"]["c"].tolist() == np.arange(T * B)[keep].tolist()
+    assert rows["reward"].tolist() == (np.arange(T * B)[keep] / 8).tolist()
+    assert rows["obs"]["a"][:, 1].tolist() == np.arange(T * B)[keep].tolist()
+
+
+def test_the_batch_is_a_tree_over_the_same_memory():
+    data = columns()
+    rollout = Trajectories(data)
+    data["reward"][2, 1] = 77
+
+    assert isinstance(rollout.batch, Tree)
+    assert rollout.batch is rollout.batch
+    assert rollout.batch.reward[2, 1].item() == 77
+    assert rollout.batch.obs.b.c.shape == (T, B)
+    assert (rollout.num_steps, rollout.num_envs) == (T, B)
+
+
+@pytest.mark.parametrize(("t", "b", "end_idx"), [(1, 1, [0]), (1, 3, [0, 1, 2]), (4, 1, [3]), (2, 2, [1, 3])])
+def test_a_rollout_may_be_as_short_and_narrow_as_it_likes(t, b, end_idx):
+    rollout = Trajectories({"reward": np.arange(t * b).reshape(t, b)})
+
+    assert rollout.end_idx == end_idx
+    assert [int(one.reward) for one in rollout] == np.arange(t * b).reshape(t, b).T.reshape(-1).tolist()
+
+
+class Recorded:
+    """A random rollout as a list of steps, and the buffer that it was recorded in."""
+
+    def __init__(self, seed: int, is_nested: bool, with_valid: bool) -> None:
+        rng = np.random.default_rng(seed)
+        draw = (lambda *s: {"x": rng.normal(size=(*s, 2)), "k": rng.integers(9, size=s)}) if is_nested else (
+            lambda *s: rng.normal(size=(*s, 2))
+        )  # fmt: skip
+        spec = {"x": Leaf((2,), FLOAT), "k": Leaf((), np.dtype(np.int64))} if is_nested else Leaf((2,), FLOAT)
+        self.buffer, self.steps = RolloutBuffer(T, B, spec), []
+        obs = draw(B)
+        write(self.buffer.obs_at(0), obs)
+        for t in range(T):
+            outputs = {"action": draw(B), "log_prob": rng.normal(size=B).astype(np.float32)}
+            reward, (terminated, truncated), after = rng.normal(size=B), rng.random((2, B)) < 0.3, draw(B)
+            final = {int(b): draw() for b in np.flatnonzero(terminated | truncated)}
+            valid = rng.random(B) < 0.8 if with_valid and t % 2 else None
+            write(self.buffer.obs_at(t + 1), after)
+            self.buffer.add(t, outputs, reward, terminated, truncated, final, valid)
+            next_obs = [final.get(b, row(after, b)) for b in range(B)]
+            self.steps.append({"obs": [row(obs, b) for b in range(B)], "next_obs": next_obs, "reward": reward, "valid": valid,
+                               "terminated": terminated, "truncated": truncated, **outputs})  # fmt: skip
+            obs = after
+
+
+def write(where, obs):
+    if isinstance(obs, dict):
+        for name in obs:
+            where[name][...] = obs[name]
+    else:
+        where[...] = obs
+
+
+def assert_rows(found, expected):
+    if isinstance(expected, dict):
+        for name in expected:
+            assert_rows(found[name], expected[name])
+    else:
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected, np.asarray(found).dtype))
+
+
+@pytest.mark.parametrize("with_valid", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recorded_rollout_equals_the_list_of_its_steps(seed, is_nested, with_valid):
+    recorded = Recorded(seed, is_nested, with_valid)
+    rollout = recorded.buffer.trajectories()
+    batch = rollout.batch
+
+    assert (rollout.num_steps, rollout.num_envs) == (T, B)
+    for t, step in enumerate(recorded.steps):
+        for b in range(B):
+            assert_rows(nested(batch[t, b])["obs"], step["obs"][b])
+            assert_rows(nested(batch[t, b])["next_obs"], step["next_obs"][b])
+            assert_rows(nested(batch[t, b])["action"], row(step["action"], b))
+        assert_rows(batch.log_prob[t], step["log_prob"])
+        assert_rows(batch.reward[t], step["reward"])
+        assert_rows(batch.terminated[t], step["terminated"])
+        assert_rows(batch.truncated[t], step["truncated"])
+    marked = [np.ones(B, bool) if step["valid"] is None else step["valid"] for step in recorded.steps]
+    assert with_valid == (rollout.valid is not None)
+    assert len(rollout) == np.sum(marked)
+    if with_valid:
+        np.testing.assert_array_equal(rollout.valid, marked)
+
+
+def test_the_leaves_have_the_standard_names_and_dtypes():
+    rollout = Recorded(0, is_nested=False, with_valid=False).buffer.trajectories()
+    dtypes = {name: leaf.dtype for name, leaf in nested(rollout.batch).items()}
+
+    assert dtypes == {"obs": torch.float32, "action": torch.float64, "log_prob": torch.float32, "reward": torch.float32,
+                      "next_obs": torch.float32, "terminated": torch.bool, "truncated": torch.bool}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_obs_and_next_obs_do_not_share_memory(is_nested):
+    rollout = Recorded(0, is_nested, with_valid=False).buffer.trajectories()
+    before = plain(tree({"obs": rollout.columns["obs"]}).clone())
+    write(rollout.columns["next_obs"], {"x": 9.0, "k": 9} if is_nested else 9.0)
+
+    assert plain(tree({"obs": rollout.columns["obs"]})) == before
+
+
+def test_what_was_recorded_is_copied_from_the_arrays_that_were_given():
+    buffer = RolloutBuffer(2, B, Leaf((), FLOAT))
+    action, reward, flag = np.ones((B, 2)), np.ones(B), np.zeros(B, bool)
+    for t in range(2):
+        buffer.add(t, {"action": action}, reward, flag, flag, {}, None)
+        for array in (action, reward):
+            array += 1
+    batch = buffer.trajectories().batch
+
+    assert batch.action[:, 0, 0].tolist() == batch.reward[:, 0].tolist() == [1, 2]

@@ -1,0 +1,253 @@
+"""MLP against an nn.Sequential with the same weights, wherever those weights come from."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.nn import ACTIVATIONS, MLP
+
+MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+SIZES = [5, 16, 8, 3]
+
+activations = pytest.mark.parametrize("activation", ACTIVATIONS)
+ends = pytest.mark.parametrize("activate_last", [False, True])
+
+
+def sequential(mlp: MLP) -> nn.Sequential:
+    """The same function, made of torch's modules over copies of the same weights."""
+    stack: list[nn.Module] = []
+    for layer in mlp.layers:
+        linear = nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
+        linear.load_state_dict(layer.state_dict())
+        stack += [linear, MODULES[mlp.activation]()]
+    return nn.Sequential(*(stack if mlp.activate_last else stack[:-1]))
+
+
+def made(activation: str = "tanh", activate_last: bool = False, sizes=SIZES, seed: int = 0) -> MLP:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MLP(sizes, activation, activate_last)
+
+
+def inputs(*lead: int, width: int = 5, dtype=torch.float32) -> torch.Tensor:
+    return torch.randn(*lead, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+
+
+def assert_same_function(mlp: MLP):
+    """Both ways, trained and acting, equal what torch makes of the weights that the layers hold now."""
+    other, x = sequential(mlp), inputs(7, width=mlp.layers[0].in_features, dtype=mlp.layers[0].weight.dtype)
+    torch.testing.assert_close(mlp(x), other(x), rtol=0, atol=0)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), other(x), rtol=1e-5, atol=1e-6)
+
+
+@activations
+@ends
+@pytest.mark.parametrize("lead", [(1,), (0,), (300,), (4, 3), ()])
+@pytest.mark.parametrize("sizes", [[5, 3], SIZES])
+def test_equals_a_sequential_in_training(activation, activate_last, lead, sizes):
+    mlp = made(activation, activate_last, sizes)
+
+    assert torch.equal(mlp(inputs(*lead)), sequential(mlp)(inputs(*lead)))
+
+
+@activations
+@ends
+def test_has_the_gradients_of_a_sequential(activation, activate_last):
+    mlp = made(activation, activate_last)
+    other, mine, theirs = sequential(mlp), inputs(9).requires_grad_(), inputs(9).requires_grad_()
+    mlp(mine).square().sum().backward()
+    other(theirs).square().sum().backward()
+
+    assert torch.equal(mine.grad, theirs.grad)
+    for one, two in zip(mlp.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one.grad, two.grad)
+
+
+@activations
+@ends
+@pytest.mark.parametrize("lead", [(1,), (0,), (255,), (256,), (257,), (4, 3)])
+@pytest.mark.parametrize("sizes", [[5, 3], SIZES])
+def test_equals_a_sequential_to_the_last_bits_under_inference_mode(activation, activate_last, lead, sizes):
+    mlp = made(activation, activate_last, sizes)
+    with torch.inference_mode():
+        found, expected = mlp(inputs(*lead)), sequential(mlp)(inputs(*lead))
+
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert isinstance(found, torch.Tensor)
+
+
+@activations
+def test_acting_neither_changes_the_input_nor_shares_memory_with_it_or_the_weights(activation):
+    for sizes in ([5, 3], [5, 5, 5]):
+        mlp, x = made(activation, activate_last=True, sizes=sizes), inputs(4)
+        before, weights = x.clone(), copy.deepcopy(mlp.state_dict())
+        with torch.inference_mode():
+            first, second = mlp(x), mlp(x)
+            first.fill_(7)
+
+        assert torch.equal(x, before)
+        assert not torch.equal(first, second)
+        assert all(torch.equal(weights[name], now) for name, now in mlp.state_dict().items())
+
+
+def test_inputs_of_any_memory_layout_are_read_right_under_inference_mode():
+    mlp, x = made("relu"), inputs(5)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x.T), mlp(x.T.contiguous()))
+        torch.testing.assert_close(mlp(x[::2]), mlp(x)[::2])
+
+
+def in_place(mlp: MLP) -> MLP:
+    with torch.no_grad():
+        for param in mlp.parameters():
+            param.mul_(2).add_(0.1)
+    return mlp
+
+
+def trained(mlp: MLP) -> MLP:
+    optimizer = torch.optim.Adam(mlp.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        mlp(inputs(8)).square().mean().backward()
+        optimizer.step()
+    return mlp
+
+
+def loaded(assign: bool):
+    def load(mlp: MLP) -> MLP:
+        mlp.load_state_dict(
+            made(mlp.activation, sizes=[x.in_features for x in mlp.layers] + [3], seed=5).state_dict(), assign=assign
+        )
+        return mlp
+
+    return load
+
+
+def loaded_through_its_parent(mlp: MLP) -> MLP:
+    nn.Sequential(nn.Sequential(mlp)).load_state_dict(
+        {f"0.0.{name}": torch.ones_like(tensor) / 9 for name, tensor in mlp.state_dict().items()}, assign=True
+    )
+    return mlp
+
+
+def data_assigned(*which: int):
+    """`.data` of the parameters at these places."""
+
+    def assign(mlp: MLP) -> MLP:
+        params = list(mlp.parameters())
+        for place in which:
+            params[place % len(params)].data = torch.full_like(params[place % len(params)], 0.3)
+        return mlp
+
+    return assign
+
+
+def parameters_replaced(*which: int):
+    def replace(mlp: MLP) -> MLP:
+        for place in which:
+            mlp.layers[place].weight = nn.Parameter(torch.full_like(mlp.layers[place].weight, 0.3))
+        return mlp
+
+    return replace
+
+
+def layer_replaced(mlp: MLP) -> MLP:
+    mlp.layers[0] = nn.Linear(mlp.layers[0].in_features, mlp.layers[0].out_features)
+    return mlp
+
+
+def from_vector(mlp: MLP) -> MLP:
+    vector = nn.utils.parameters_to_vector(mlp.parameters())
+    nn.utils.vector_to_parameters(vector * 2 + 0.1, mlp.parameters())
+    return mlp
+
+
+CHANGES = {
+    "nothing": lambda mlp: mlp,
+    "a change in place": in_place,
+    "training": trained,
+    "load_state_dict": loaded(assign=False),
+    "load_state_dict with assign": loaded(assign=True),
+    "load_state_dict of its parent with assign": loaded_through_its_parent,
+    "double": lambda mlp: mlp.double(),
+    "double of its parent": lambda mlp: nn.Sequential(mlp).double()[0],
+    "double and float": lambda mlp: mlp.double().float(),
+    "half and float": lambda mlp: mlp.half().float(),
+    "to another device and back": lambda mlp: in_place(mlp.to_empty(device="meta").to_empty(device="cpu").apply(reset)),
+    "share_memory": lambda mlp: in_place(mlp.share_memory()),
+    "requires_grad_": lambda mlp: in_place(mlp.requires_grad_(False).eval()),
+    "deepcopy": lambda mlp: in_place(copy.deepcopy(mlp)),
+    "deepcopy of its parent": lambda mlp: in_place(copy.deepcopy(nn.Sequential(mlp))[0]),
+    "pickle": lambda mlp: in_place(pickle.loads(pickle.dumps(mlp))),
+    "data of every parameter": data_assigned(0, 1, 2, 3, 4, 5),
+    "data of the first weight": data_assigned(0),
+    "data of the first bias": data_assigned(1),
+    "data of the last weight": data_assigned(-2),
+    "data of the last bias": data_assigned(-1),
+    "vector_to_parameters": from_vector,
+    "a new first parameter": parameters_replaced(0),
+    "a new last parameter": parameters_replaced(-1),
+    "a new layer": layer_replaced,
+}
+
+
+def reset(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.constant_(module.weight, 0.2)
+        nn.init.constant_(module.bias, 0.1)
+
+
+@pytest.mark.parametrize("sizes", [[5, 3], SIZES], ids=["one layer", "three layers"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_uses_the_weights_that_its_layers_hold_after(change, sizes):
+    mlp = made("relu", sizes=sizes)
+    with torch.inference_mode():
+        mlp(inputs(2))
+
+    assert_same_function(change(mlp))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda mlp: pickle.loads(pickle.dumps(mlp))], ids=["deepcopy", "pickle"])
+def test_a_copy_has_weights_of_its_own(copied):
+    mlp = made()
+    other = copied(mlp)
+    before = mlp(inputs(3))
+    in_place(other)
+
+    assert torch.equal(mlp(inputs(3)), before)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(inputs(3)), before, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(other(inputs(3)), before)
+
+
+def test_a_functional_call_uses_the_weights_that_it_is_given():
+    mlp, x = made(), inputs(4)
+    weights = {name: tensor.detach() + 0.1 for name, tensor in mlp.named_parameters()}
+    expected = torch.func.functional_call(
+        sequential(mlp), dict(zip(dict(sequential(mlp).named_parameters()), weights.values())), x
+    )
+
+    torch.testing.assert_close(torch.func.functional_call(mlp, weights, x), expected)
+
+
+def test_the_state_dict_holds_the_weights_and_nothing_else():
+    assert list(made().state_dict()) == [f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
+
+
+def test_double_precision_under_inference_mode_is_double_precision():
+    mlp = made().double()
+    with torch.inference_mode():
+        found = mlp(inputs(4, dtype=torch.float64))
+    torch.testing.assert_close(found, sequential(mlp)(inputs(4, dtype=torch.float64)), rtol=1e-14, atol=1e-14)
+
+
+def test_the_activations_are_those_of_torch():
+    x = torch.linspace(-5, 5, 101)
+
+    assert ACTIVATIONS.keys() == MODULES.keys()
+    for name, activation in ACTIVATIONS.items():
+        assert torch.equal(activation(x), MODULES[name]()(x))
