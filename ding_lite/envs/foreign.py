@@ -44,8 +44,9 @@ class ForeignStepper:
         flat: Any = self._batch_spec if isinstance(self._batch_spec, Leaf) else (None, None)
         self._obs_shape, self._dtype = flat
         self._resetting: np.ndarray[Any, Any] | None = None
-        self._totals = np.zeros((2, self.num_envs))  # return and length of each running episode
-        self._numbers = np.full(self.num_envs, -1)
+        self._returns = np.zeros(self.num_envs)  # of each running episode
+        self._clock = 0
+        self._begun_at, self._numbers = [0] * self.num_envs, [-1] * self.num_envs
         self._action: Any = None
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
@@ -58,8 +59,9 @@ class ForeignStepper:
             self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one
         obs, _ = self.env.reset(seed=seed)
         self._resetting = self._valid = None
-        self._numbers = np.zeros_like(self._numbers) if seed is not None else self._numbers + 1
-        self._totals[:] = 0
+        self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
+        self._returns[:] = 0
+        self._begun_at = [self._clock] * self.num_envs
         self._write(obs, out)
         self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
 
@@ -77,13 +79,13 @@ class ForeignStepper:
         require_finite(reward, "the reward")
         if self._lent:
             self._check_lent()
-        totals, resetting, valid = self._totals, self._resetting, None
-        totals[0] += reward
-        totals[1] += 1
-        if resetting is not None:
-            valid = ~resetting
+        valid = None
+        self._returns += reward
+        self._clock += 1
+        if self._resetting is not None:
+            valid = ~self._resetting
             terminated, truncated = terminated & valid, truncated & valid
-            totals[:, resetting] = 0  # this step only began the next episode
+            self._returns *= valid  # the step of the others only began their next episode
         if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
             out[...] = obs
             require_finite(out, "obs")
@@ -151,12 +153,14 @@ class ForeignStepper:
 
     def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[Episode]:
         last = infos.get("final_info", infos)
+        begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
         finished = []
-        for index, total, length in zip(indices, *self._totals[:, indices].tolist()):
+        for index in indices:
             info = _info_of(last, index) if last else {}
-            finished.append(Episode(index, int(self._numbers[index]), total, int(length), None, info))
+            length = self._clock - self._begun_at[index]
+            finished.append(Episode(index, self._numbers[index], float(self._returns[index]), length, None, info))
+            self._returns[index], self._begun_at[index] = 0, begins
             self._numbers[index] += 1
-        self._totals[:, indices] = 0
         return finished
 
     def _write(self, obs: Any, out: Any) -> None:

@@ -6,6 +6,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's checks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,7 @@ from ding_lite.data import Leaf, Spec, map_leaves
 from ding_lite.envs.checks import EnvDataError, require_finite, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
-_FALSE = frozenset({False})
+_FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
 
 
 def columns(results: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
@@ -40,27 +41,34 @@ def to_rewards(rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         EnvDataError: one that is no number, or not finite in float32.
     """
     try:
-        array = np.array(rewards)  # without a dtype, for which None and strings would pass as numbers
-    except ValueError:
-        array = np.empty(0)
-    if array.shape != (len(rewards),) or array.dtype.kind not in "fiub":
+        sum(rewards)  # numpy would take None and strings for numbers
+        reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
+    except (TypeError, ValueError):
+        reward = np.empty(0, np.float32)
+    if reward.shape != (len(rewards),):
         index, value = next((i, one) for i, one in enumerate(rewards) if not _is_number(one))
         raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
-    reward: np.ndarray[Any, Any] = array.astype(np.float32)
-    require_finite(reward, "the reward")
+    if not isfinite(sum(reward.tolist())):
+        require_finite(reward, "the reward")
     return reward
 
 
 def none_true(flags: tuple[Any, ...]) -> bool:
     """Whether all flags are False, in one pass; what is neither True nor False counts as true, for a closer look."""
-    try:
-        return _FALSE.issuperset(flags)
-    except TypeError:  # not hashable
-        return False
+    return _all_in(_FALSE, flags)
+
+
+def are_flags(flags: tuple[Any, ...]) -> bool:
+    """Whether all flags are True or False, in one pass that also lets 1 and 0 pass."""
+    return _all_in(_FLAGS, flags)
 
 
 def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...]) -> None:
-    """Refuse flags that are neither True nor False."""
+    """Refuse flags that are neither True nor False.
+
+    Raises:
+        EnvDataError: naming the environment.
+    """
     for name, flags in (("terminated", terminations), ("truncated", truncations)):
         for index, flag in enumerate(flags):
             if not isinstance(flag, (bool, np.bool_)):
@@ -75,10 +83,10 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
     """
     if isinstance(spec, Leaf):
         _stack(obs, out, spec)
-    else:
-        for index, one in enumerate(obs):
-            nested = to_element(space, one, spec, f"environment {index}, obs")
-            map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
+        return
+    for index, one in enumerate(obs):
+        nested = to_element(space, one, spec, f"environment {index}, obs")
+        map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
     require_finite(out, "obs")
 
 
@@ -87,6 +95,10 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, wha
 
     A copy, because an environment may write its next episode's first observation into the same array.
     """
+    if isinstance(spec, Leaf):
+        leaf = to_leaf(obs, spec, f"environment {index}, {what}").copy()
+        require_finite(leaf[None], what, first=index)
+        return leaf
     checked = to_element(space, obs, spec, f"environment {index}, {what}")
     copied = map_leaves(lambda leaf: np.array(leaf)[None], checked)
     require_finite(copied, what, first=index)
@@ -96,13 +108,22 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, wha
 def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf) -> None:
     """In one call where all are arrays as they should be, else each one checked."""
     try:
-        if leaf.shape and {one.shape for one in obs} == {leaf.shape}:
-            np.concatenate(obs, out=out.reshape(-1, *leaf.shape[1:]), casting="no")
-            return
-    except (AttributeError, TypeError):
-        pass  # not arrays, or of another dtype: each on its own, to convert it or to say which is wrong
-    for index, one in enumerate(obs):
-        out[index] = to_leaf(one, leaf, f"environment {index}, obs")
+        rows = np.array(obs)
+    except (TypeError, ValueError):  # of different shapes
+        rows = np.empty(0)
+    if rows.shape == out.shape and rows.dtype == out.dtype:
+        out[...] = rows
+    else:  # each on its own, to convert it or to say which is wrong
+        for index, one in enumerate(obs):
+            out[index] = to_leaf(one, leaf, f"environment {index}, obs")
+    require_finite(out, "obs")
+
+
+def _all_in(allowed: frozenset[bool], flags: tuple[Any, ...]) -> bool:
+    try:
+        return allowed.issuperset(flags)
+    except TypeError:  # not hashable
+        return False
 
 
 def _is_number(value: Any) -> bool:

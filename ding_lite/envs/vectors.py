@@ -18,7 +18,7 @@ from ding_lite.engine import add_note, arrays, plain
 from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
-from ding_lite.envs.results import columns, final_obs, none_true, require_flags, to_rewards, write_obs
+from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import is_scalar, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
@@ -113,7 +113,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
-        require_flags(terminations, truncations)
+        if not are_flags(terminations + truncations):
+            require_flags(terminations, truncations)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated &= ~terminated
         self.restarted = terminated | truncated
