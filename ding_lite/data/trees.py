@@ -23,6 +23,7 @@ Tree: TypeAlias = treetensor.Tensor
 """A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested where a space is."""
 
 _TREE: type = treetensor.Tensor  # the same class, where a type checker wants one
+_NESTING = {dict, _TREE}
 
 Path = tuple[str, ...]
 
@@ -57,8 +58,8 @@ def has_leaf(batch: Tree, name: str) -> bool:
 def nested(batch: Any) -> Any:
     """A tree, or a dict that holds trees, as nested dicts of tensors and arrays, not copied. A single one stays as it is."""
     if type(batch) is dict:
-        inner = {name: nested(leaf) for name, leaf in batch.items()}
-        return batch if all(inner[name] is leaf for name, leaf in batch.items()) else inner
+        flat = _NESTING.isdisjoint(map(type, batch.values()))
+        return batch if flat else {name: nested(leaf) for name, leaf in batch.items()}
     return _raw(batch).jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, _TREE) else batch
 
 
