@@ -1,7 +1,5 @@
 """Events: in order, each exactly once, delivered before the task stops, and a listener's error reaches whoever emitted."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -19,12 +17,6 @@ def run_in_thread(fn):
     thread = threading.Thread(target=fn)
     thread.start()
     return thread
-
-
-def is_waiting(thread):
-    """Whether the innermost call of the thread is threading's `wait`."""
-    frame = sys._current_frames().get(thread.ident)
-    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 class TestDelivery:
@@ -297,62 +289,3 @@ class TestErrors:
             with pytest.raises(ValueError, match="from the listener"):
                 loop.run(max_step=3)
             assert loop.ctx.total_step == 0
-
-
-FOR_EVER = """
-from ding_lite.engine import Task
-with Task().start() as loop:
-    {before}
-    try:
-        loop.wait_for("tick")
-    except RuntimeError as error:
-        print(error)
-"""
-
-
-class TestWaitFor:
-    def test_it_returns_the_arguments_that_another_thread_emitted(self):
-        loop, done = Task(), threading.Event()
-
-        def emit():
-            while not done.wait(0.001):
-                loop.emit("greeting", "hi", tone="low")
-
-        with loop.start():
-            thread = run_in_thread(emit)
-            got = loop.wait_for("greeting", timeout=30)
-            done.set()
-            thread.join()
-
-        assert got == (("hi",), {"tone": "low"})
-
-    def test_a_timeout_raises_if_it_is_not_to_be_ignored(self):
-        with Task().start() as loop, pytest.raises(TimeoutError, match=r"wait_for\('tick'\): nobody emitted it within 0\.01 s"):
-            loop.wait_for("tick", timeout=0.01, ignore_timeout_exception=False)
-
-    def test_a_timeout_is_none_otherwise_and_leaves_no_listener_behind(self):
-        with Task().start() as loop:
-            assert loop.wait_for("tick", timeout=0) is None
-            loop.emit("tick", 1)
-            assert loop.wait_for("tick", timeout=0) is None
-
-    def test_whoever_waits_when_the_task_stops_is_let_go(self):
-        got, loop = [], Task()
-        loop.start()
-        thread = run_in_thread(lambda: got.append(loop.wait_for("never", timeout=60)))
-        while not is_waiting(thread):
-            assert thread.is_alive()
-        loop.stop()
-        thread.join(timeout=30)
-
-        assert got == [None]
-
-    @pytest.mark.parametrize(
-        "before", ["pass", "loop.use(loop.parallel(lambda ctx: None)).run(max_step=1)"], ids=["at once", "after a parallel"]
-    )
-    def test_it_refuses_to_block_for_ever_where_nobody_can_emit(self, before):
-        script = FOR_EVER.format(before=before)
-        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10, check=True)
-
-        assert "task.wait_for('tick') would block for ever" in ended.stdout
-        assert "Set a timeout" in ended.stdout

@@ -1,0 +1,196 @@
+"""Checkpoints under attack: a file is whole or not there, damage is found, and no code in a file ever runs."""
+
+import builtins
+import collections
+import contextlib
+import os
+import pathlib
+import pickle
+import resource
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
+
+
+class Faults:
+    """Counts what is done to files, and makes the n-th thing fail; a failing write leaves half of its bytes."""
+
+    def __init__(self, fail_at):
+        self.calls, self.fail_at = 0, fail_at
+
+    def happens(self):
+        self.calls += 1
+        return self.calls == self.fail_at
+
+    def around(self, real, wrap=lambda result: result):
+        def call(*args, **kwargs):
+            if self.happens():
+                raise OSError(28, "No space left on device")
+            return wrap(real(*args, **kwargs))
+
+        return call
+
+    def install(self, monkeypatch):
+        monkeypatch.setattr(builtins, "open", self.around(open, lambda file: File(file, self)))
+        for name in ("open", "fsync", "replace", "rename", "write"):
+            monkeypatch.setattr(os, name, self.around(getattr(os, name)))
+
+
+class File:
+    def __init__(self, file, faults):
+        self._file, self._faults = file, faults
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._file.close()
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def write(self, content):
+        if self._faults.happens():
+            self._file.write(content[: len(content) // 2])
+            raise OSError(28, "No space left on device")
+        return self._file.write(content)
+
+    def flush(self):
+        return self._faults.around(self._file.flush)()
+
+
+class TestAtomic:
+    def test_whatever_fails_while_writing_the_file_is_the_old_or_the_new_one_and_nothing_else_is_left(self, tmp_path):
+        path = tmp_path / "a.pt"
+        outcomes = []
+        for fail_at in range(1, 50):
+            save_checkpoint({"which": "old"}, path)
+            faults = Faults(fail_at)
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                faults.install(monkeypatch)
+                try:
+                    save_checkpoint({"which": "new"}, path)
+                    failed = False
+                except OSError:
+                    failed = True
+            outcomes.append((failed, load_checkpoint(path)["which"]))
+            assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
+            if not failed:
+                break
+
+        # open, write, flush, fsync and rename: before the rename it is the old file; afterwards the folder is synced.
+        assert outcomes[-1] == (False, "new")
+        assert outcomes[:5] == [(True, "old")] * 5
+        assert len(outcomes) > 6
+
+    def test_a_full_disk_leaves_the_old_file_and_is_an_os_error(self, tmp_path):
+        path = save_checkpoint({"which": "old"}, tmp_path / "a.pt")
+        content, limits = os.urandom(100_000), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                write_atomically(path, content)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert load_checkpoint(path) == {"which": "old"}
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
+
+    def test_the_content_is_written_as_it_is(self, tmp_path):
+        write_atomically(tmp_path / "a.bin", b"old")
+        write_atomically(tmp_path / "a.bin", b"new\0content")
+
+        assert (tmp_path / "a.bin").read_bytes() == b"new\0content"
+
+    def test_what_is_no_plain_data_leaves_the_old_file(self, tmp_path):
+        path = save_checkpoint({"which": "old"}, tmp_path / "a.pt")
+        with pytest.raises(TypeError):
+            save_checkpoint({"which": {1}}, path)
+
+        assert load_checkpoint(path) == {"which": "old"}
+
+
+class TestDamage:
+    STATE = {"x": torch.arange(4), "name": "run"}
+
+    def loads_right_or_is_refused(self, path):
+        with contextlib.suppress(CheckpointError):
+            state = load_checkpoint(path)
+            assert state["name"] == "run"
+            assert torch.equal(state["x"], torch.arange(4))
+
+    @pytest.mark.parametrize("mask", [0xFF, 0x10, 0x01], ids=hex)
+    def test_flipped_bits_anywhere_never_give_other_data(self, tmp_path, mask):
+        path = save_checkpoint(self.STATE, tmp_path / "a.pt")
+        content = path.read_bytes()
+        for position in range(len(content)):
+            path.write_bytes(content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :])
+            self.loads_right_or_is_refused(path)
+
+    def test_a_flipped_bit_in_the_data_is_refused(self, tmp_path):
+        path = save_checkpoint({"x": torch.full((64,), 1.5, dtype=torch.float64)}, tmp_path / "a.pt")
+        content = bytearray(path.read_bytes())
+        content[content.index(np.full(2, 1.5).tobytes()) + 3] ^= 4
+        path.write_bytes(content)
+
+        with pytest.raises(CheckpointError, match=r"a\.pt is damaged: its part '.*' does not fit its checksum"):
+            load_checkpoint(path)
+
+    def test_a_file_cut_anywhere_is_refused(self, tmp_path):
+        path = save_checkpoint(self.STATE, tmp_path / "a.pt")
+        content = path.read_bytes()
+        for length in range(len(content)):
+            path.write_bytes(content[:length])
+            with pytest.raises(CheckpointError, match=r"a\.pt cannot be read"):
+                load_checkpoint(path)
+
+    @pytest.mark.parametrize("content", [b"", b"garbage", bytes(1000), b"PK\x03\x04" + bytes(100)])
+    def test_garbage_is_refused(self, tmp_path, content):
+        (tmp_path / "a.pt").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"a\.pt cannot be read"):
+            load_checkpoint(tmp_path / "a.pt")
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path):
+        for path in (tmp_path / "none.pt", tmp_path):
+            with pytest.raises(CheckpointError, match=rf"there is no checkpoint {path}"):
+                load_checkpoint(path)
+
+    def test_a_file_that_holds_no_dict_is_refused(self, tmp_path):
+        torch.save([1, 2], tmp_path / "a.pt")
+        with pytest.raises(CheckpointError, match="holds a list, not the dict of save_checkpoint"):
+            load_checkpoint(tmp_path / "a.pt")
+
+
+class Evil:
+    def __init__(self, marker, how):
+        self.marker, self.how = marker, how
+
+    def __reduce__(self):
+        return (os.system, (f"touch '{self.marker}'",)) if self.how == "system" else (pathlib.Path.touch, (self.marker,))
+
+
+class TestStrangers:
+    @pytest.mark.parametrize("how", ["system", "touch"])
+    @pytest.mark.parametrize("form", ["torch", "old torch", "pickle"])
+    def test_a_file_from_a_stranger_is_refused_and_runs_no_code(self, tmp_path, how, form):
+        marker, path = tmp_path / "marker", tmp_path / "evil.pt"
+        state = {"model": {"weight": torch.zeros(2), "deep": [Evil(marker, how)]}}
+        if form == "pickle":
+            path.write_bytes(pickle.dumps(state))
+        else:
+            torch.save(state, path, _use_new_zipfile_serialization=form == "torch")
+
+        with pytest.raises(CheckpointError, match=r"evil\.pt cannot be read"):
+            load_checkpoint(path)
+        assert not marker.exists()
+
+        torch.load(path, weights_only=False) if form != "pickle" else pickle.loads(path.read_bytes())
+        assert marker.exists()  # the file was armed
+
+    def test_an_object_of_a_class_is_refused_too(self, tmp_path):
+        torch.save({"x": collections.deque([1])}, tmp_path / "a.pt")
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            load_checkpoint(tmp_path / "a.pt")
