@@ -28,6 +28,22 @@ def sample_categorical(log_prob: Tensor, generator: Generator) -> Tensor:
     return (log_prob - noise.log_()).argmax(-1)
 
 
+def categorical_entropy(log_prob: Tensor) -> Tensor:
+    """Entropy of categorical distributions, -sum_i p_i log p_i, where 0 log 0 is 0.
+
+    Args:
+        log_prob: [..., n] float, normalised; minus infinity for what is ruled out.
+
+    Returns:
+        [...] float, in nats.
+    """
+    least = torch.finfo(log_prob.dtype).min
+    # A look at the smallest costs a quarter of the clamp with its gradient; on other devices it would wait for them.
+    if log_prob.device.type != "cpu" or not log_prob.numel() or log_prob.detach().min().item() < least:
+        return -(log_prob.exp() * log_prob.clamp(min=least)).sum(-1)
+    return -(log_prob.exp() * log_prob).sum(-1)
+
+
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
     """Log-density of a diagonal Gaussian.
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from ding_lite.envs import SpaceError, subspaces
-from ding_lite.functional import bernoulli_log_prob, gaussian_log_prob, sample_categorical
+from ding_lite.functional import bernoulli_log_prob, categorical_entropy, gaussian_log_prob, sample_categorical
 
 
 class ActionDistribution(nn.Module, abc.ABC):
@@ -89,8 +89,7 @@ class Categorical(ActionDistribution):
         """Log-probability of this action [B], and entropy, each [B]."""
         log_prob = logit.log_softmax(-1)
         index = action - self.start if self.start else action
-        surprise = -log_prob.clamp(min=torch.finfo(log_prob.dtype).min)  # finite where an action is ruled out
-        return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), (log_prob.exp() * surprise).sum(-1)
+        return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), categorical_entropy(log_prob)
 
 
 class MultiCategorical(ActionDistribution):

@@ -65,15 +65,24 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., sizes[0]] to [..., sizes[-1]]."""
-        few = x.dtype is torch.float32 and x.ndim > 0 and len(x) <= _FEW and x.device.type == "cpu"
-        if few and torch.is_inference_mode_enabled() and self._find_arrays():
-            return torch.from_numpy(self._infer(x.numpy()))
+        if torch.is_inference_mode_enabled():
+            few = x.dtype is torch.float32 and x.ndim > 0 and len(x) <= _FEW and x.device.type == "cpu"
+            if few and self._find_arrays():
+                return torch.from_numpy(self._infer(x.numpy()))
         activation = ACTIVATIONS[self.activation]
-        pairs: list[Any] = [(layer.weight, layer.bias) for layer in self.layers]
+        params = self._params()
+        if len(params) != 2 * len(self.layers):  # parametrized
+            params = [param for layer in self.layers for param in (layer.weight, layer.bias)]
+        pairs = list(zip(params[::2], params[1::2]))
         last = None if self.activate_last else pairs.pop()
         for weight, bias in pairs:
             x = activation(functional.linear(x, weight, bias))
         return x if last is None else functional.linear(x, *last)
+
+    def _params(self) -> list[Any]:
+        # By way of the dicts, since the attributes of a module are dear.
+        layers: Any = self._modules["layers"]
+        return [param for layer in layers._modules.values() for param in layer._parameters.values()]
 
     def _find_arrays(self) -> bool:
         """Whether numpy can do it; then `_arrays` are those of the weights that the layers hold now.
@@ -82,8 +91,7 @@ class MLP(nn.Module):
         """
         if self.activation not in _IN_NUMPY:
             return False
-        layers: Any = self._modules["layers"]  # by way of the dicts, since a module's attributes are dear
-        params = [param for layer in layers._modules.values() for param in layer._parameters.values()]
+        params = self._params()
         try:
             places = [param.data_ptr() for param in params]
         except (AttributeError, RuntimeError):  # parametrized, or on no device

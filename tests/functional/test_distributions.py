@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import distributions
 
-from ding_lite.functional import bernoulli_log_prob, gaussian_log_prob, sample_categorical
+from ding_lite.functional import bernoulli_log_prob, categorical_entropy, gaussian_log_prob, sample_categorical
 
 N = 40_000
 
@@ -124,3 +124,22 @@ def test_bernoulli_log_prob_has_the_gradient_of_torch():
     distributions.Bernoulli(logits=other).log_prob(bit.double()).sum().backward()
 
     torch.testing.assert_close(mine.grad, other.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 2), (3, 4, 5), (0, 3)])
+def test_the_entropy_of_a_categorical_is_torchs(shape):
+    log_prob = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).log_softmax(-1)
+
+    torch.testing.assert_close(
+        categorical_entropy(log_prob), torch.distributions.Categorical(logits=log_prob, validate_args=False).entropy()
+    )
+
+
+def test_what_is_ruled_out_adds_nothing_to_the_entropy_nor_to_its_gradient():
+    logit = torch.tensor([[0.0, -torch.inf, 1.0], [2.0, 0.5, -1.0]], dtype=torch.float64, requires_grad=True)
+    categorical_entropy(logit.log_softmax(-1)).sum().backward()
+    pair = torch.tensor([[0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    categorical_entropy(pair.log_softmax(-1)).sum().backward()
+
+    assert logit.grad[0, 1] == 0
+    torch.testing.assert_close(logit.grad[0, [0, 2]], pair.grad[0])
