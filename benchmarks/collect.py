@@ -30,16 +30,17 @@ from ding_lite.policy import DQNPolicy
 EPS = 0.1
 
 
+def policy_for(obs: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> DQNPolicy:
+    """A DQN with a 64x64 network, its weights from seed 0."""
+    return DQNPolicy(DQNConfig().override({"policy.model.encoder_hidden_size_list": [64, 64]}).policy, obs, action)
+
+
 def ours(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int, rollout: int) -> Callable[[], None]:
     """Our pipeline; it goes on where the call before left off."""
     cfg = DQNConfig().override(
-        {
-            "policy.model.encoder_hidden_size_list": [64, 64],
-            "policy.collect.n_sample": rollout * env.num_envs,
-            "policy.other.eps": {"start": EPS, "end": EPS},
-        }
+        {"policy.collect.n_sample": rollout * env.num_envs, "policy.other.eps": {"start": EPS, "end": EPS}}
     )
-    policy = DQNPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    policy = policy_for(env.single_observation_space, env.single_action_space)
     task = Task().start(ctx=OnlineRLContext())
     task.use(eps_greedy_handler(cfg))
     task.use(StepCollector(cfg, policy.collect_mode, env))
@@ -48,9 +49,12 @@ def ours(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int, rollout: in
 
 
 def network() -> nn.Module:
-    """The same network, bare."""
+    """The same network with the same weights, bare: as long episodes, as many resets."""
     layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-    return nn.Sequential(*layers).requires_grad_(False)
+    bare = nn.Sequential(*layers).requires_grad_(False)
+    weights = policy_for(gymnasium.spaces.Box(-np.inf, np.inf, (4,)), gymnasium.spaces.Discrete(2)).get_weights()
+    bare.load_state_dict(dict(zip(bare.state_dict(), weights.values(), strict=True)))
+    return bare
 
 
 def plain_loop(num_envs: int, steps: int, seeded: bool) -> Callable[[], None]:

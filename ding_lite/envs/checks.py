@@ -81,7 +81,7 @@ def require_finite(batch: Any, what: str, first: int = 0) -> None:
         for name, inner in batch.items():
             require_finite(inner, f"{what}[{name!r}]", first)
         return
-    if batch.dtype.kind != "f" or all_finite(batch.reshape(-1)):
+    if batch.dtype.kind != "f" or all_finite(batch.ravel()):
         return
     row = int(np.flatnonzero(~np.isfinite(batch).reshape(len(batch), -1).all(axis=1))[0])
     shown = batch[row] if batch[row].size < 10 else "..."

@@ -96,7 +96,8 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, wha
     A copy, because an environment may write its next episode's first observation into the same array.
     """
     if isinstance(spec, Leaf):
-        leaf = to_leaf(obs, spec, f"environment {index}, {what}").copy()
+        as_it_should = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
+        leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}")).copy()
         require_finite(leaf[None], what, first=index)
         return leaf
     checked = to_element(space, obs, spec, f"environment {index}, {what}")

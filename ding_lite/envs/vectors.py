@@ -116,7 +116,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         if not are_flags(terminations + truncations):
             require_flags(terminations, truncations)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        truncated &= ~terminated
+        truncated = truncated > terminated  # where both are claimed, the task itself ended
         self.restarted = terminated | truncated
         current, infos = list(obs), list(self._info)
         finals: dict[int, Any] = {}
