@@ -50,8 +50,9 @@ def show(every: int) -> Callable[[EdgeContext], Iterator[None]]:
 
 
 def main(cfg: PPOConfig) -> float:
-    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed)
-    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
+    cut = cfg.env.max_episode_steps
+    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, max_episode_steps=cut)
+    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, max_episode_steps=cut)
     policy = PPOPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
 
     with task.start(async_mode=cfg.async_mode, ctx=EdgeContext()):

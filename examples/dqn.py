@@ -23,8 +23,9 @@ from ding_lite.policy import DQNPolicy
 
 
 def main(cfg: DQNConfig) -> float:
-    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed)
-    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
+    cut = cfg.env.max_episode_steps
+    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, max_episode_steps=cut)
+    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, max_episode_steps=cut)
     policy = DQNPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
     buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
 

@@ -25,6 +25,9 @@ class EnvConfig(Config):
     evaluator_env_num: int = bounded(8, low=1)
     """Environments to evaluate in, stepped together."""
 
+    max_episode_steps: int | None = bounded(None, low=1)
+    """Steps after which an episode is truncated; None leaves that to the environment."""
+
     n_evaluator_episode: int = bounded(8, low=1)
     """Episodes an evaluation."""
 

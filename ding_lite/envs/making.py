@@ -6,6 +6,7 @@ Room: ding_lite.envs, floor 2. Imports the room's other files.
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, SupportsIndex
@@ -13,6 +14,7 @@ from typing import Any, SupportsIndex
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from ding_lite.engine import require_extra
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.steps import Stepper
@@ -42,6 +44,7 @@ def make_envs(
         ValueError: num_envs < 1.
         TypeError: `env` is neither, kwargs come with a function, or num_envs is no integer.
         gymnasium.error.Error: an id that does not exist.
+        ImportError: an Atari game without the extra `atari`.
 
     Example:
         >>> envs = make_envs("CartPole-v1", 2, seed=0)
@@ -54,6 +57,7 @@ def make_envs(
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     if isinstance(env, str):
+        _register(env)
         spec = copy.deepcopy(gymnasium.spec(env))
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks what comes back
         factory: EnvFactory = partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
@@ -85,6 +89,13 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
     if found is None:
         found = env.__dict__[_STEPPER] = ForeignStepper(env)
     return found
+
+
+def _register(env_id: str) -> None:
+    """Atari games have to be registered by their package, which gymnasium does not import by itself."""
+    if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
+        require_extra("ale_py", "atari", f"make_envs({env_id!r})")
+        gymnasium.register_envs(importlib.import_module("ale_py"))
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -47,7 +46,7 @@ def _draw(space: spaces.Space, generator: np.random.Generator, num_envs: int) ->
 
 
 def _pong(num_envs: int, seed: int) -> LocalVectorEnv:
-    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    pytest.importorskip("ale_py")
     return make_envs("ALE/Pong-v5", num_envs, seed, obs_type="ram", max_episode_steps=9)
 
 

@@ -1,5 +1,7 @@
 """make_envs() and stepper(): what they make, and what they say of what they cannot use."""
 
+import subprocess
+import sys
 from functools import partial
 
 import gymnasium
@@ -169,3 +171,17 @@ def test_a_foreign_environment_has_one_stepper(counting_env):
 def test_what_is_no_vector_environment_has_no_stepper(make):
     with pytest.raises(TypeError, match=r"a vector environment is wanted, got .*make_envs"):
         stepper(make())
+
+
+def test_an_atari_game_needs_no_registration_by_hand():
+    pytest.importorskip("ale_py")
+    script = "from ding_lite.envs import make_envs; print(make_envs('ALE/Pong-v5', 2, obs_type='ram').reset()[0].shape)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stdout.split("\n")[-2] == "(2, 128)"
+
+
+def test_an_atari_game_without_the_extra_is_refused_with_its_name(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"make_envs\('ALE/Nothing-v5'\) needs ale_py.*pip install 'ding_lite\[atari\]'"):
+        make_envs("ALE/Nothing-v5")
