@@ -12,6 +12,7 @@ from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import contract, current_task, save_checkpoint
+from ding_lite.middleware.arguments import require
 from ding_lite.policy import Policy
 
 
@@ -43,6 +44,7 @@ class CkptSaver:
         save_finish: bool = True,
         keep_last: int = 3,
     ) -> None:
+        require("CkptSaver", policy, "learn_mode", "the policy itself")
         if train_freq is not None and train_freq < 1:
             raise ValueError(f"CkptSaver(train_freq={train_freq}): at least 1 gradient step lies between two checkpoints.")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
@@ -72,6 +74,9 @@ class CkptSaver:
 
     def _save_regular(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         path = self._folder / f"iteration_{ctx.train_iter}.pt"
+        if not self._kept:  # those of an earlier run in this folder make room like our own
+            earlier = sorted(self._folder.glob("iteration_*.pt"), key=lambda file: file.stat().st_mtime)
+            self._kept = [file.name for file in earlier if file != path]
         save_checkpoint({**self._policy.state_dict(), **_counters(ctx)}, path)
         self._kept.append(path.name)
         for name in self._kept[: -self._keep_last]:

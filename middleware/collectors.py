@@ -43,9 +43,9 @@ class StepCollector:
     def __init__(
         self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
     ) -> None:
+        self._worker = LocalWorker(env, policy)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
-        self._worker = LocalWorker(env, policy)
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
             writes=("trajectories", "trajectory_end_idx", "finished_episodes", "env_step", "env_episode"),

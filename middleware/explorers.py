@@ -11,6 +11,7 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import decayed
+from ding_lite.middleware.arguments import require
 
 
 def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
@@ -24,6 +25,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     Args:
         cfg: uses policy.other.eps: type, start, end and decay (environment steps).
     """
+    require("eps_greedy_handler", cfg.policy, "other", "a configuration with policy.other.eps, such as DQNConfig")
     eps = cfg.policy.other.eps
 
     @contract(reads=("env_step",), writes=("collect_kwargs",), stage="explore")

@@ -12,6 +12,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import contract, engaged
+from ding_lite.middleware.arguments import require
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
 from ding_lite.policy import LearnMode
 
@@ -34,6 +35,8 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         policy: learns.
     """
 
+    require("trainer", policy, "train_iter", "policy.learn_mode")
+
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
         _learn(policy, ctx)
@@ -54,6 +57,8 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: nothing of it; in the seed's place.
         policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
     """
+
+    require("multistep_trainer", policy, "train_iter", "policy.learn_mode")
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:

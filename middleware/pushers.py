@@ -11,6 +11,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import contract
+from ding_lite.middleware.arguments import require
 
 
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
@@ -23,6 +24,8 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
         cfg: nothing of it; in the seed's place.
         buffer_: takes them; the oldest make room.
     """
+
+    require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
     @contract(reads=("trajectories",), uses=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:

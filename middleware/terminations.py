@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 
 from ding_lite.contexts import OnlineRLContext
@@ -24,9 +25,12 @@ def termination_checker(
         max_train_iter: gradient steps.
 
     Raises:
-        ValueError: no limit at all.
+        ValueError: no limit at all, or one that is no number of steps.
     """
     limits = {name: limit for name, limit in (("env_step", max_env_step), ("train_iter", max_train_iter)) if limit is not None}
+    for name, limit in limits.items():
+        if isinstance(limit, bool) or not isinstance(limit, numbers.Real) or limit < 1:
+            raise ValueError(f"termination_checker(max_{name}={limit!r}) wants a number of steps, at least 1.")
     if not limits:
         raise ValueError("termination_checker() without a limit never ends anything: set max_env_step or max_train_iter.")
 

@@ -6,7 +6,7 @@ Room: ding_lite.data, floor 1. Imports the room's trees, columns and rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class ReplayBuffer:
             first push; otherwise the first push decides.
 
     Raises:
+        TypeError: capacity is no integer.
         ValueError: capacity < 1.
         MemoryError: the arrays would take more than the machine has left, told before any is made.
 
@@ -38,6 +39,8 @@ class ReplayBuffer:
     """
 
     def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
+        if not isinstance(capacity, SupportsIndex) or isinstance(capacity, bool):
+            raise TypeError(f"ReplayBuffer(capacity={capacity!r}) wants an integer, got a {type(capacity).__name__}.")
         if capacity < 1:
             raise ValueError(f"ReplayBuffer(capacity={capacity}): it holds at least 1 transition.")
         self.capacity = int(capacity)
@@ -130,8 +133,10 @@ class ReplayBuffer:
         """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
 
         Raises:
-            ValueError: the buffer is empty.
+            ValueError: the buffer is empty, or the size negative.
         """
+        if size < 0:
+            raise ValueError(f"sample({size}): a sample has 0 transitions or more.")
         if not self._size:
             raise ValueError("sample() from an empty replay buffer: push transitions first.")
         return tree(self._take(self._columns, self.rng.integers(0, self._size, size)))
@@ -159,10 +164,10 @@ class ReplayBuffer:
         self._size = self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The transitions, where the next one goes, and the state of the random generator."""
-        held = (
-            None if self._columns is None else map_leaves(lambda column: torch.from_numpy(column[: self._size]), self._columns)
-        )
+        """A copy of the transitions, where the next one goes, and the state of the random generator."""
+        held = None
+        if self._columns is not None:
+            held = map_leaves(lambda column: torch.from_numpy(column[: self._size].copy()), self._columns)
         return {
             "capacity": self.capacity,
             "size": self._size,
@@ -175,8 +180,10 @@ class ReplayBuffer:
         """Go back to a saved state.
 
         Raises:
-            ValueError: it was saved by a buffer of another capacity.
+            ValueError: it was saved by a buffer of another capacity, or is no such state.
         """
+        if missing := {"capacity", "size", "next", "columns", "rng"} - set(state):
+            raise ValueError(f"this is no state of a replay buffer: it lacks {sorted(missing)}, it has {sorted(state)}.")
         if state["capacity"] != self.capacity:
             raise ValueError(
                 f"a replay buffer of capacity {self.capacity} cannot load one of {state['capacity']}: make it as large."

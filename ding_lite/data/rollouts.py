@@ -121,17 +121,18 @@ class Trajectories(Sequence[Tree]):
 
     @property
     def batch(self) -> Tree:
-        """The [T, B, ...] tree."""
+        """The [T, B, ...] tree; with a leaf `valid` [T, B] bool where some steps were only a reset."""
         if self._batch is None:
-            self._batch = tree(self.columns)
+            self._batch = tree(self.columns if self.valid is None else {**self.columns, "valid": self.valid})
         return self._batch
 
     @property
     def end_idx(self) -> list[int]:
-        """For each environment, the index of its last transition in this sequence."""
+        """For each environment that has any, the index of its last transition in this sequence."""
         if self.valid is None:
             return list(range(self.num_steps - 1, self.num_steps * self.num_envs, self.num_steps))
-        return (self.valid.sum(axis=0).cumsum() - 1).tolist()  # type: ignore[no-any-return]
+        counts = self.valid.sum(axis=0)
+        return (counts.cumsum() - 1)[counts > 0].tolist()  # type: ignore[no-any-return]
 
     def rows(self) -> dict[str, Any]:
         """Every transition once, [N, ...] by leaf name, time-major; views where all steps are real ones."""

@@ -136,7 +136,9 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def _require_field(cls: Any, name: str) -> None:
     if name not in _hints(cls):
-        raise ConfigError(f"{cls.__name__} has no {name!r}{did_you_mean(name, _hints(cls))}")
+        hint = did_you_mean(name, _hints(cls))
+        known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
+        raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

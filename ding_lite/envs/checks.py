@@ -99,6 +99,29 @@ def all_finite(numbers: np.ndarray[Any, Any]) -> bool:
     return isfinite(numbers.dot(_weights(len(numbers), numbers.dtype)))
 
 
+def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None:
+    """Refuse integers in a batch [B, ...] that their space does not have; `bounds` is what `integer_bounds` gave.
+
+    Raises:
+        EnvDataError: with the index of the first environment concerned.
+    """
+    if bounds is None:
+        return
+    if type(bounds) is dict:
+        for name, inner in bounds.items():
+            require_in_range(batch[name], inner, f"{what}[{name!r}]", first)
+        return
+    low, high = bounds
+    wrong = (batch < low) | (batch > high)
+    if wrong.any():
+        row = int(np.argwhere(wrong)[0][0])
+        shown = batch[row] if batch[row].size < 10 else "..."
+        raise EnvDataError(
+            f"environment {first + row} returned {what} {shown}, its space holds {low} to {high}: correct the space or the "
+            "environment."
+        )
+
+
 @lru_cache(maxsize=64)
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return np.full(size, 1e-20, dtype)

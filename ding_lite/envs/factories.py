@@ -32,6 +32,9 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
             f"the factory of environment {index} returned a {type(env).__name__}, it has to return a new gymnasium.Env. "
             "Environments of the old gym need a shim such as shimmy."
         )
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), gymnasium.Space):
+            raise TypeError(f"environment {index}, {env}, has no {name}: set it to a gymnasium space in its __init__.")
     return env
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.data import Leaf, flatten, map_leaves
-from ding_lite.envs.checks import EnvDataError, require_finite, to_element
+from ding_lite.envs.checks import EnvDataError, require_finite, require_in_range, to_element
 from ding_lite.envs.episodes import Episode
 from ding_lite.envs.results import final_obs
-from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
+from ding_lite.envs.spaces import integer_bounds, space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
 
@@ -38,7 +38,7 @@ class ForeignStepper:
         self.env, self.mode, self.num_envs = env, mode, env.num_envs
         self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
         self.action_space = env.action_space
-        self._obs_spec = space_spec(env.single_observation_space)
+        self._obs_spec, self._bounds = space_spec(env.single_observation_space), integer_bounds(env.single_observation_space)
         self._batch_spec = map_leaves(lambda leaf: Leaf((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
         self._shape = (self.num_envs,)
         flat: Any = self._batch_spec if isinstance(self._batch_spec, Leaf) else (None, None)
@@ -89,6 +89,7 @@ class ForeignStepper:
         if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
             out[...] = obs
             require_finite(out, "obs")
+            require_in_range(out, self._bounds, "obs")
         else:
             self._write(obs, out)
         truncated = truncated > terminated  # where both are claimed, the task itself ended
@@ -122,7 +123,9 @@ class ForeignStepper:
             raise EnvDataError(f"{self.env} resets in the same step, but its infos hold no 'final_obs'.")
         finals = {}
         for index in indices:
-            finals[index] = final_obs(found[index], index, self.single_observation_space, self._obs_spec, "final obs")
+            finals[index] = final_obs(
+                found[index], index, self.single_observation_space, self._obs_spec, self._bounds, "final obs"
+            )
             lent = to_nested(self.single_observation_space, found[index])
             self._refuse_overwritten(index, finals[index], out)
             self._lent.append((lent, finals[index]))
@@ -166,6 +169,7 @@ class ForeignStepper:
     def _write(self, obs: Any, out: Any) -> None:
         map_leaves(np.copyto, out, to_element(self.single_observation_space, obs, self._batch_spec, "obs"))
         require_finite(out, "obs")
+        require_in_range(out, self._bounds, "obs")
 
 
 def _info_of(infos: Any, index: int) -> dict[str, Any]:

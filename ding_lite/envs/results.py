@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import Leaf, Spec, map_leaves
-from ding_lite.envs.checks import EnvDataError, require_finite, to_element, to_leaf
+from ding_lite.envs.checks import EnvDataError, require_finite, require_in_range, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
@@ -90,7 +90,7 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
     require_finite(out, "obs")
 
 
-def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, what: str = "obs") -> Any:
+def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bounds: Any = None, what: str = "obs") -> Any:
     """The last observation of an episode of environment `index`, nested, checked and copied.
 
     A copy, because an environment may write its next episode's first observation into the same array.
@@ -99,10 +99,12 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, wha
         as_it_should = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
         leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}")).copy()
         require_finite(leaf[None], what, first=index)
+        require_in_range(leaf[None], bounds, what, first=index)
         return leaf
     checked = to_element(space, obs, spec, f"environment {index}, {what}")
     copied = map_leaves(lambda leaf: np.array(leaf)[None], checked)
     require_finite(copied, what, first=index)
+    require_in_range(copied, bounds, what, first=index)
     return map_leaves(lambda leaf: leaf[0, ...], copied)
 
 

@@ -47,6 +47,18 @@ def space_spec(space: spaces.Space[Any]) -> Spec:
     )
 
 
+def integer_bounds(space: spaces.Space[Any]) -> Any:
+    """Least and greatest value of Discrete, MultiDiscrete and MultiBinary, nested as the space is; None for all others."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start), int(space.start + space.n - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    parts = {name: bounds for name, part in (subspaces(space) or {}).items() if (bounds := integer_bounds(part)) is not None}
+    return parts or None
+
+
 def subspaces(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]] | None:
     """The parts of a Dict or Tuple space by name, None for any other."""
     if isinstance(space, spaces.Dict):

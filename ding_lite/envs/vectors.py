@@ -15,11 +15,11 @@ from gymnasium.vector.utils import batch_space
 
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.engine import add_note, arrays, plain
-from ding_lite.envs.checks import EnvDataError
+from ding_lite.envs.checks import EnvDataError, require_in_range
 from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.spaces import is_scalar, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
 
@@ -54,7 +54,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
-        self._obs_spec = space_spec(first.observation_space)
+        self._obs_spec, self._obs_bounds = space_spec(first.observation_space), integer_bounds(first.observation_space)
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
         self._steps = [env.step for env in self.envs]
@@ -102,6 +102,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         """
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
+        action = np.asarray(action) if isinstance(action, (list, tuple)) else action
         obs, rewards, terminations, truncations, self._info = columns(self._play(action))
         reward = to_rewards(rewards)
         if not self._flags_checked:
@@ -122,7 +123,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         finals: dict[int, Any] = {}
         finished: list[Episode] = []
         for index in self.restarted.nonzero()[0].tolist():
-            finals[index] = final_obs(obs[index], index, self.single_observation_space, self._obs_spec)
+            finals[index] = final_obs(obs[index], index, self.single_observation_space, self._obs_spec, self._obs_bounds)
             finished.append(self._finish(index))
             current[index], infos[index] = self._begin(index)
         self._info = tuple(infos)
@@ -132,10 +133,13 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         start = self.starts[index]
         try:
-            return start.begin(options)
+            result = start.begin(options)
         except Exception as error:
             add_note(error, f"raised by the reset of environment {index} ({self.envs[index]}) for its {_told(start)}")
             raise
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise EnvDataError(f"environment {index} returned {result!r:.80} from reset(): it has to return (obs, info).")
+        return result
 
     def _play(self, action: Any) -> list[Any]:
         actions = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
@@ -167,6 +171,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
         write_obs(obs, out, self.single_observation_space, self._obs_spec)
+        require_in_range(out, self._obs_bounds, "obs")
 
     # What gymnasium's users know.
 

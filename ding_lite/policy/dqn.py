@@ -104,6 +104,7 @@ class DQNPolicyConfig(PolicyConfig):
 class DQNPolicy(Policy):
     """Q-learning with a target network, for Discrete actions and observations of any space."""
 
+    config_type = DQNPolicyConfig
     cfg: DQNPolicyConfig
     action_space: spaces.Discrete
 
@@ -187,9 +188,9 @@ class DQNPolicy(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state and the target network."""
-        return {**super().state_dict(), "target_model": self.target_model.state_dict()}
+        return {**super().state_dict(), "target_model": copy.deepcopy(self.target_model.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Go back to a saved state; where it holds weights alone, the target network takes them too."""
         super().load_state_dict(state)
-        self.target_model.load_state_dict(state["target_model"])
+        self.target_model.load_state_dict(state.get("target_model", state["model"]))

@@ -43,9 +43,10 @@ class EpsilonGreedy:
 
     def state_dict(self) -> dict[str, Any]:
         """What is drawn and not used yet."""
-        return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :]}
+        return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :].tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self._eps = float(state["eps"])
-        self._prepare(np.asarray(state["drawn"]))
+        drawn = state["drawn"]
+        self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))

@@ -14,8 +14,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import Tree, map_leaves, nested
-from ding_lite.envs import SpaceError, same_layout, subspaces
+from ding_lite.data import Tree, flatten, map_leaves, nested
+from ding_lite.engine import add_note
+from ding_lite.envs import SpaceError, same_layout, space_spec, subspaces
 
 if TYPE_CHECKING:
     from ding_lite.policy.policies import Policy
@@ -60,6 +61,7 @@ class ActMode:
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
         self._plain = policy.device.type == "cpu"
+        self._element = _shapes(space_spec(policy.observation_space))
 
     def forward(self, obs: Any, state: Any = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Actions for a batch of observations.
@@ -76,7 +78,11 @@ class ActMode:
         if self.actor.version != self._policy.version:
             self.actor.copy_weights(self._policy)
         tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, self._policy.device)
-        action, state, outputs = self.actor.compute_actions(tensors, state, explore=self.explore, **kwargs)
+        try:
+            action, state, outputs = self.actor.compute_actions(tensors, state, explore=self.explore, **kwargs)
+        except RuntimeError as error:
+            add_note(error, f"acting on {_shapes(tensors)}; one observation of this policy's space is {self._element}")
+            raise
         if outputs:
             outputs = {name: to_arrays(output) for name, output in outputs.items()}
         return action if type(action) is np.ndarray else to_arrays(action), state, outputs
@@ -145,12 +151,23 @@ def to_tensors(obs: Any, device: torch.device) -> Any:
     return map_leaves(lambda leaf: to_tensors(leaf, device), obs)
 
 
+def _shapes(structure: Any) -> str:
+    """The shapes of nested arrays, tensors or specs, for messages."""
+    shapes = {"/".join(path): tuple(leaf.shape) for path, leaf in flatten(structure)}
+    return f"shape {shapes['']}" if set(shapes) == {""} else f"shapes {shapes}"
+
+
 def to_arrays(output: Any) -> Any:
     """Tensors as arrays; what already is one stays."""
     if type(output) is np.ndarray:
         return output
     if isinstance(output, Tensor):
         return output.numpy() if output.device.type == "cpu" and not output.requires_grad else output.detach().cpu().numpy()
+    if isinstance(output, (int, float, np.generic)):
+        return np.asarray(output)
+    output = nested(output)
+    if not isinstance(output, Mapping):
+        raise TypeError(f"a policy gives arrays or tensors, or nested dicts of them, got a {type(output).__name__}.")
     return map_leaves(to_arrays, output)
 
 

@@ -9,7 +9,7 @@ import abc
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -50,7 +50,15 @@ class Policy(abc.ABC):
         ValueError: the device does not exist here.
     """
 
+    config_type: ClassVar[type] = object
+    """What `cfg` has to be."""
+
     def __init__(self, cfg: PolicyConfig, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        if not isinstance(cfg, self.config_type):
+            raise TypeError(
+                f"{type(self).__name__}(cfg, ...) wants a {self.config_type.__name__}, got a {type(cfg).__name__}: pass "
+                "cfg.policy of the run's configuration."
+            )
         self.cfg = cfg
         self.observation_space, self.action_space = observation_space, action_space
         self.device = available_device(cfg.device)
@@ -191,10 +199,10 @@ class Policy(abc.ABC):
         self.version += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that acting and learning go on from: weights, optimizer, counters and random numbers."""
+        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers."""
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": copy.deepcopy(self.model.state_dict()),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
@@ -203,8 +211,23 @@ class Policy(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
-        self.model.load_state_dict(state["model"])
+        """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
+
+        Raises:
+            ValueError: there are no weights in it, or they are not of this network.
+        """
+        if "model" not in state:
+            raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"the saved weights are not of this {type(self).__name__}'s network; make the policy with the configuration "
+                f"and the spaces of the run that saved them. {error}"
+            ) from None
+        if "optimizer" not in state:
+            self.version += 1
+            return
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_iter, self.version = state["train_iter"], state["version"]
         self.load_generator_state(state["learn"])

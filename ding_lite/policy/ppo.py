@@ -138,6 +138,7 @@ class ActorCritic(nn.Module):
 class PPOPolicy(Policy):
     """Proximal policy optimization, for actions and observations of any space."""
 
+    config_type = PPOPolicyConfig
     cfg: PPOPolicyConfig
     model: ActorCritic
 

@@ -38,9 +38,15 @@ class LocalWorker:
 
     Raises:
         SpaceError: the policy was made for other spaces.
+        TypeError: not a face that acts, or not a vector environment.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
+        if not hasattr(policy, "require_spaces"):
+            raise TypeError(
+                f"a {type(policy).__name__} does not act by itself: pass policy.collect_mode to a collector, policy.eval_mode "
+                "to an evaluator."
+            )
         self.env, self.policy = stepper(env), policy
         policy.require_spaces(env.single_observation_space, env.single_action_space)
         self.num_envs: int = env.num_envs

@@ -1,5 +1,8 @@
 """Wrong observations are refused where they enter, by environment, by what was found and by what was expected."""
 
+from functools import partial
+
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ding_lite.data import Leaf
-from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.envs import EnvDataError, ForeignStepper, make_envs
 from ding_lite.envs.checks import require_finite, to_leaf
 
 FLOATS = spaces.Box(-10, 10, (2,), np.float32)
@@ -156,3 +159,32 @@ def test_only_what_is_not_finite_is_refused_as_such(values):
             require_finite(values, "obs")
     else:
         require_finite(values, "obs")
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "words"),
+    [
+        (spaces.Discrete(4), 7, "obs 7, its space holds 0 to 3"),
+        (spaces.Discrete(4, start=2), 1, "obs 1, its space holds 2 to 5"),
+        (spaces.MultiDiscrete([2, 3]), np.array([2, 0]), r"obs \[2 0\], its space holds \[0 0\] to \[1 2\]"),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, -1]), "its space holds"),
+        (spaces.MultiBinary(3), np.array([0, 2, 0], np.int8), r"obs \[0 2 0\], its space holds 0 to 1"),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(0, 1, (1,))), {"a": 2, "b": np.zeros(1)}, r"obs\['a'\] 2, its space"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_integer_that_its_space_does_not_have_is_refused(second_wrong, space, obs, words, at):
+    envs = second_wrong(space, obs, at)
+    if at:
+        envs.reset()
+    with pytest.raises(EnvDataError, match=rf"environment 1 .*{words}"):
+        envs.step(np.zeros(2, np.int64)) if at else envs.reset()
+
+
+def test_a_foreign_environment_is_held_to_its_integers_too(faulty_env):
+    env = gymnasium.vector.SyncVectorEnv([partial(faulty_env, 1, observation_space=spaces.Discrete(4), obs=4)])
+    stepper = ForeignStepper(env)
+    stepper.begin(np.empty(1, np.int64))
+    with pytest.raises(EnvDataError, match="environment 0 returned obs 4, its space holds 0 to 3"):
+        stepper.advance(np.zeros(1, np.int64), np.empty(1, np.int64))

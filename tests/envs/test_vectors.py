@@ -250,3 +250,27 @@ def test_an_error_in_a_constructor_stays_as_it_is_and_says_where(faulty_env):
         make_envs(lambda: next(makers)(), 2)
     assert caught.value is error
     assert "environment 1" in notes_of(error)
+
+
+@pytest.mark.parametrize("result", [np.zeros(2, np.float32), (np.zeros(2, np.float32), None), 7], ids=repr)
+def test_a_reset_that_does_not_return_two_things_is_refused(faulty_env, result):
+    class Old(faulty_env):
+        def reset(self, *, seed=None, options=None):
+            return result
+
+    with pytest.raises(EnvDataError, match=r"environment 0 returned .* from reset\(\): it has to return \(obs, info\)"):
+        make_envs(Old).reset()
+
+
+def test_an_environment_without_spaces_is_refused():
+    class Bare(gymnasium.Env):
+        pass
+
+    with pytest.raises(TypeError, match="environment 0, .* has no observation_space: set it to a gymnasium space"):
+        make_envs(Bare)
+
+
+def test_actions_may_come_as_a_list(faulty_env):
+    envs = make_envs(faulty_env, 2)
+    envs.reset()
+    assert envs.step([0, 1])[1].shape == (2,)

@@ -19,7 +19,7 @@ from ding_lite.middleware import (
     multistep_trainer,
     online_logger,
 )
-from ding_lite.policy import PPOPolicy
+from ding_lite.policy import DQNPolicy, PPOPolicy
 
 
 def parts(tmp_path, **options):
@@ -245,3 +245,36 @@ def test_numbers_that_json_does_not_know_are_null(tmp_path):
         task.use(learn).use(logger).run(max_step=1)
 
     assert logged(tmp_path)[0]["loss"] is None
+
+
+def test_checkpoints_of_an_earlier_run_in_the_folder_make_room(tmp_path):
+    envs = make_envs("CartPole-v1", 2)
+    policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+    for first in (50, 10):  # the second run is the shorter one
+        saver = CkptSaver(policy, tmp_path, train_freq=1, save_finish=False)
+        for train_iter in range(first, first + 3):
+            ctx = OnlineRLContext()
+            ctx.train_iter = train_iter
+            list(saver(ctx))
+
+    assert {path.name for path in (tmp_path / "ckpt").iterdir()} == {f"iteration_{n}.pt" for n in (10, 11, 12)}
+
+
+def test_the_best_weights_can_be_loaded_into_a_policy(tmp_path):
+    envs = make_envs("CartPole-v1", 2)
+    policy, other = (
+        DQNPolicy(DQNConfig().override({"seed": seed}).policy, envs.single_observation_space, envs.single_action_space)
+        for seed in (0, 1)
+    )
+    ctx = OnlineRLContext()
+    ctx.eval_value, ctx.eval_weights = 7.0, policy.get_weights()
+    list(CkptSaver(policy, tmp_path, save_finish=False)(ctx))
+    other.load_state_dict(load_checkpoint(tmp_path / "ckpt/best.pt"))
+    obs = envs.reset()[0]
+
+    assert (other.eval_mode.forward(obs)[0] == policy.eval_mode.forward(obs)[0]).all()
+    assert all(torch.equal(one, two) for one, two in zip(other.get_weights().values(), policy.get_weights().values()))
+    with pytest.raises(ValueError, match="no state of a policy: it lacks 'model'"):
+        other.load_state_dict({})
+    with pytest.raises(ValueError, match="saved weights are not of this DQNPolicy's network"):
+        other.load_state_dict({"model": {}})

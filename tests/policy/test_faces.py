@@ -210,3 +210,25 @@ def test_the_learning_face_saves_and_restores_the_whole_policy(kind, same):
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
 
     assert same(other.state_dict(), policy.state_dict())
+
+
+def test_a_single_observation_gives_a_single_action_and_a_wrong_width_tells_the_shapes():
+    for kind in ("dqn", "ppo"):
+        policy = made(kind)
+        assert policy.eval_mode.forward(np.zeros(4, np.float32))[0].shape == ()
+        with pytest.raises(RuntimeError) as caught:
+            policy.collect_mode.forward(np.zeros((2, 7), np.float32))
+        assert "acting on shape (2, 7); one observation of this policy's space is shape (4,)" in caught.value.__notes__
+
+
+def test_a_saved_state_is_a_copy_of_plain_data(tmp_path):
+    policy = made("dqn")
+    policy.collect_mode.forward(observations(), eps=0.5)
+    state = policy.state_dict()
+    torch.save(state, tmp_path / "a.pt")
+    before = torch.load(tmp_path / "a.pt", weights_only=True)["model"]
+    with torch.no_grad():
+        for param in policy.params:
+            param.add_(1)
+
+    assert all(torch.equal(before[name], tensor) for name, tensor in state["model"].items())

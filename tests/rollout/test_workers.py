@@ -107,7 +107,10 @@ def test_a_rollout_handed_out_is_never_overwritten(vector, kind, layout, countin
         for path, leaf in flatten(trajectories.columns):
             np.testing.assert_array_equal(leaf, columns[path])
     for trajectories, columns in zip(handed_out, before):
-        for path, leaf in flatten(trajectories.batch):
+        batch = dict(flatten(trajectories.batch))
+        valid = batch.pop(("valid",), None)
+        assert (valid is None) == (trajectories.valid is None)
+        for path, leaf in batch.items():
             np.testing.assert_array_equal(leaf, columns[path])
 
 
