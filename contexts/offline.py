@@ -10,6 +10,8 @@ from typing import Any
 
 from ding_lite.engine import Context
 
+_KEPT = {"kept": True}
+
 
 @dataclasses.dataclass
 class OfflineRLContext(Context):
@@ -21,7 +23,7 @@ class OfflineRLContext(Context):
     train_epoch: int = 0
     """Passes over the dataset since the start. Not kept: its fetcher owns the count and writes it every iteration."""
 
-    train_iter: int = 0
+    train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
     train_data: Any = dataclasses.field(default=None, metadata={"provider": "a fetcher such as offline_data_fetcher"})
@@ -33,14 +35,11 @@ class OfflineRLContext(Context):
     eval_value: float = -float("inf")
     """Mean return, or another measure, of this iteration's evaluation; minus infinity where there was none."""
 
-    last_eval_iter: int = -1
+    last_eval_iter: int = dataclasses.field(default=-1, metadata=_KEPT)
     """`train_iter` at the last evaluation; -1 before the first. Kept. Written by evaluators."""
 
-    last_eval_value: float = -float("inf")
+    last_eval_value: float = dataclasses.field(default=-float("inf"), metadata=_KEPT)
     """What the last evaluation gave. Kept. Written by evaluators."""
 
     eval_weights: dict[str, Any] | None = None
     """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
-
-    def __post_init__(self) -> None:
-        self.keep("train_iter", "last_eval_iter", "last_eval_value")

@@ -16,6 +16,7 @@ _LEARNER = {"provider": "a learner such as OffPolicyLearner, trainer or multiste
 _INFERENCER = {"provider": "an inferencer"}
 _STEP_COLLECTOR = {"provider": "a collector such as StepCollector"}
 _EPISODE_COLLECTOR = {"provider": "a collector such as EpisodeCollector"}
+_KEPT = {"kept": True}
 
 
 @dataclasses.dataclass
@@ -25,13 +26,13 @@ class OnlineRLContext(Context):
     total_step: int = 0
     """Iterations finished before this one. Carries over by itself."""
 
-    env_step: int = 0
+    env_step: int = dataclasses.field(default=0, metadata=_KEPT)
     """Environment steps since the start, summed over environments. Kept. Written by collectors."""
 
-    env_episode: int = 0
+    env_episode: int = dataclasses.field(default=0, metadata=_KEPT)
     """Episodes finished since the start, summed over environments. Kept. Written by collectors."""
 
-    train_iter: int = 0
+    train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
     train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
@@ -67,14 +68,11 @@ class OnlineRLContext(Context):
     eval_value: float = -float("inf")
     """Mean return of this iteration's evaluation; minus infinity where there was none. Written by evaluators."""
 
-    last_eval_iter: int = -1
+    last_eval_iter: int = dataclasses.field(default=-1, metadata=_KEPT)
     """`train_iter` at the last evaluation; -1 before the first. Kept. Written by evaluators."""
 
-    last_eval_value: float = -float("inf")
+    last_eval_value: float = dataclasses.field(default=-float("inf"), metadata=_KEPT)
     """Mean return of the last evaluation. Kept. Written by evaluators."""
 
     eval_weights: dict[str, Any] | None = None
     """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
-
-    def __post_init__(self) -> None:
-        self.keep("env_step", "env_episode", "train_iter", "last_eval_iter", "last_eval_value")

@@ -13,6 +13,7 @@ from typing import Any
 from ding_lite.engine.checks import require_middleware
 from ding_lite.engine.contracts import joint_contract
 from ding_lite.engine.generators import Half, first_half, unwind
+from ding_lite.engine.lifecycles import Parts
 from ding_lite.engine.messages import add_note, name_of
 
 Middleware = Callable[..., Any]
@@ -60,9 +61,9 @@ class Parallel(Serial):
     kind = "parallel"
     side_by_side = True
 
-    def __init__(self, *fns: Middleware, executor: Callable[[], Executor]) -> None:
+    def __init__(self, *fns: Middleware, executor: Callable[[], Executor], parts: Parts) -> None:
         super().__init__(*fns)
-        self._executor = executor
+        self._executor, self._parts = executor, parts
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
         """Run the first halves side by side, and wait for all of them, also when one fails.
@@ -82,10 +83,10 @@ class Parallel(Serial):
         if errors:
             raise errors[0]
 
-    @staticmethod
-    def _run(fn: Middleware, ctx: Any) -> Half | None:
+    def _run(self, fn: Middleware, ctx: Any) -> Half | None:
         _on_a_thread_of_the_pool.set(True)
-        return first_half(fn, fn(ctx))
+        with self._parts.counted("running"):
+            return first_half(fn, fn(ctx))
 
     @staticmethod
     def _run_here(fn: Middleware, ctx: Any) -> Future[Half | None]:

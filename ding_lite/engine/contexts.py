@@ -27,7 +27,7 @@ class UndeclaredFieldError(AttributeError, ValueError):
 class _Plan:
     """What a context class declares; worked out once a class."""
 
-    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "plain", "positional")
+    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional")
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
@@ -42,7 +42,10 @@ class _Plan:
         self.initial = frozenset(f.name for f in fields if f.init)
         self.defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
         self.factories = {f.name: f.default_factory for f in fields if f.default_factory is not dataclasses.MISSING}
-        self.has_hook = hasattr(cls, "__post_init__")
+        self.has_hook = cls.__post_init__ is not Context.__post_init__
+        inherited = {f for c in reversed(own_classes) for f in getattr(c, "__dataclass_fields__", {}).values()}
+        names_kept = {f.name for f in inherited if f.metadata.get("kept")}
+        self.kept = tuple(name for name in (f.name for f in fields) if name in names_kept)
         # A class with slots, InitVars or an __init__ of its own is renewed by calling it; any other by copying a dict.
         slotted = any(isinstance(getattr(cls, name, None), types.MemberDescriptorType) for name in names)
         generated_init = cls.__init__.__code__.co_filename == "<string>"
@@ -62,7 +65,7 @@ class _Lineage:
         self.given.update((name, value) for name, value in kwargs.items() if name in plan.initial)
         self.start = {**plan.defaults, **self.given, "_lineage": self}
         self.factories = tuple((name, make) for name, make in plan.factories.items() if name not in self.given)
-        self.kept: tuple[str, ...] = ()
+        self.kept: tuple[str, ...] = plan.kept
         self.calls: set[tuple[str, ...]] = set()
         self.warned: set[str] = set()
 
@@ -76,7 +79,8 @@ class Context:
 
     Only fields named in `keep()` carry over to the next iteration, and `total_step` counts up. Every other field starts
     again from the value given to the constructor of the first instance, or from its default. Subclass it, decorate the
-    subclass with `@dataclasses.dataclass`, and call `self.keep("name", ...)` in `__post_init__`.
+    subclass with `@dataclasses.dataclass`, and call `self.keep("name", ...)` in `__post_init__`. A field that subclasses shall
+    keep too, whatever their `__post_init__` does, carries it in its metadata: `dataclasses.field(metadata={"kept": True})`.
 
     Raises:
         UndeclaredFieldError: an attribute is set or read, or a name kept, that the class does not declare.
@@ -105,6 +109,9 @@ class Context:
         self = object.__new__(cls)
         self.__dict__["_lineage"] = _Lineage(cls, args, kwargs)
         return self
+
+    def __post_init__(self) -> None:
+        """Nothing; there to be called by subclasses that call their parent's."""
 
     def keep(self, *names: str) -> None:
         """Let these fields keep their value from iteration to iteration, from now on.
@@ -137,7 +144,7 @@ class Context:
         for name, make in lineage.factories:
             values[name] = make()
         if plan.has_hook:
-            new.__post_init__()  # type: ignore[attr-defined]
+            new.__post_init__()
         for name in lineage.kept:
             if name not in old:  # declared without a default, and not set so far
                 continue

@@ -6,8 +6,11 @@ Room: ding_lite.engine, floor 0. Standard library only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
+
+from ding_lite.engine.messages import call_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -102,7 +105,11 @@ def contract(
 
 def contract_of(fn: Callable[..., Any]) -> Contract | None:
     """The contract of a middleware, or None for a plain function, of which nothing is known."""
+    if isinstance(fn, functools.partial):
+        return contract_of(fn.func)
     terms = getattr(fn, _ATTRIBUTE, None)
+    if terms is None:
+        terms = getattr(call_of(fn), _ATTRIBUTE, None)  # it stands on `def __call__`
     return terms if isinstance(terms, Contract) else None
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ding_lite.engine.lifecycles import POOL, Openable
@@ -110,11 +111,9 @@ class Events:
             self._listeners.clear()
 
 
-def _others_may_emit() -> bool:
-    """Whether another thread is there. Those of the pool count for each other only: to anybody else they are idle."""
-    here = threading.current_thread()
-    others = [thread for thread in threading.enumerate() if thread is not here]
-    return any(here.name.startswith(POOL) or not thread.name.startswith(POOL) for thread in others)
+def _is_idle(thread: threading.Thread, in_pool: bool) -> bool:
+    """Whether this other thread cannot emit: the pool's to anybody outside it; to those in it, the one that waits for them."""
+    return thread.name.startswith(POOL) or (in_pool and thread is threading.main_thread())
 
 
 class HasEvents(Openable):
@@ -160,14 +159,33 @@ class HasEvents(Openable):
 
         Raises:
             TimeoutError: nobody emitted it in time.
-            RuntimeError: no timeout is set and no other thread is alive, so that it would block for ever.
+            RuntimeError: no timeout is set, and nobody is left who could emit it: no other thread, or inside `parallel` only
+                others that wait as well.
         """
         self._require_open(f"wait_for({event!r})")
-        if timeout == math.inf and not _others_may_emit():
-            raise RuntimeError(
-                f"task.wait_for({event!r}) would block for ever: no other thread is there to emit it. Set a timeout."
-            )
-        received = self._events.wait_for(event, timeout, give_up=lambda: not self.running)
+        if timeout == math.inf:
+            received = self._wait_without_limit(event)
+        else:
+            received = self._events.wait_for(event, timeout, give_up=lambda: not self.running)
         if received is None and not ignore_timeout_exception:
             raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
+        return received
+
+    def _wait_without_limit(self, event: str) -> EventArguments | None:
+        here = threading.current_thread()
+        in_pool = here.name.startswith(POOL)
+        looks = 0
+
+        def nobody_is_left() -> bool:
+            nonlocal looks
+            alone = all(thread is here or _is_idle(thread, in_pool) for thread in threading.enumerate())
+            stuck = alone and (not in_pool or self._parts.waiting >= self._parts.running)
+            looks = looks + 1 if stuck else 0  # a part may be about to start
+            return looks > (2 if in_pool else 0)
+
+        with self._parts.counted("waiting") if in_pool else nullcontext():
+            stuck = not in_pool and nobody_is_left()
+            received = None if stuck else self._events.wait_for(event, math.inf, lambda: not self.running or nobody_is_left())
+        if received is None and self.running:
+            raise RuntimeError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")
         return received

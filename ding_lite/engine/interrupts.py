@@ -27,9 +27,7 @@ class Interrupts:
         self.received = number
         name = signal.Signals(number).name
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
-            print(
-                f"{name}: this iteration finishes and is saved, then the run ends; once more to stop at once.", file=sys.stderr
-            )
+            print(f"{name}: this iteration finishes, then the run ends; once more to stop at once.", file=sys.stderr)
         self._finish()
 
     def raise_again(self, number: int | None = None) -> None:

@@ -18,7 +18,7 @@ from ding_lite.engine.composites import Middleware, Parallel, Serial
 from ding_lite.engine.contexts import Context
 from ding_lite.engine.contracts import contract_of
 from ding_lite.engine.generators import halves_kept, locked
-from ding_lite.engine.lifecycles import POOL, Openable
+from ding_lite.engine.lifecycles import POOL, Openable, Parts
 from ding_lite.engine.messages import location_of, name_of
 from ding_lite.engine.pictures import draw_pipeline, pipeline_table
 
@@ -47,6 +47,7 @@ class HasPipeline(Openable):
         self._wrappers: list[Wrapper] = []
         self._lock = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
+        self._parts = Parts()
 
     def use(self: Self_, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Self_:
         """Add a middleware at the end of the pipeline.
@@ -93,7 +94,7 @@ class HasPipeline(Openable):
 
     def parallel(self, *fns: Middleware) -> Middleware:
         """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
-        return Parallel(*fns, executor=self._executor)
+        return Parallel(*fns, executor=self._executor, parts=self._parts)
 
     @staticmethod
     def void() -> Middleware:

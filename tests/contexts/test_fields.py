@@ -86,3 +86,25 @@ def test_every_field_has_a_docstring(cls):
         after = body[index + 1]
         assert isinstance(after, ast.Expr), f"{cls.__name__}.{body[index].target.id} is not explained"
         assert isinstance(after.value.value, str)
+
+
+@pytest.mark.parametrize("calls_its_parents", [False, True])
+@pytest.mark.parametrize(("cls", "table"), [(OnlineRLContext, ONLINE), (OfflineRLContext, OFFLINE)])
+def test_a_subclass_keeps_what_the_table_says_whatever_its_post_init_does(cls, table, calls_its_parents):
+    @dataclasses.dataclass
+    class Mine(cls):
+        loss_sum: float = 0.0
+
+        def __post_init__(self):
+            if calls_its_parents:
+                super().__post_init__()
+            self.keep("loss_sum")
+
+    ctx = Mine()
+    for name in (*table, "loss_sum"):
+        setattr(ctx, name, 7)
+    ctx = ctx.renew().renew()
+
+    assert ctx.loss_sum == 7
+    kept = {name for name, row in table.items() if row[0]} - {"total_step"}
+    assert {name for name in table if getattr(ctx, name) == 7} == kept

@@ -1,5 +1,7 @@
 """Contracts: what a middleware reads, writes and holds, said beside its code."""
 
+import functools
+
 import pytest
 
 from ding_lite.engine import contract, contract_of
@@ -100,3 +102,21 @@ def test_one_string_where_names_are_wanted_is_refused_and_written_right(term):
 def test_a_name_that_is_no_string_is_refused(term):
     with pytest.raises(TypeError, match=rf"contract\({term}=\.\.\.\) wants names of context fields, got 3 of type int"):
         contract(**{term: ("obs", 3)})
+
+
+def test_a_contract_may_stand_on_the_call_of_a_class_and_is_seen_through_a_partial():
+    class Counter:
+        @contract(reads=("batch",))
+        def __call__(self, ctx):
+            pass
+
+    class Other(Counter):
+        pass
+
+    def step(ctx, size):
+        pass
+
+    contract(writes=("batch",))(step)
+
+    assert contract_of(Counter()).reads == contract_of(Other()).reads == ("batch",)
+    assert contract_of(functools.partial(step, size=3)).writes == ("batch",)

@@ -64,7 +64,7 @@ class TestTheFirst:
             (1, "second half", True),
         ]
         assert getattr(caught.value, "code", None) == code
-        assert f"{number.name}: this iteration finishes and is saved, then the run ends; once more" in capsys.readouterr().err
+        assert f"{number.name}: this iteration finishes, then the run ends; once more" in capsys.readouterr().err
 
     @BOTH
     def test_it_counts_in_the_last_iteration_as_well(self, number, error, code):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -78,3 +79,35 @@ class TestWaitFor:
 
         assert "task.wait_for('tick') would block for ever" in ended.stdout
         assert "Set a timeout" in ended.stdout
+
+    @pytest.mark.parametrize("sibling", ["lambda ctx: 1 / 0", "lambda ctx: None", "lambda ctx: loop.wait_for('tock')"])
+    def test_beside_parts_that_are_done_or_wait_themselves_it_does_not_block_for_ever(self, sibling):
+        script = BESIDE.format(sibling=sibling)
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+
+        assert "would block for ever: nobody is left to emit it. Set a timeout." in ended.stdout
+        assert "division by zero" in ended.stdout or "1 / 0" not in sibling
+
+    def test_a_part_beside_it_may_emit_what_it_waits_for(self):
+        got = []
+        with Task().start() as loop:
+            loop.use(
+                loop.parallel(
+                    lambda ctx: got.append(loop.wait_for("tick")),
+                    lambda ctx: (time.sleep(0.4), loop.emit("tick", 1))[0],
+                )
+            )
+            loop.run(max_step=1)
+
+        assert got == [((1,), {})]
+
+
+BESIDE = """
+from ding_lite.engine import Task
+with Task().start() as loop:
+    loop.use(loop.parallel(lambda ctx: loop.wait_for("tick"), {sibling}))
+    try:
+        loop.run(max_step=1)
+    except Exception as error:
+        print(error, getattr(error, "__notes__", ""))
+"""
