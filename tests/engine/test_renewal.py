@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import pickle
-import typing
 
 import pytest
 from hypothesis import given
@@ -25,42 +24,6 @@ class Mine(Context):
 
     def __post_init__(self):
         self.keep("env_step")
-
-    @property
-    def thousand_steps(self):
-        return self.env_step / 1000
-
-    @thousand_steps.setter
-    def thousand_steps(self, value):
-        self.env_step = round(value * 1000)
-
-
-# The custom context of the source document, word for word, which does not call super().__post_init__().
-SEED = """
-@dataclasses.dataclass
-class MyContext(Context):
-
-    # common
-    total_step: int = 0
-    var1: int = 0
-    var2: int = 0
-    var3: Union[Dict, List] = None
-    var4: List = None
-
-    def __post_init__(self):
-        self.keep('var1', 'var2')
-"""
-
-
-def test_the_custom_context_of_the_source_document_works_as_printed():
-    names = {"dataclasses": dataclasses, "Context": Context, **{n: getattr(typing, n) for n in ("Dict", "List", "Union")}}
-    exec(SEED, names)
-    ctx = names["MyContext"]()
-    ctx.var1, ctx.var2, ctx.var3, ctx.var4 = 1, 2, {"a": 1}, [3]
-
-    ctx = ctx.renew().renew()
-
-    assert (ctx.total_step, ctx.var1, ctx.var2, ctx.var3, ctx.var4) == (2, 1, 2, None, None)
 
 
 class TestRenew:
