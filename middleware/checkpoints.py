@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import contract, current_task, save_checkpoint
+from ding_lite.engine import contract, current_task, move_aside, save_checkpoint
 from ding_lite.middleware.arguments import require
 from ding_lite.policy import Policy
 
@@ -22,7 +22,7 @@ class CkptSaver:
     Into `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` of them, the last
     three kept; `best.pt`, the weights that were evaluated best, with that value; `final.pt`, the whole policy when the run
     ends. Each file is whole or not there, also if the process dies meanwhile, and `load_checkpoint` reads it without
-    running code.
+    running code. A folder that an earlier run left there is moved aside first, to `ckpt.1` and so on.
 
     Reads:
         ctx.train_iter; ctx.eval_value and ctx.eval_weights where there was an evaluation; ctx.env_step where there is one.
@@ -52,6 +52,7 @@ class CkptSaver:
         self._last_iter = 0
         self._best = -float("inf")
         self._kept: list[str] = []
+        self._is_first = True
         contract(
             reads=("train_iter",),
             may_read=("env_step", "eval_value", "eval_weights", "last_eval_iter"),
@@ -68,17 +69,19 @@ class CkptSaver:
         if evaluated is not None and ctx.eval_value > self._best:
             self._best = ctx.eval_value
             lineage = {"eval_value": ctx.eval_value, "evaluated_at": ctx.last_eval_iter}
-            save_checkpoint({"model": evaluated, **lineage, **_counters(ctx)}, self._folder / "best.pt")
+            self._save({"model": evaluated, **lineage, **_counters(ctx)}, "best.pt")
         if self._save_finish and current_task().finish:
-            save_checkpoint({**self._policy.state_dict(), **_counters(ctx)}, self._folder / "final.pt")
+            self._save({**self._policy.state_dict(), **_counters(ctx)}, "final.pt")
+
+    def _save(self, state: Mapping[str, Any], name: str) -> None:
+        if self._is_first:
+            move_aside(self._folder)
+        self._is_first = False
+        save_checkpoint(state, self._folder / name)
 
     def _save_regular(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        path = self._folder / f"iteration_{ctx.train_iter}.pt"
-        if not self._kept:  # those of an earlier run in this folder make room like our own
-            earlier = sorted(self._folder.glob("iteration_*.pt"), key=lambda file: file.stat().st_mtime)
-            self._kept = [file.name for file in earlier if file != path]
-        save_checkpoint({**self._policy.state_dict(), **_counters(ctx)}, path)
-        self._kept.append(path.name)
+        self._kept.append(f"iteration_{ctx.train_iter}.pt")
+        self._save({**self._policy.state_dict(), **_counters(ctx)}, self._kept[-1])
         for name in self._kept[: -self._keep_last]:
             (self._folder / name).unlink(missing_ok=True)
         self._kept = self._kept[-self._keep_last :]
@@ -90,6 +93,7 @@ class CkptSaver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
+        self._is_first = False
 
 
 def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from ding_lite.config import PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import with_leaves
@@ -44,9 +42,6 @@ def gae_estimator(cfg: PPOConfig, policy: CollectMode) -> Callable[[OnlineRLCont
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
-        leaves = {"advantage": advantage, "return_": advantage + batch.value}
-        if ctx.trajectories.valid is not None:
-            leaves["valid"] = torch.from_numpy(ctx.trajectories.valid)
-        ctx.train_data = with_leaves(batch, **leaves)
+        ctx.train_data = with_leaves(batch, advantage=advantage, return_=advantage + batch.value)
 
     return estimate

@@ -34,7 +34,6 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: nothing of it; in the seed's place.
         policy: learns.
     """
-
     require("trainer", policy, "train_iter", "policy.learn_mode")
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
@@ -57,7 +56,6 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: nothing of it; in the seed's place.
         policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
     """
-
     require("multistep_trainer", policy, "train_iter", "policy.learn_mode")
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")

@@ -24,7 +24,6 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
         cfg: nothing of it; in the seed's place.
         buffer_: takes them; the oldest make room.
     """
-
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
     @contract(reads=("trajectories",), uses=(buffer_,), stage="process")

@@ -71,19 +71,11 @@ class RolloutBuffer:
 
     def trajectories(self) -> Trajectories:
         """What was recorded; the buffer is not to be used afterwards."""
-        if self._flat_obs:
-            obs, next_obs = self.obs[:-1], self.obs[1:].copy()
-            for t, index, final in self._finals:
-                next_obs[t, index] = final
-        else:
-            obs, next_obs = (
-                map_leaves(lambda column: column[:-1], self.obs),
-                map_leaves(lambda column: column[1:].copy(), self.obs),
-            )
-            for t, index, final in self._finals:
-                map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
+        next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
+        for t, index, final in self._finals:
+            map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
         columns = {
-            "obs": obs,
+            "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
             "next_obs": next_obs,
@@ -137,10 +129,7 @@ class Trajectories(Sequence[Tree]):
     def rows(self) -> dict[str, Any]:
         """Every transition once, [N, ...] by leaf name, time-major; views where all steps are real ones."""
         if self.valid is None:
-            return {
-                name: _merge_lead(column) if type(column) is np.ndarray else map_leaves(_merge_lead, column)
-                for name, column in self.columns.items()
-            }
+            return {name: map_leaves(_merge_lead, column) for name, column in self.columns.items()}
         keep = self.valid.reshape(-1).nonzero()[0]
         return {name: map_leaves(lambda leaf: _merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
 

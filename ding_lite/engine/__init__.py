@@ -3,7 +3,15 @@
 Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
 """
 
-from ding_lite.engine.checkpoints import CheckpointError, arrays, load_checkpoint, plain, save_checkpoint, write_atomically
+from ding_lite.engine.checkpoints import (
+    CheckpointError,
+    arrays,
+    load_checkpoint,
+    move_aside,
+    plain,
+    save_checkpoint,
+    write_atomically,
+)
 from ding_lite.engine.checks import PipelineError
 from ding_lite.engine.configs import Config, ConfigError, bounded
 from ding_lite.engine.contexts import Context, UndeclaredFieldError
@@ -32,6 +40,7 @@ __all__ = [
     "did_you_mean",
     "engaged",
     "load_checkpoint",
+    "move_aside",
     "plain",
     "require_extra",
     "save_checkpoint",

@@ -113,6 +113,16 @@ def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str,
     return state
 
 
+def move_aside(path: Path) -> None:
+    """Let what an earlier run left at `path`, a file or a folder, make room: it becomes `name.1`, or the next free number."""
+    if not path.exists():
+        return
+    number = 1
+    while (older := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    path.rename(older)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from ding_lite.engine import move_aside
+
 
 class Sink(Protocol):
     """Takes rows of numbers, one at a time."""
@@ -36,11 +38,7 @@ class JsonLines:
         self.path = path
         self._failed = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            number = 1
-            while (older := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-                number += 1
-            path.rename(older)
+        move_aside(path)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line. Where the disk refuses, training goes on, with one warning."""

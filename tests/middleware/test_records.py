@@ -258,6 +258,7 @@ def test_checkpoints_of_an_earlier_run_in_the_folder_make_room(tmp_path):
             list(saver(ctx))
 
     assert {path.name for path in (tmp_path / "ckpt").iterdir()} == {f"iteration_{n}.pt" for n in (10, 11, 12)}
+    assert {path.name for path in (tmp_path / "ckpt.1").iterdir()} == {f"iteration_{n}.pt" for n in (50, 51, 52)}
 
 
 def test_the_best_weights_can_be_loaded_into_a_policy(tmp_path):
