@@ -3,7 +3,7 @@
 Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
 """
 
-from ding_lite.engine.checkpoints import (
+from ding_lite.basics.checkpoints import (
     CheckpointError,
     arrays,
     load_checkpoint,
@@ -12,14 +12,14 @@ from ding_lite.engine.checkpoints import (
     save_checkpoint,
     write_atomically,
 )
-from ding_lite.engine.checks import PipelineError
-from ding_lite.engine.configs import Config, ConfigError, bounded
-from ding_lite.engine.contexts import Context, UndeclaredFieldError
-from ding_lite.engine.contracts import Contract, contract, contract_of
-from ding_lite.engine.generators import engaged
-from ding_lite.engine.messages import add_note, did_you_mean, require_extra
+from ding_lite.basics.configs import Config, ConfigError, bounded
+from ding_lite.basics.messages import add_note, did_you_mean, require_extra
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
+from ding_lite.pipeline.checks import PipelineError
+from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
+from ding_lite.pipeline.contracts import Contract, contract, contract_of
+from ding_lite.pipeline.generators import engaged
 
 __all__ = [
     "CheckpointError",

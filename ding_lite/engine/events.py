@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ding_lite.engine.lifecycles import POOL, Openable
-from ding_lite.engine.messages import add_note
+from ding_lite.basics.messages import add_note
+from ding_lite.pipeline.lifecycles import POOL, Openable
 
 Listener = Callable[..., Any]
 EventArguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -13,14 +13,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ding_lite.engine.checks import Entry, check_pipeline, require_middleware
-from ding_lite.engine.composites import Middleware, Parallel, Serial
-from ding_lite.engine.contexts import Context
-from ding_lite.engine.contracts import contract_of
-from ding_lite.engine.generators import halves_kept, locked
-from ding_lite.engine.lifecycles import POOL, Openable, Parts
-from ding_lite.engine.messages import location_of, name_of
-from ding_lite.engine.pictures import draw_pipeline, pipeline_table
+from ding_lite.basics.messages import location_of, name_of
+from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
+from ding_lite.pipeline.composites import Middleware, Parallel, Serial
+from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.generators import halves_kept, locked
+from ding_lite.pipeline.lifecycles import POOL, Openable, Parts
+from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
 
 Wrapper = Callable[[Middleware], Middleware]
 Self_ = TypeVar("Self_", bound="HasPipeline")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ding_lite.engine.checks import Entry
-from ding_lite.engine.contexts import Context
-from ding_lite.engine.generators import Half, first_half, unwind
-from ding_lite.engine.messages import add_note
+from ding_lite.basics.messages import add_note
+from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.generators import Half, first_half, unwind
 
 
 def iterate(ctx: Context, entries: Sequence[Entry], waiting: list[Half]) -> None:

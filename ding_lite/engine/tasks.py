@@ -12,17 +12,17 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, SupportsIndex
 
-from ding_lite.engine.checks import check_pipeline, require_middleware
-from ding_lite.engine.composites import Middleware
-from ding_lite.engine.contexts import Context
-from ding_lite.engine.contracts import contract_of
+from ding_lite.basics.messages import add_note, name_of
 from ding_lite.engine.events import Events, HasEvents
-from ding_lite.engine.generators import Backward, Half, first_half, unwind
 from ding_lite.engine.interrupts import interruptible
-from ding_lite.engine.messages import add_note, name_of
 from ding_lite.engine.pipelines import HasPipeline
 from ding_lite.engine.roles import HasRoles
 from ding_lite.engine.schedules import iterate
+from ding_lite.pipeline.checks import check_pipeline, require_middleware
+from ding_lite.pipeline.composites import Middleware
+from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.generators import Backward, Half, first_half, unwind
 
 
 class Task(HasPipeline, HasEvents, HasRoles):

@@ -1,6 +1,6 @@
 """The context: what the middleware of one iteration pass to each other.
 
-Room: ding_lite.engine, floor 0. Imports nothing of ours but the wording of messages.
+Room: ding_lite.pipeline, floor 0. Imports nothing of ours but the wording of messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import MutableMapping, MutableSequence, MutableSet
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from ding_lite.engine.messages import did_you_mean
+from ding_lite.basics.messages import did_you_mean
 
 ContextType = TypeVar("ContextType", bound="Context")
 

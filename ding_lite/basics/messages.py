@@ -1,6 +1,6 @@
 """What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.basics, floor 0. Standard library only.
 """
 
 from __future__ import annotations

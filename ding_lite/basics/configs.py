@@ -1,6 +1,6 @@
 """Typed configuration: nested dataclasses that refuse what they do not know.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.basics, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union
 
-from ding_lite.engine.messages import did_you_mean
+from ding_lite.basics.messages import did_you_mean
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
@@ -33,7 +33,7 @@ def bounded(default: Any, low: float | None = None, high: float | None = None) -
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
-        ding_lite.engine.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
+        ding_lite.basics.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
     """
     return dataclasses.field(default=default, metadata={"low": low, "high": high})
 
@@ -60,7 +60,7 @@ class Config:
         >>> Main().override({"learn.batchsize": 32})
         Traceback (most recent call last):
             ...
-        ding_lite.engine.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
+        ding_lite.basics.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
     """
 
     def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:

@@ -1,6 +1,6 @@
 """A pipeline as a table of text, and as a picture.
 
-Room: ding_lite.engine, floor 0. Standard library only; a PNG needs matplotlib, the extra `plot`.
+Room: ding_lite.pipeline, floor 0. Standard library only; a PNG needs matplotlib, the extra `plot`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from ding_lite.engine.checks import Entry
-from ding_lite.engine.messages import require_extra
+from ding_lite.basics.messages import require_extra
+from ding_lite.pipeline.checks import Entry
 
 _COLOURS = {
     "evaluate": "#d7e8f7",

@@ -1,6 +1,6 @@
 """The checks before anything runs: of one middleware, and of a whole pipeline, every problem with its fix.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ding_lite.engine.contexts import Context, declared_fields, fields_at_start
-from ding_lite.engine.contracts import Contract
-from ding_lite.engine.messages import call_of, describe_call, did_you_mean, name_of
+from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
+from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
+from ding_lite.pipeline.contracts import Contract
 
 
 class PipelineError(ValueError):

@@ -1,6 +1,6 @@
 """Open or closed: what a task may be asked, and when.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.engine.messages import add_note, describe_call, name_of
+from ding_lite.basics.messages import add_note, describe_call, name_of
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]

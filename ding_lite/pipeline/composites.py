@@ -1,6 +1,6 @@
 """Several middleware as one: one after the other, or side by side on threads.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, wait
 from typing import Any
 
-from ding_lite.engine.checks import require_middleware
-from ding_lite.engine.contracts import joint_contract
-from ding_lite.engine.generators import Half, first_half, unwind
-from ding_lite.engine.lifecycles import Parts
-from ding_lite.engine.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, name_of
+from ding_lite.pipeline.checks import require_middleware
+from ding_lite.pipeline.contracts import joint_contract
+from ding_lite.pipeline.generators import Half, first_half, unwind
+from ding_lite.pipeline.lifecycles import Parts
 
 Middleware = Callable[..., Any]
 

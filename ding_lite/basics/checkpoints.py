@@ -1,6 +1,6 @@
 """Checkpoint files: plain data in one zip file, whole or not there at all, and no code in it ever runs.
 
-Room: ding_lite.engine, floor 0. Torch, when a file is written or read.
+Room: ding_lite.basics, floor 0. Torch, when a file is written or read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Contracts: what a middleware reads, writes and holds, said beside its code.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ding_lite.engine.messages import call_of
+from ding_lite.basics.messages import call_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

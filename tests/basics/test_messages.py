@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
+from ding_lite.basics.messages import describe_call, location_of, name_of
 from ding_lite.engine import add_note, did_you_mean, require_extra
-from ding_lite.engine.messages import describe_call, location_of, name_of
 
 
 class Object:

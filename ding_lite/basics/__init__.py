@@ -1,0 +1,32 @@
+"""Basics: messages, configurations and checkpoint files, of which every other room makes use.
+
+Room: ding_lite.basics, floor 0. Standard library only, and torch where a checkpoint is written.
+"""
+
+from ding_lite.basics.checkpoints import (
+    CheckpointError,
+    arrays,
+    load_checkpoint,
+    move_aside,
+    plain,
+    save_checkpoint,
+    write_atomically,
+)
+from ding_lite.basics.configs import Config, ConfigError, bounded
+from ding_lite.basics.messages import add_note, did_you_mean, require_extra
+
+__all__ = [
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "add_note",
+    "arrays",
+    "bounded",
+    "did_you_mean",
+    "load_checkpoint",
+    "move_aside",
+    "plain",
+    "require_extra",
+    "save_checkpoint",
+    "write_atomically",
+]

@@ -1,0 +1,19 @@
+"""The pipeline: contexts, middleware and their contracts, and what can be known of them before anything runs.
+
+Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
+"""
+
+from ding_lite.pipeline.checks import PipelineError
+from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
+from ding_lite.pipeline.contracts import Contract, contract, contract_of
+from ding_lite.pipeline.generators import engaged
+
+__all__ = [
+    "Context",
+    "Contract",
+    "PipelineError",
+    "UndeclaredFieldError",
+    "contract",
+    "contract_of",
+    "engaged",
+]
