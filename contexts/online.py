@@ -62,6 +62,9 @@ class OnlineRLContext(Context):
     trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
     """Index in `trajectories` of each environment's last transition. Written by StepCollector."""
 
+    policy_version: int = -1
+    """Version of the weights that collected this iteration's data; -1 where none did. Written by collectors."""
+
     finished_episodes: list[Any] = dataclasses.field(default_factory=list)
     """Episodes that ended while collecting, with return and length (`ding_lite.envs.Episode`). Written by collectors."""
 

@@ -18,7 +18,9 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves, tree
 from ding_lite.engine import contract
 from ding_lite.policy import CollectMode
-from ding_lite.rollout import LocalWorker, Rollout
+from ding_lite.rollout import LocalWorker, Rollout, make_worker
+
+_WRITES = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_step", "env_episode")
 
 
 class StepCollector:
@@ -31,6 +33,7 @@ class StepCollector:
         ctx.trajectories: the rollout, leaves [T, B, ...].
         ctx.trajectory_end_idx: index in it of each environment's last transition.
         ctx.finished_episodes: those that ended on the way, with return and length.
+        ctx.policy_version: of the weights that acted, -1 for random actions.
         ctx.env_step, ctx.env_episode: counted on.
 
     Args:
@@ -43,12 +46,12 @@ class StepCollector:
     def __init__(
         self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
     ) -> None:
-        self._worker = LocalWorker(env, policy)
+        self._worker = make_worker(env, policy)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
-            writes=("trajectories", "trajectory_end_idx", "finished_episodes", "env_step", "env_episode"),
+            writes=_WRITES,
             uses=(env, policy),
             stage="collect",
         )(self)
@@ -102,6 +105,7 @@ def rolloutor(
     Writes:
         ctx.trajectories: the step as a rollout, leaves [1, B, ...], and ctx.trajectory_end_idx.
         ctx.finished_episodes: those that ended with it.
+        ctx.policy_version: of the weights that acted.
         ctx.env_step, ctx.env_episode: counted on.
 
     Args:
@@ -113,7 +117,7 @@ def rolloutor(
 
     @contract(
         reads=("action", "inference_output", "env_step", "env_episode"),
-        writes=("trajectories", "trajectory_end_idx", "finished_episodes", "env_step", "env_episode"),
+        writes=_WRITES,
         uses=(env, policy, *([] if transitions is None else [transitions])),
         stage="collect",
     )
@@ -133,6 +137,7 @@ def _hand_over(rollout: Rollout, ctx: OnlineRLContext) -> None:
     ctx.trajectories = rollout.trajectories
     ctx.trajectory_end_idx = rollout.trajectories.end_idx
     ctx.finished_episodes = rollout.episodes
+    ctx.policy_version = rollout.version
     ctx.env_step += len(rollout.trajectories)
     ctx.env_episode += len(rollout.episodes)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
@@ -18,7 +20,11 @@ from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
-_TOUCHES: Any = {"reads": ("train_data", "train_iter"), "writes": ("train_output", "train_iter")}
+_TOUCHES: Any = {
+    "reads": ("train_data", "train_iter"),
+    "writes": ("train_output", "train_iter"),
+    "may_read": ("policy_version",),
+}
 
 
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
@@ -27,7 +33,8 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
     Reads:
         ctx.train_data: what the policy's loss wants; ctx.train_iter.
     Writes:
-        ctx.train_output: what to log, scalar tensors by name.
+        ctx.train_output: what to log, scalar tensors by name; policy_lag is how many gradient steps older the weights were
+            that collected this iteration's data, where it was collected.
         ctx.train_iter: gradient steps counted on.
 
     Args:
@@ -68,9 +75,15 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
 def _learn(policy: LearnMode, ctx: AnyRLContext) -> None:
     if ctx.train_data is None:
         return
-    before = policy.train_iter
-    ctx.train_output = policy.forward(ctx.train_data)
+    before, lag = policy.train_iter, _lag(policy, ctx)
+    ctx.train_output = {**policy.forward(ctx.train_data), **lag}
     ctx.train_iter += policy.train_iter - before
+
+
+def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
+    """How many gradient steps older the weights were that collected this iteration's data than those that learn from it."""
+    version = getattr(ctx, "policy_version", -1)
+    return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 
 
 class OffPolicyLearner:
@@ -80,7 +93,7 @@ class OffPolicyLearner:
         ctx.train_iter.
     Writes:
         ctx.train_data: the last batch; None while there are too few transitions to begin.
-        ctx.train_output: what to log, one dict of scalar tensors a gradient step.
+        ctx.train_output: what to log, one dict of scalar tensors a gradient step; policy_lag is that of the first.
         ctx.train_iter: gradient steps counted on.
 
     Args:
@@ -90,22 +103,24 @@ class OffPolicyLearner:
     """
 
     def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: ReplayBuffer) -> None:
-        self._times = cfg.policy.learn.update_per_collect
+        self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._fetch = offpolicy_data_fetcher(cfg, buffer_)
         self._train = trainer(cfg, policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),
+            may_read=("policy_version",),
             uses=(buffer_, policy),
             stage="learn",
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
         outputs: list[dict[str, Any]] = []
+        lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         for _ in range(self._times):
             with engaged(self._fetch, ctx):
                 if ctx.train_data is None:
                     return
                 self._train(ctx)
-            outputs.append(ctx.train_output)
+            outputs.append({**ctx.train_output, **lag})
         ctx.train_output = outputs

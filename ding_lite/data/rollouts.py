@@ -69,20 +69,21 @@ class RolloutBuffer:
                 self.valid = np.ones((self.num_steps, self.num_envs), np.bool_)
             self.valid[t] = valid
 
-    def trajectories(self) -> Trajectories:
-        """What was recorded; the buffer is not to be used afterwards."""
+    def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
+        """What was recorded, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
         next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
         for t, index, final in self._finals:
             map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
-        columns = {
+        recorded = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
             "next_obs": next_obs,
             "terminated": self.terminated,
             "truncated": self.truncated,
+            **columns,
         }
-        return Trajectories(columns, self.valid)
+        return Trajectories(recorded, self.valid)
 
 
 class Trajectories(Sequence[Tree]):

@@ -14,6 +14,8 @@ from ding_lite.basics.checkpoints import (
 )
 from ding_lite.basics.configs import Config, ConfigError, bounded
 from ding_lite.basics.messages import add_note, did_you_mean, require_extra
+from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.frames import released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline.checks import PipelineError
@@ -22,11 +24,13 @@ from ding_lite.pipeline.contracts import Contract, contract, contract_of
 from ding_lite.pipeline.generators import engaged
 
 __all__ = [
+    "BrokenOff",
     "CheckpointError",
     "Config",
     "ConfigError",
     "Context",
     "Contract",
+    "Deferred",
     "PipelineError",
     "Role",
     "Task",
@@ -42,6 +46,7 @@ __all__ = [
     "load_checkpoint",
     "move_aside",
     "plain",
+    "released",
     "require_extra",
     "save_checkpoint",
     "task",

@@ -166,7 +166,7 @@ class HasEvents(Openable):
         if timeout == math.inf:
             received = self._wait_without_limit(event)
         else:
-            received = self._events.wait_for(event, timeout, give_up=lambda: not self.running)
+            received = self._events.wait_for(event, timeout, give_up=lambda: self.stopping)
         if received is None and not ignore_timeout_exception:
             raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
         return received
@@ -185,7 +185,7 @@ class HasEvents(Openable):
 
         with self._parts.counted("waiting") if in_pool else nullcontext():
             stuck = not in_pool and nobody_is_left()
-            received = None if stuck else self._events.wait_for(event, math.inf, lambda: not self.running or nobody_is_left())
-        if received is None and self.running:
+            received = None if stuck else self._events.wait_for(event, math.inf, lambda: self.stopping or nobody_is_left())
+        if received is None and not self.stopping:
             raise RuntimeError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")
         return received

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
+from ding_lite.engine.frames import current_frame
+from ding_lite.engine.lanes import LaneRun
 from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
@@ -36,11 +38,21 @@ class _Void:
 class HasPipeline(Openable):
     """Middleware in order, each with its contract."""
 
-    ctx: Any
-    """The context of the iteration that runs, or of the last that ran."""
     n_async_workers: int
     """The most threads that `parallel` uses."""
     _iterating: bool
+    _lanes: LaneRun | None
+    _ctx: Any
+
+    @property
+    def ctx(self) -> Any:
+        """The context of the iteration that runs where this is asked, or of the last one."""
+        frame = current_frame() if self._lanes is not None else None
+        return self._ctx if frame is None else frame.ctx
+
+    @ctx.setter
+    def ctx(self, value: Any) -> None:
+        self._ctx = value
 
     def _clear_pipeline(self) -> None:
         self._entries: list[Entry] = []
@@ -69,6 +81,11 @@ class HasPipeline(Openable):
             call = halves_kept(call, wrapper)
         call = self._with_lock(call, lock)
         entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn))
+        if self._iterating and self._lanes is not None:
+            raise RuntimeError(
+                f"task.use({entry.name!r}) while iterations overlap: what waits for what was worked out before. Add it before "
+                "run()."
+            )
         if self._iterating:
             check_pipeline(self.ctx, [*self._entries, entry])
         self._entries.append(entry)

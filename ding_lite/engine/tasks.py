@@ -6,30 +6,34 @@ Room: ding_lite.engine, floor 0. Standard library only.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note
+from ding_lite.engine.deferrals import Deferred
+from ding_lite.engine.drives import Drivable, running_task
 from ding_lite.engine.events import Events, HasEvents
 from ding_lite.engine.interrupts import interruptible
-from ding_lite.engine.pipelines import HasPipeline
+from ding_lite.engine.lanes import LaneRun
+from ding_lite.engine.plans import Plan, make_plan
+from ding_lite.engine.reports import HasTimeline
 from ding_lite.engine.roles import HasRoles
 from ding_lite.engine.schedules import iterate
-from ding_lite.pipeline.checks import check_pipeline, require_middleware
-from ding_lite.pipeline.composites import Middleware
+from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import Backward, Half, first_half, unwind
+
+Result = TypeVar("Result")
 
 
-class Task(HasPipeline, HasEvents, HasRoles):
+class Task(Drivable, HasEvents, HasRoles, HasTimeline):
     """A loop of middleware over a context. `ding_lite.task` is the one that scripts use; tests may make their own.
 
     Each iteration runs every middleware in order of `use`; then the second halves of those that are generators, in reverse;
-    then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set.
+    then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. In
+    asynchronous mode iterations overlap, with the same result on every run (docs/design.md says which).
 
     Example:
         >>> loop = Task()
@@ -41,16 +45,19 @@ class Task(HasPipeline, HasEvents, HasRoles):
     """
 
     def __init__(self) -> None:
-        self.ctx = Context()
+        self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
         self._left = 0
+        self.async_mode, self.max_lag = False, 0
+        self._timeline: Timeline | None = None
         self._clear()
 
     def _clear(self) -> None:
         self.labels, self._roles = set(), set()
         self._clear_pipeline()
-        self._backward_stack: list[Half] = []
+        self._clear_halves()
         self._events = Events()
+        self._lanes: LaneRun | None = None
 
     def start(
         self,
@@ -58,35 +65,41 @@ class Task(HasPipeline, HasEvents, HasRoles):
         n_async_workers: int = 3,
         ctx: Context | None = None,
         labels: Iterable[str] = (),
+        max_lag: int | None = None,
     ) -> Task:
         """Open the task, empty, on this context. Use it in a `with` block, which stops it.
 
         Args:
-            async_mode: overlap evaluation, collection and training; not available yet.
-            n_async_workers: the most threads that `parallel` may use.
+            async_mode: overlap evaluation, collection and training, each on its lane. The result is a function of the seeds
+                and of `max_lag` alone.
+            n_async_workers: the most threads that `parallel`, and `forward(..., async_mode=True)`, may use.
             ctx: the context of the first iteration.
             labels: what `match_labels` looks for, beside "local" and "node.0".
+            max_lag: by how many iterations exactly what only an earlier lane reads, such as the weights that collect, comes
+                late; up to `1 + max_lag` iterations are under way at a time. None is 1 in asynchronous mode, else 0. With
+                `async_mode=False` the same schedule runs on one thread, with the same result.
 
         Raises:
-            RuntimeError: it is open already, or `async_mode` is asked for.
+            RuntimeError: it is open already.
             TypeError: `ctx` is no Context, or is a class.
+            ValueError: `n_async_workers` < 1 or `max_lag` < 0.
         """
         if self._started_at is not None:
             raise RuntimeError(
                 f"task.start() while the task opened at {self._started_at} is still running: leave its `with` block or call "
                 "task.stop() first; a task does not nest."
             )
-        if async_mode:
-            raise RuntimeError(
-                "task.start(async_mode=True): asynchronous mode does not exist in this version. Use async_mode=False; the "
-                "pipeline itself stays as it is."
-            )
         if ctx is not None and not isinstance(ctx, Context):
             mend = f"write ctx={ctx.__name__}()" if isinstance(ctx, type) else "pass an instance of a Context subclass"
             raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {mend}.")
         if n_async_workers < 1:
             raise ValueError(f"task.start(n_async_workers={n_async_workers}): at least 1 thread is needed.")
+        if max_lag is not None and (isinstance(max_lag, bool) or not isinstance(max_lag, SupportsIndex) or int(max_lag) < 0):
+            raise ValueError(f"task.start(max_lag={max_lag!r}) wants a whole number of iterations, 0 or more.")
         self._clear()
+        self.async_mode = bool(async_mode)
+        self.max_lag = int(self.async_mode) if max_lag is None else int(max_lag)
+        self._timeline = None
         self.ctx = Context() if ctx is None else ctx
         self.labels = {"local", "node.0", *([labels] if isinstance(labels, str) else labels)}
         self.n_async_workers = n_async_workers
@@ -98,19 +111,30 @@ class Task(HasPipeline, HasEvents, HasRoles):
     def stop(self) -> None:
         """Close the task: generators that still wait are closed, events delivered, threads joined, the pipeline forgotten.
 
-        Inside a middleware it ends the run there and then; `finish = True` is the gentle way.
+        What a contract's `uses` names and has a method `release()` is told, so that it gives back its processes. Inside a
+        middleware, `stop` ends the run there and then; `finish = True` is the gentle way.
         """
         if self._started_at is None:
             return
+        if self._lanes is not None:  # other lanes run: run() stops the task when they are done
+            self._lanes.ask_to_stop()
+            return
+        things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
         try:
-            while self._backward_stack:
-                self._backward_stack.pop().close()
+            for future in self._begun_by_hand:
+                future.cancel()
+            while self._own_waiting:
+                self._own_waiting.pop().close()
             self._events.close()
         finally:
             self._shut_pool()
             self._started_at = None
             self._entries.clear()  # where an iteration is going through them, it ends
             self._clear()
+            for thing in things.values():
+                release = getattr(thing, "release", None)
+                if callable(release):
+                    release()
 
     def __enter__(self) -> Task:
         return self
@@ -127,7 +151,8 @@ class Task(HasPipeline, HasEvents, HasRoles):
         """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it completes in full.
 
         `finish` is true during the whole last iteration where it can be known, so that savers write the final state. Ctrl-C
-        and SIGTERM let the iteration finish as the last one; a second signal stops at once.
+        and SIGTERM let the iteration finish as the last one; a second signal stops at once. Where iterations overlap, those
+        begun after the last one are dropped where they stand, and a run that follows begins with nothing under way.
 
         Raises:
             PipelineError: the contracts show that this pipeline cannot work. Nothing has run.
@@ -144,87 +169,93 @@ class Task(HasPipeline, HasEvents, HasRoles):
         check_pipeline(self.ctx, self._entries)
         if self._ended:
             self._finish = self._ended = False
-        token = _current.set(self)
         self._iterating = True
         try:
-            with interruptible(self._ask_to_finish) as interrupts:
-                self._loop(max_step.__index__())
+            with self._current(), interruptible(self._ask_to_finish) as interrupts:
+                if self._ran:
+                    self.ctx = self.ctx.renew()
+                self._ran = True
+                loop = self._overlap if self.async_mode or self.max_lag else self._loop
+                loop(max_step.__index__())
                 interrupts.raise_again()
         finally:
             self._ended, self._iterating = True, False
-            _current.reset(token)
 
     def _loop(self, max_step: int) -> None:
-        if self._ran:
-            self.ctx = self.ctx.renew()
-        self._ran = True
         while True:
             max_step -= 1
             self._left = max_step
             if not max_step:
                 self._finish = True
-            iterate(self.ctx, self._entries, self._backward_stack)
+            iterate(self.ctx, self._entries, self._own_waiting)
             if self._finish or not max_step or not self.running:
                 return
             self.ctx = self.ctx.renew()
 
-    def forward(self, fn: Middleware, ctx: Any = None) -> Half | None:
-        """Run the first half of `fn` by hand, on this context or the task's. Its generator, if it is one, waits."""
-        self._require_open(f"forward({name_of(fn)!r})")
-        token = _current.set(self)
+    def _overlap(self, max_step: int) -> None:
+        plan = make_plan(self.ctx, self._entries, self.max_lag)
+        if self.async_mode:
+            _warn_of_barriers(plan)
+        self._timeline = Timeline()
+        self._lanes = lanes = LaneRun(plan, self.ctx, max_step, self._timeline)
         try:
-            half = first_half(fn, fn(self.ctx if ctx is None else ctx))
+            self.ctx = lanes.run(overlap=self.async_mode)
+            self._finish = True
         finally:
-            _current.reset(token)
-        if half is not None:
-            self._backward_stack.append(half)
-        return half
-
-    def backward(self, backward_stack: list[Half] | None = None) -> None:
-        """Run the second halves that wait, last first: all of this task's, or just those given."""
-        waiting = self._backward_stack if backward_stack is None else backward_stack
-        token = _current.set(self)
-        try:
-            unwind(waiting)
-        finally:
-            _current.reset(token)
-
-    def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
-        """`fn` for use inside another middleware: calling it runs its first half and returns a function that ends it.
-
-        Whoever does not end it leaves that to the end of the iteration.
-        """
-        require_middleware(fn)
-        call = self._with_lock(fn, lock)
-
-        def wrapped(ctx: Any) -> Backward:
-            return Backward(self.forward(call, ctx), self._backward_stack)
-
-        wrapped.__name__ = wrapped.__qualname__ = name_of(fn)
-        wrapped.__dict__.update({"__contract__": terms} if (terms := contract_of(fn)) else {})
-        return wrapped
+            self._lanes = None
+            for half in plan.halves:
+                for follower, *_ in half.adopts:
+                    follower.adopt(None)
+            if lanes.asked_to_stop:
+                self.stop()
 
     def renew(self) -> Task:
         """Go on to a new context, as `run` does between iterations; a run that follows begins with it."""
+        if self._lanes is not None:
+            raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
         self.ctx = self.ctx.renew()
         self._ran = False
         return self
 
-    def sync(self) -> None:
-        """Wait until everything begun has run. Without asynchronous mode it has, whenever this can be called."""
+    def defer(self, fn: Callable[..., Result], *args: Any) -> Deferred[Result]:
+        """Begin long work whose result a later iteration takes: `fn(*args)`, beside what follows where iterations overlap.
+
+        Take the result in an iteration that does not depend on when the work is done, or the run depends on it too. Work
+        that ends when `task.stopping` is true lets the task stop at once.
+
+        Returns:
+            Something with `done` and `result()`.
+        """
+        work = Deferred(fn, args)
+        if self._lanes is None:
+            work.run_here()
+        else:
+            self._lanes.defer(work)
+        return work
 
     @property
     def steps_left(self) -> int:
         """The most iterations that may follow the current one in this run."""
-        return self._left
+        return self._left if self._lanes is None else self._lanes.steps_left()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run breaks off, so that long work may end early."""
+        return not self.running or (self._lanes is not None and self._lanes.stopping)
 
     @property
     def finish(self) -> bool:
-        """Whether the current iteration is the last. Set it to end the run; the iteration still completes in full."""
-        return self._finish
+        """Whether the current iteration is the last. Set it to end the run; the iteration still completes in full.
+
+        Where iterations overlap, asking waits until all that stands before the middleware that asks has run.
+        """
+        return self._finish if self._lanes is None else self._lanes.is_last()
 
     @finish.setter
     def finish(self, value: bool) -> None:
+        if self._lanes is not None:
+            self._lanes.ask_to_finish(bool(value))
+            return
         self._finish = bool(value)
         self._ended = False
 
@@ -232,7 +263,16 @@ class Task(HasPipeline, HasEvents, HasRoles):
         self.finish = True
 
 
-_current: ContextVar[Task | None] = ContextVar("current_task", default=None)
+def _warn_of_barriers(plan: Plan) -> None:
+    if plan.opaque:
+        names = ", ".join(f"{entry.name} ({entry.location})" if entry.location else entry.name for entry in plan.opaque)
+        warnings.warn(
+            f"asynchronous mode knows nothing of {names}: without a contract, everything before it in the pipeline is done "
+            "first, and nothing after it begins. Say what it touches, @contract(reads=..., writes=..., uses=..., stage=...), "
+            "and it overlaps with the rest.",
+            stacklevel=4,
+        )
+
 
 task = Task()
 """The task that scripts use."""
@@ -240,4 +280,4 @@ task = Task()
 
 def current_task() -> Task:
     """The task that is running the middleware that calls this, or `ding_lite.task` outside of any."""
-    return _current.get() or task
+    return running_task() or task

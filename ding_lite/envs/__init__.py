@@ -1,6 +1,6 @@
 """Environments: making, seeding, stepping and replaying them.
 
-Room: ding_lite.envs, floor 2. Imports data and the engine.
+Room: ding_lite.envs, floor 2. Imports data, processes and the engine.
 """
 
 from ding_lite.envs.checks import EnvDataError
@@ -17,15 +17,18 @@ from ding_lite.envs.spaces import (
     to_gymnasium,
     to_nested,
 )
+from ding_lite.envs.splits import ENV, SplitVectorEnv
 from ding_lite.envs.steps import Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 
 __all__ = [
+    "ENV",
     "EnvDataError",
     "Episode",
     "ForeignStepper",
     "LocalVectorEnv",
     "SpaceError",
+    "SplitVectorEnv",
     "Step",
     "Stepper",
     "episode_seed",

@@ -96,7 +96,7 @@ class EpisodeStarts:
         """
         if len(self.actions) == _LONGEST:
             raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
-        return {"number": self.number, "start": self.start, "actions": list(self.actions)}
+        return {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Any:
         """Bring the environment back to where it was, by playing the episode again. Returns its observation."""
@@ -106,6 +106,14 @@ class EpisodeStarts:
         for result in replay_episode(self.env, self.start, state["actions"]):
             obs = result[0]
         return obs
+
+
+def _packed(actions: Iterable[Any]) -> Any:
+    """Actions as one array, where they are arrays or numbers alike; else as they are."""
+    listed = list(actions)
+    kinds = {type(action) for action in listed}
+    alike = len(kinds) == 1 and not kinds & {dict, tuple} and len({np.shape(action) for action in listed}) == 1
+    return np.array(listed) if alike else listed
 
 
 def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

@@ -9,14 +9,16 @@ import copy
 import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ding_lite.engine import require_extra
+from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.splits import SplitVectorEnv, local_host, process_host
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 
@@ -29,19 +31,33 @@ def make_envs(
     seed: int = 0,
     *,
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    workers: int = 1,
+    backend: Literal["local", "process"] = "local",
+    restart: bool = False,
+    timeout_s: float = 60.0,
     **kwargs: Any,
-) -> LocalVectorEnv:
-    """B environments as one `gymnasium.vector.VectorEnv` that this process steps.
+) -> LocalVectorEnv | SplitVectorEnv:
+    """B environments as one `gymnasium.vector.VectorEnv`, stepped by this process or by worker processes.
+
+    A worker process owns its environments and, once a collector or an evaluator uses them, a copy of the policy that acts:
+    whole rollouts come back, through shared memory. The processes end with `task.stop()`, with `close()`, and with this
+    process; used again, they are started again where they were.
 
     Args:
         env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
         num_envs: B.
         seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
         wrappers: put around each environment, the first innermost.
+        workers: into how many pieces the environments are split, each with random numbers of its own for acting. Another
+            number is another run; the same number gives the same run on either backend.
+        backend: "process" gives each piece a process of its own; "local" steps them one after another.
+        restart: where a worker process is killed, hangs or raises, start it again where it was and ask it for the same: the
+            run goes on as if nothing had happened. Each answer costs a little more.
+        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process.
         **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
 
     Raises:
-        ValueError: num_envs < 1.
+        ValueError: num_envs < 1, workers is not in 1 to num_envs, or there is no such backend.
         TypeError: `env` is neither, kwargs come with a function, or num_envs is no integer.
         gymnasium.error.Error: an id that does not exist.
         ImportError: an Atari game without the extra `atari`.
@@ -69,7 +85,19 @@ def make_envs(
         factory = env
     else:
         raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
-    return LocalVectorEnv([partial(_wrapped, factory, wrappers)] * num_envs, seed)
+    factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
+    if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
+        raise ValueError(
+            f"make_envs(workers={workers!r}) for {num_envs} environments: each worker needs one, so 1 to {num_envs}."
+        )
+    if backend not in ("local", "process"):
+        raise ValueError(f"make_envs(backend={backend!r}): there is no such backend, take 'local' or 'process'.")
+    if backend == "local" and workers == 1:
+        return LocalVectorEnv(factories, seed)
+    sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
+    name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
+    host = local_host if backend == "local" else partial(process_host, f"worker of {name}", timeout_s, restart)
+    return SplitVectorEnv(factories, seed, sizes, host)
 
 
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
@@ -78,8 +106,8 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
     Raises:
         TypeError: not a vector environment.
     """
-    if isinstance(env, LocalVectorEnv):
-        return env
+    if isinstance(env, SameStepVectorEnv):
+        return env  # type: ignore[return-value]
     if not isinstance(env, VectorEnv):
         raise TypeError(
             f"a vector environment is wanted, got {env!r} of type {type(env).__name__}: make one with make_envs(...), or take "

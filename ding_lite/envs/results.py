@@ -19,8 +19,9 @@ _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
 
 
-def columns(results: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
-    """B results of `env.step` as the B observations, rewards, terminations, truncations and infos.
+def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ...]:
+    """B results of `env.step` as the B observations, rewards, terminations, truncations and infos; `first` is the
+    index of the first environment.
 
     Raises:
         EnvDataError: a result that has not five parts.
@@ -30,11 +31,13 @@ def columns(results: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
     except (TypeError, ValueError):
         wrong = [(i, one) for i, one in enumerate(results) if not isinstance(one, (tuple, list)) or len(one) != 5]
         index, found = wrong[0]
-        raise EnvDataError(f"environment {index} returned {found!r:.80} from step(): it has to return {_PARTS}.") from None
+        raise EnvDataError(
+            f"environment {first + index} returned {found!r:.80} from step(): it has to return {_PARTS}."
+        ) from None
     return obs, rewards, terminations, truncations, infos
 
 
-def to_rewards(rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]:
     """B rewards as [B] float32.
 
     Raises:
@@ -47,9 +50,9 @@ def to_rewards(rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         reward = np.empty(0, np.float32)
     if reward.shape != (len(rewards),):
         index, value = next((i, one) for i, one in enumerate(rewards) if not _is_number(one))
-        raise EnvDataError(f"environment {index} returned the reward {value!r:.60}: a reward is one number.")
+        raise EnvDataError(f"environment {first + index} returned the reward {value!r:.60}: a reward is one number.")
     if not isfinite(sum(reward.tolist())):
-        require_finite(reward, "the reward")
+        require_finite(reward, "the reward", first)
     return reward
 
 
@@ -63,7 +66,7 @@ def are_flags(flags: tuple[Any, ...]) -> bool:
     return _all_in(_FLAGS, flags)
 
 
-def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...]) -> None:
+def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...], first: int = 0) -> None:
     """Refuse flags that are neither True nor False.
 
     Raises:
@@ -72,22 +75,22 @@ def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...]) -
     for name, flags in (("terminated", terminations), ("truncated", truncations)):
         for index, flag in enumerate(flags):
             if not isinstance(flag, (bool, np.bool_)):
-                raise EnvDataError(f"environment {index} returned {name}={flag!r:.60}: it is True or False.")
+                raise EnvDataError(f"environment {first + index} returned {name}={flag!r:.60}: it is True or False.")
 
 
-def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: Spec) -> None:
+def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: Spec, first: int = 0) -> None:
     """Write B observations of this space into nested arrays [B, ...].
 
     Raises:
         EnvDataError: one that its space does not allow, or that is not finite.
     """
     if isinstance(spec, Leaf):
-        _stack(obs, out, spec)
+        _stack(obs, out, spec, first)
         return
     for index, one in enumerate(obs):
-        nested = to_element(space, one, spec, f"environment {index}, obs")
+        nested = to_element(space, one, spec, f"environment {first + index}, obs")
         map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
-    require_finite(out, "obs")
+    require_finite(out, "obs", first)
 
 
 def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bounds: Any = None, what: str = "obs") -> Any:
@@ -108,7 +111,7 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
     return map_leaves(lambda leaf: leaf[0, ...], copied)
 
 
-def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf) -> None:
+def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf, first: int) -> None:
     """In one call where all are arrays as they should be, else each one checked."""
     try:
         rows = np.array(obs)
@@ -118,8 +121,8 @@ def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf) -> None:
         out[...] = rows
     else:  # each on its own, to convert it or to say which is wrong
         for index, one in enumerate(obs):
-            out[index] = to_leaf(one, leaf, f"environment {index}, obs")
-    require_finite(out, "obs")
+            out[index] = to_leaf(one, leaf, f"environment {first + index}, obs")
+    require_finite(out, "obs", first)
 
 
 def _all_in(allowed: frozenset[bool], flags: tuple[Any, ...]) -> bool:

@@ -5,64 +5,57 @@ Room: ding_lite.envs, floor 2. Imports data and the room's other files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.engine import add_note, arrays, plain
 from ding_lite.envs.checks import EnvDataError, require_in_range
 from ding_lite.envs.episodes import Episode, EpisodeStarts
+from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter
 from ding_lite.envs.steps import Step
 
 
-class LocalVectorEnv(VectorEnv[Any, Any, Any]):
+class LocalVectorEnv(SameStepVectorEnv):
     """B environments of this process as one vector environment that resets each episode where it ends.
 
-    `reset` and `step` are gymnasium's, in autoreset mode SAME_STEP. `begin` and `advance` are what rollouts use: they write
-    observations into arrays of the caller's, and make no info dicts. A loop in Python is nearly twice as fast as
-    gymnasium's SyncVectorEnv, and every observation, reward and flag is checked on the way.
+    A loop in Python is nearly twice as fast as gymnasium's SyncVectorEnv, and every observation, reward and flag is checked on
+    the way.
 
     Each episode starts from a seed of its own, derived from (seed, index of the environment, number of the episode).
 
     Args:
         factories: one for each environment, each returning a new one.
         seed: of the run.
+        first_env: index of the first of them, where they are a part of more.
 
     Raises:
         SpaceError: the environments differ in their spaces, or a space has no fixed layout.
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
-
-    def __init__(self, factories: Sequence[EnvFactory], seed: int = 0) -> None:
+    def __init__(self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0) -> None:
         if not factories:
             raise ValueError("a vector environment needs at least one environment, got none.")
-        self.envs = [made_by(factory, index) for index, factory in enumerate(factories)]
-        first = self.envs[0]
+        self.first_env = first_env
+        self.envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
         require_alike(self.envs)
-        self.num_envs = len(self.envs)
-        self.spec, self.render_mode = first.spec, first.render_mode
-        self.metadata = {**first.metadata, **type(self).metadata}
-        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
-        self._obs_spec, self._obs_bounds = space_spec(first.observation_space), integer_bounds(first.observation_space)
+        self._describe(len(self.envs), Traits.of(self.envs[0]))
+        first = self.envs[0]
+        self._obs_bounds = integer_bounds(first.observation_space)
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
-        self._steps = [env.step for env in self.envs]
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._seed(seed)
 
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
-        self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs)]
+        self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs, self.first_env)]
         self._remember = [start.actions.append for start in self.starts]
         self.action_space.seed(seed)
         self._returns = np.zeros(self.num_envs)
@@ -103,10 +96,10 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
-        obs, rewards, terminations, truncations, self._info = columns(self._play(action))
-        reward = to_rewards(rewards)
+        obs, rewards, terminations, truncations, self._info = columns(self._play(action), self.first_env)
+        reward = to_rewards(rewards, self.first_env)
         if not self._flags_checked:
-            require_flags(terminations, truncations)
+            require_flags(terminations, truncations, self.first_env)
             self._flags_checked = True
         self._returns += reward
         self._clock += 1
@@ -115,7 +108,7 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
         if not are_flags(terminations + truncations):
-            require_flags(terminations, truncations)
+            require_flags(terminations, truncations, self.first_env)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated = truncated > terminated  # where both are claimed, the task itself ended
         self.restarted = terminated | truncated
@@ -123,7 +116,9 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         finals: dict[int, Any] = {}
         finished: list[Episode] = []
         for index in self.restarted.nonzero()[0].tolist():
-            finals[index] = final_obs(obs[index], index, self.single_observation_space, self._obs_spec, self._obs_bounds)
+            finals[index] = final_obs(
+                obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
+            )
             finished.append(self._finish(index))
             current[index], infos[index] = self._begin(index)
         self._info = tuple(infos)
@@ -135,10 +130,10 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         try:
             result = start.begin(options)
         except Exception as error:
-            add_note(error, f"raised by the reset of environment {index} ({self.envs[index]}) for its {_told(start)}")
+            add_note(error, f"raised by the reset of environment {start.index} ({self.envs[index]}) for its {_told(start)}")
             raise
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise EnvDataError(f"environment {index} returned {result!r:.80} from reset(): it has to return (obs, info).")
+            raise EnvDataError(f"environment {start.index} returned {result!r:.80} from reset(): it has to return (obs, info).")
         return result
 
     def _play(self, action: Any) -> list[Any]:
@@ -157,8 +152,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             index = len(results)
             add_note(
                 error,
-                f"raised by environment {index} ({self.envs[index]}) in step {self._clock - self._begun_at[index]} of its "
-                f"{_told(self.starts[index])}, at the action {actions[index]!r}",
+                f"raised by environment {self.first_env + index} ({self.envs[index]}) in step "
+                f"{self._clock - self._begun_at[index]} of its {_told(self.starts[index])}, at the action {actions[index]!r}",
             )
             raise
         return results
@@ -167,40 +162,11 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
         start = self.starts[index]
         total, length = float(self._returns[index]), self._clock - self._begun_at[index]
         self._returns[index], self._begun_at[index] = 0, self._clock
-        return Episode(index, start.number, total, length, start.start.get("seed"), self._info[index])
+        return Episode(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
-        write_obs(obs, out, self.single_observation_space, self._obs_spec)
-        require_in_range(out, self._obs_bounds, "obs")
-
-    # What gymnasium's users know.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment; with a seed, as if newly made with that seed."""
-        out = allocate(self._obs_spec, self.num_envs)
-        self.begin(out, seed, options)
-        return to_gymnasium(self.single_observation_space, out), self._joined(self._info)
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of each environment; those whose episode ends are reset, and `infos["final_obs"]` holds where it ended."""
-        out = allocate(self._obs_spec, self.num_envs)
-        step = self.advance(to_nested(self.single_action_space, actions), out)
-        infos = self._joined(self._info)
-        for episode in step.finished:
-            infos = self._add_info(infos, {"final_info": episode.info}, episode.env)
-        if step.final_obs:
-            final = np.empty(self.num_envs, object)
-            for index, obs in step.final_obs.items():
-                final[index] = to_gymnasium(self.single_observation_space, obs)
-            infos["final_obs"], infos["_final_obs"] = final, np.isin(np.arange(self.num_envs), list(step.final_obs))
-        obs = to_gymnasium(self.single_observation_space, out)
-        return obs, step.reward, step.terminated, step.truncated, infos
-
-    def _joined(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        infos: dict[str, Any] = {}
-        for index, info in enumerate(each):
-            infos = self._add_info(infos, dict(info), index)
-        return infos
+        write_obs(obs, out, self.single_observation_space, self._obs_spec, self.first_env)
+        require_in_range(out, self._obs_bounds, "obs", self.first_env)
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and the episode's statistics."""
@@ -237,8 +203,8 @@ class LocalVectorEnv(VectorEnv[Any, Any, Any]):
             same = (now == then).reshape(self.num_envs, -1).all(axis=1)
             if not same.all():
                 raise EnvDataError(
-                    f"environment {int(np.argmin(same))} did not come back to its observation{'/'.join(('', *path))}: replayed "
-                    "from its seed it went another way, so a saved run cannot go on in it."
+                    f"environment {self.first_env + int(np.argmin(same))} did not come back to its observation"
+                    f"{'/'.join(('', *path))}: replayed from its seed it went another way, so a saved run cannot go on in it."
                 )
         self.restarted = arrays(state["restarted"])
         self._returns[:] = state["returns"]

@@ -13,7 +13,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import Half, first_half, unwind
+from ding_lite.pipeline.generators import Half, first_half, may_yield, named, unwind
 from ding_lite.pipeline.lifecycles import Parts
 
 Middleware = Callable[..., Any]
@@ -32,12 +32,20 @@ class Serial:
             require_middleware(fn, f"task.{self.kind}")
         self.fns = fns
         self.__name__ = f"{self.kind}({', '.join(map(name_of, fns))})"
+        self.may_yield = any(map(may_yield, fns))
         self.__contract__ = joint_contract(fns, side_by_side=self.side_by_side)
 
-    def __call__(self, ctx: Any) -> Iterator[None]:
+    def __call__(self, ctx: Any) -> Half | None:
         waiting: list[Half] = []
         try:
             self.begin(ctx, waiting)
+        except BaseException as error:  # noqa: BLE001  the halves that wait may handle it
+            unwind(waiting, error)
+        return named(self.__name__, self._rest(waiting)) if waiting else None
+
+    @staticmethod
+    def _rest(waiting: list[Half]) -> Iterator[None]:
+        try:
             yield
         except BaseException as error:  # noqa: BLE001  the halves that wait may handle it
             unwind(waiting, error)

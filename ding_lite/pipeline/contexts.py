@@ -228,6 +228,16 @@ def declared_fields(ctx: Context) -> frozenset[str]:
     return ctx._plan.declared
 
 
+def settable_fields(ctx: Context) -> frozenset[str]:
+    """The fields that middleware may write."""
+    return ctx._plan.fields - {"total_step"}
+
+
 def kept_fields(ctx: Context) -> tuple[str, ...]:
     """The fields that carry over, in the order in which they were kept; `total_step` is not among them."""
     return _lineage_of(ctx).kept
+
+
+def is_scalar(value: object) -> bool:
+    """Whether a value is a number, a string or None, which nobody can change in place."""
+    return type(value) in _SCALARS

@@ -5,17 +5,30 @@ Room: ding_lite.pipeline, floor 0. Standard library only.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.basics.messages import add_note, describe_call, name_of
+from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]
 else:
     Half = GeneratorType  # which Python 3.10 cannot subscript
+
+
+def may_yield(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is a generator function, or calls one for its body: whether it may have a second half."""
+    if isinstance(fn, functools.partial):
+        return may_yield(fn.func)
+    declared = getattr(fn, "may_yield", None)
+    if isinstance(declared, bool):
+        return declared
+    bodies = (inspect.unwrap(fn), call_of(fn))
+    return any(body is not None and inspect.isgeneratorfunction(body) for body in bodies)
 
 
 def first_half(fn: Callable[..., Any], result: object) -> Half | None:
@@ -157,7 +170,7 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
                 return None
         if half is not None:
             waiting.append(half)
-        return _called(inner.__name__, rest(waiting)) if waiting else None
+        return named(inner.__name__, rest(waiting)) if waiting else None
 
     def rest(waiting: list[Half]) -> Iterator[None]:
         try:
@@ -196,10 +209,10 @@ def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Half:
             with lock:
                 second_half(half)
 
-    return _called(half.__qualname__, rest())
+    return named(half.__qualname__, rest())
 
 
-def _called(name: str, generator: Any) -> Half:
+def named(name: str, generator: Any) -> Half:
     """The generator under the name of the middleware that it stands for, which is what messages tell."""
     generator.__qualname__ = name
     half: Half = generator

@@ -43,6 +43,11 @@ class Openable:
         """Whether the task is open: started, and not stopped."""
         return self._started_at is not None
 
+    @property
+    def stopping(self) -> bool:
+        """Whether what runs breaks off, so that long work may end early."""
+        return not self.running
+
     def _require_open(self, verb: str) -> None:
         if self._started_at is None:
             raise RuntimeError(

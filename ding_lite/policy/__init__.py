@@ -6,7 +6,7 @@ Room: ding_lite.policy, floor 3. Imports nn, functional, envs, data and the engi
 from ding_lite.policy.configs import EvalConfig, EvaluatorConfig, LearnConfig, ModelConfig, PolicyConfig
 from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig, EpsConfig
 from ding_lite.policy.faces import ActMode, CollectMode, EvalMode, LearnMode
-from ding_lite.policy.policies import LossError, Policy
+from ding_lite.policy.policies import LossError, Policy, Weights
 from ding_lite.policy.ppo import PPOPolicy, PPOPolicyConfig
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "PPOPolicyConfig",
     "Policy",
     "PolicyConfig",
+    "Weights",
 ]

@@ -172,9 +172,9 @@ class DQNPolicy(Policy):
                 for target, online in zip(self.target_model.parameters(), self.model.parameters()):
                     target.lerp_(online, self.cfg.learn.target_update_theta)
 
-    def make_generators(self, role: str) -> None:
+    def make_generators(self, role: str, index: int = 0) -> None:
         """Random numbers, and what DQN does with them."""
-        super().make_generators(role)
+        super().make_generators(role, index)
         self.exploration = EpsilonGreedy(self.num_actions, self.rng)
 
     def generator_state(self) -> dict[str, Any]:

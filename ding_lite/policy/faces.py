@@ -5,7 +5,7 @@ Room: ding_lite.policy, floor 3. Imports nn, envs, data and the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -19,7 +19,7 @@ from ding_lite.engine import add_note
 from ding_lite.envs import SpaceError, same_layout, space_spec, subspaces
 
 if TYPE_CHECKING:
-    from ding_lite.policy.policies import Policy
+    from ding_lite.policy.policies import Policy, Weights
 
 
 class LearnMode:
@@ -40,6 +40,15 @@ class LearnMode:
         """Gradient steps taken."""
         return self._policy.train_iter
 
+    @property
+    def version(self) -> int:
+        """Names the weights."""
+        return self._policy.version
+
+    def snapshot(self) -> Weights:
+        """The weights as they are now, which learning does not change."""
+        return self._policy.snapshot()
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the whole policy."""
         return self._policy.state_dict()
@@ -50,17 +59,27 @@ class LearnMode:
 
 
 class ActMode:
-    """A face that acts, with a copy of the model that takes over the newest weights between two forward passes."""
+    """A face that acts, with a copy of the model that takes over the newest weights between two forward passes.
+
+    Where iterations overlap, the engine says which weights those are (`adopt`).
+
+    Args:
+        policy: whose face it is.
+        actor: the copy that acts; None makes one.
+    """
 
     role: str
     explore: bool
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, actor: Policy | None = None) -> None:
         self._policy = policy
-        self.actor = policy.actor(self.role)
+        self.actor = policy.actor(self.role) if actor is None else actor
+        self._adopted: Weights | None = None
+        self._held: Weights | None = None
+        self._twins: Any = None
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
-        self._plain = policy.device.type == "cpu"
+        self._plain = self.actor.device.type == "cpu"
         self._element = _shapes(space_spec(policy.observation_space))
 
     def forward(self, obs: Any, state: Any = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -75,9 +94,10 @@ class ActMode:
             action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
             step, arrays [B, ...] by name.
         """
-        if self.actor.version != self._policy.version:
-            self.actor.copy_weights(self._policy)
-        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, self._policy.device)
+        weights = self._held or self._adopted or self._policy
+        if self.actor.version != weights.version:
+            self.actor.copy_weights(weights)
+        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, self.actor.device)
         try:
             action, state, outputs = self.actor.compute_actions(tensors, state, explore=self.explore, **kwargs)
         except RuntimeError as error:
@@ -101,6 +121,40 @@ class ActMode:
         """The learning face of the same policy."""
         return self._policy.learn_mode
 
+    leader = learner
+
+    def adopt(self, snapshot: Weights | None) -> None:
+        """Act with these weights from now on; None follows the newest again."""
+        self._adopted = snapshot
+
+    def hold(self) -> None:
+        """Act with the weights of this moment until `let_go`, whatever is adopted meanwhile."""
+        self._held = self._adopted or self._policy.snapshot()
+
+    def let_go(self) -> None:
+        """End `hold`."""
+        self._held = None
+
+    @property
+    def weights(self) -> Weights:
+        """The weights that it acts with next."""
+        return self._held or self._adopted or self._policy.snapshot()
+
+    @property
+    def version(self) -> int:
+        """Names the weights that it acted with last."""
+        return self.actor.version
+
+    @property
+    def is_led(self) -> bool:
+        """Whether it acts with weights that it was given, not with the newest."""
+        return self._adopted is not None
+
+    def twin(self, index: int) -> ActMode:
+        """A face for worker `index` that stands alone and acts on the CPU; it knows of other weights what it adopts."""
+        actor = self._policy.actor(self.role, index, torch.device("cpu"))
+        return type(self)(actor, actor)
+
     @property
     def seed(self) -> int:
         """The policy's seed."""
@@ -114,13 +168,38 @@ class ActMode:
         """A copy of the weights that it acts with."""
         return self.actor.get_weights()
 
+    def act_elsewhere(
+        self,
+        states: Callable[[], Sequence[dict[str, Any]]],
+        load_states: Callable[[Sequence[Mapping[str, Any]]], None],
+    ) -> None:
+        """From now on twins act for this face: these functions get and set where their random numbers are."""
+        self._twins = states, load_states
+
     def state_dict(self) -> dict[str, Any]:
-        """Where its random numbers are."""
-        return self.actor.generator_state()
+        """Where its random numbers are; with more than one twin, those of each."""
+        if self._twins is None:
+            return self.actor.generator_state()
+        states = self._twins[0]()
+        return states[0] if len(states) == 1 else {"twins": list(states)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state."""
-        self.actor.load_generator_state(state)
+        """Go on with the random numbers of a saved state.
+
+        Raises:
+            ValueError: it was saved with another number of workers.
+        """
+        if self._twins is None and "twins" not in state:
+            self.actor.load_generator_state(state)
+            return
+        states = state.get("twins", [state])
+        count = 1 if self._twins is None else len(self._twins[0]())
+        if len(states) != count or self._twins is None:
+            raise ValueError(
+                f"the state of a policy that acted in {len(states)} workers does not fit {count}: make the environments with "
+                f"workers={len(states)}."
+            )
+        self._twins[1](states)
 
 
 class CollectMode(ActMode):

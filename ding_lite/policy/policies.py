@@ -9,7 +9,7 @@ import abc
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -28,6 +28,16 @@ _CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where ea
 
 class LossError(FloatingPointError):
     """The loss, or the norm of its gradient, is not finite; the weights are still those of before."""
+
+
+class Weights(NamedTuple):
+    """The weights of a model at one moment, which nothing changes any more."""
+
+    version: int
+    """Names them."""
+
+    weights: list[Tensor]
+    """Parameters and buffers, in the model's order."""
 
 
 class Policy(abc.ABC):
@@ -67,6 +77,7 @@ class Policy(abc.ABC):
         """Gradient steps taken."""
         self.version = 0
         """Names the weights: another number whenever they have changed."""
+        self._snapshot: Weights | None = None
         self.check_spaces()
         with seeded(self.seed):
             self.model = self.make_model().to(self.device)
@@ -169,23 +180,41 @@ class Policy(abc.ABC):
                 "proportion."
             )
 
-    def actor(self, role: str) -> Policy:
-        """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer."""
+    def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Policy:
+        """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer.
+
+        Args:
+            role: "collect" or "evaluate".
+            index: of the worker that it acts for; each has other random numbers.
+            device: where it acts; None for the policy's own.
+        """
         learner_only = (nn.Module, Optimizer, ActMode, LearnMode)
         actor = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, learner_only):
                 delattr(actor, name)
-        actor.model = copy.deepcopy(self.model).requires_grad_(False).eval()
+        actor.device = device or self.device
+        actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
         actor.params = list(actor.model.parameters())
-        actor.make_generators(role)
+        actor._snapshot = None
+        actor.make_generators(role, index)
         return actor
 
-    def copy_weights(self, other: Policy) -> None:
-        """Take over the weights of `other`, a policy of the same kind."""
+    @property
+    def weights(self) -> list[Tensor]:
+        """The model's parameters and buffers themselves, in a fixed order."""
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights as they are now; the same one again while they do not change."""
+        if self._snapshot is None or self._snapshot.version != self.version:
+            self._snapshot = Weights(self.version, [tensor.detach().clone() for tensor in self.weights])
+        return self._snapshot
+
+    def copy_weights(self, other: Policy | Weights) -> None:
+        """Take over the weights of a policy of the same kind, or of a snapshot of one."""
         with torch.no_grad():
-            mine, theirs = _tensors(self.model), _tensors(other.model)
-            for target, source in zip(mine, theirs, strict=True):
+            for target, source in zip(self.weights, other.weights, strict=True):
                 target.copy_(source)
         self.version = other.version
 
@@ -197,17 +226,20 @@ class Policy(abc.ABC):
         """Take over weights that `get_weights` gave."""
         self.model.load_state_dict(dict(weights))
         self.version += 1
+        self._snapshot = None
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers."""
+        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
+
+        While other iterations are under way, without the random numbers of the faces that act in them.
+        """
         return {
             "model": copy.deepcopy(self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
-            "collect": self.collect_mode.state_dict(),
-            "evaluate": self.eval_mode.state_dict(),
+            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if not face.is_led},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -218,6 +250,7 @@ class Policy(abc.ABC):
         """
         if "model" not in state:
             raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
+        self._snapshot = None
         try:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
@@ -231,14 +264,14 @@ class Policy(abc.ABC):
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_iter, self.version = state["train_iter"], state["version"]
         self.load_generator_state(state["learn"])
-        self.collect_mode.load_state_dict(state["collect"])
-        self.eval_mode.load_state_dict(state["evaluate"])
         for face in (self.collect_mode, self.eval_mode):
+            if face.role in state:
+                face.load_state_dict(state[face.role])
             face.actor.copy_weights(self)
 
-    def make_generators(self, role: str) -> None:
-        """Random numbers of the learner, the collector or the evaluator, from the policy's seed."""
-        self.rng = np.random.default_rng([self.seed, _ROLES[role]])
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
+        self.rng = np.random.default_rng([self.seed, _ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
 
     def generator_state(self) -> dict[str, Any]:
@@ -266,7 +299,3 @@ def available_device(name: str) -> torch.device:
             f"cfg.policy.device = {name!r} cannot be used here ({reason}): take 'cpu', or install what it needs."
         ) from None
     return device
-
-
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]

@@ -4,6 +4,7 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
 """
 
 from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.splits import SplitWorker, make_worker
 from ding_lite.rollout.workers import LocalWorker, Rollout
 
-__all__ = ["LocalWorker", "Rollout", "play_episodes"]
+__all__ = ["LocalWorker", "Rollout", "SplitWorker", "make_worker", "play_episodes"]

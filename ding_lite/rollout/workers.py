@@ -6,7 +6,7 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +17,25 @@ from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import arrays, plain
 from ding_lite.envs import Episode, load_random_state, random_state, space_spec, stepper, to_nested
 from ding_lite.policy import ActMode
+from ding_lite.rollout.evaluation import play_episodes
+
+NO_POLICY = -1
+"""The version of no weights."""
 
 
 class Rollout(NamedTuple):
     """What a worker hands back."""
 
     trajectories: Trajectories
-    """[T, B, ...] transitions."""
+    """[T, B, ...] transitions, each with the `policy_version` that acted, [T, B] int64."""
 
     episodes: list[Episode]
     """Those that ended on the way."""
+
+    @property
+    def version(self) -> int:
+        """Of the weights that acted; `NO_POLICY` where actions were random."""
+        return int(self.trajectories.columns["policy_version"][0, 0])
 
 
 class LocalWorker:
@@ -42,18 +51,30 @@ class LocalWorker:
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
+        self.require_fit(env, policy)
+        self.env, self.policy = stepper(env), policy
+        self.num_envs: int = env.num_envs
+        self.first_env: int = getattr(env, "first_env", 0)
+        """Index of its first environment, where it is one worker of several."""
+        self.obs_spec = space_spec(env.single_observation_space)
+        self._state = policy.get_initial_state(self.num_envs)
+        self._action_space = copy.deepcopy(env.action_space)
+        self._action_space.seed(policy.seed + self.first_env)
+
+    @staticmethod
+    def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
+        """Refuse what is no face that acts, and environments with other spaces than it was made for.
+
+        Raises:
+            TypeError, SpaceError
+        """
         if not hasattr(policy, "require_spaces"):
             raise TypeError(
                 f"a {type(policy).__name__} does not act by itself: pass policy.collect_mode to a collector, policy.eval_mode "
                 "to an evaluator."
             )
-        self.env, self.policy = stepper(env), policy
+        stepper(env)
         policy.require_spaces(env.single_observation_space, env.single_action_space)
-        self.num_envs: int = env.num_envs
-        self.obs_spec = space_spec(env.single_observation_space)
-        self._state = policy.get_initial_state(self.num_envs)
-        self._action_space = copy.deepcopy(env.action_space)
-        self._action_space.seed(policy.seed)
 
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment, with this seed where one is given; a rollout does so where none was begun."""
@@ -99,7 +120,15 @@ class LocalWorker:
             random: take actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs))
+        return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
+
+    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
+        """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`."""
+        return play_episodes(self, count, is_stopping)
+
+    def get_weights(self) -> dict[str, torch.Tensor]:
+        """A copy of the weights that it acted with last."""
+        return self.policy.get_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state in each environment, and the generator of random actions; the environments have their own."""
@@ -116,7 +145,7 @@ class LocalWorker:
         """Take one step with what `act` gave about the current observations: a rollout of T = 1."""
         return self._record(1, lambda obs: outputs)
 
-    def _record(self, num_steps: int, act: Callable[[Any], dict[str, Any]]) -> Rollout:
+    def _record(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
         if self.env.current is None:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
@@ -132,4 +161,5 @@ class LocalWorker:
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished
-        return Rollout(storage.trajectories(), episodes)
+        version = NO_POLICY if random else self.policy.version
+        return Rollout(storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version)), episodes)

@@ -194,14 +194,10 @@ class TestStart:
             assert (loop.ctx.total_step, loop.ctx.pipeline) == (1, [0])
         assert not loop.running
 
-    def test_asynchronous_mode_is_refused_clearly_and_leaves_the_task_closed(self):
-        loop = Task()
-        with pytest.raises(RuntimeError, match=r"async_mode=True\): asynchronous mode does not exist.* Use async_mode=False"):
-            loop.start(async_mode=True, ctx=Trace())
-
-        assert not loop.running
-        with loop.start(async_mode=False, ctx=Trace()):
-            assert loop.running
+    @pytest.mark.parametrize("max_lag", [-1, 1.5, True, "2"])
+    def test_a_lag_that_is_no_number_of_iterations_is_refused(self, max_lag):
+        with pytest.raises(ValueError, match=rf"max_lag={max_lag!r}\) wants a whole number of iterations, 0 or more"):
+            Task().start(max_lag=max_lag)
 
     @pytest.mark.parametrize(("ctx", "mend"), [(Trace, r"write ctx=Trace\(\)"), ({}, "pass an instance of a Context subclass")])
     def test_what_is_no_context_is_refused_with_the_mend(self, ctx, mend):

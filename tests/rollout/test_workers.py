@@ -65,6 +65,7 @@ def test_a_batch_has_t_steps_of_b_environments(counting_env, rule_policy, num_st
     shapes = {"/".join(path): (tuple(leaf.shape), leaf.dtype) for path, leaf in flatten(batch)}
     lead = (num_steps, 3)
     assert shapes == {
+        "policy_version": (lead, torch.int64),
         "obs/who": (lead, torch.int64),
         "obs/when": ((*lead, 2), torch.float32),
         "next_obs/who": (lead, torch.int64),

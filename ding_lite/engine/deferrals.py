@@ -1,0 +1,97 @@
+"""Deferrals: long work that a middleware begins in one iteration and takes the result of in a later one.
+
+Room: ding_lite.engine, floor 0. Imports the basics; otherwise the standard library.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ding_lite.basics.messages import add_note, name_of
+
+Result = TypeVar("Result")
+DEFERRED_THREAD = "task.deferred"
+"""What the names of threads begin with that run deferred work."""
+_LOOK_S = 0.5
+
+
+class BrokenOff(RuntimeError):
+    """The run ended before this work did."""
+
+
+class Deferred(Generic[Result]):
+    """Work that runs beside the iterations that follow, or has run already where nothing overlaps."""
+
+    def __init__(self, fn: Callable[..., Result], args: tuple[Any, ...]) -> None:
+        self._fn, self._args = fn, args
+        self._result: Result
+        self._error: BaseException | None = None
+        self.is_taken = False
+        """Whether somebody has asked for its result."""
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.is_over = False
+        """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
+
+    def run_here(self) -> Deferred[Result]:
+        """Do the work now. What it raises leaves here."""
+        self._result = self._fn(*self._args)
+        self._done.set()
+        return self
+
+    def run_beside(
+        self, prepare: Callable[[], None], fail: Callable[[BaseException], None], is_stopping: Callable[[], bool]
+    ) -> Deferred[Result]:
+        """Do the work on a thread of its own.
+
+        Args:
+            prepare: called on that thread first.
+            fail: called with what the work raises.
+            is_stopping: whether the run is over.
+        """
+
+        def work() -> None:
+            try:
+                prepare()
+                self._result = self._fn(*self._args)
+            except BaseException as error:  # noqa: BLE001  raised by the run, and by whoever asks for the result
+                self._error = error
+                if not is_stopping():
+                    add_note(error, f"in {name_of(self._fn)}, deferred by a middleware of the task")
+                    fail(error)
+            finally:
+                self._done.set()
+
+        target = contextvars.copy_context().run
+        self._thread = threading.Thread(target=target, args=(work,), name=f"{DEFERRED_THREAD}.{name_of(self._fn)}", daemon=True)
+        self._thread.start()
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._done.is_set()
+
+    def result(self) -> Result:
+        """Wait for the result.
+
+        Raises:
+            BrokenOff: the run ended meanwhile.
+            BaseException: what the work raised.
+        """
+        self.is_taken = True
+        while not self._done.wait(_LOOK_S) and not self.is_over:
+            pass
+        if self.is_over:
+            raise BrokenOff(f"the run has ended, and with it {name_of(self._fn)}, which it deferred.")
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that does the work, if it has one."""
+        return self._thread

@@ -1,0 +1,124 @@
+"""Driving the engine by hand: one middleware, one half at a time, now or on the pool's threads.
+
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ding_lite.basics.messages import add_note, name_of
+from ding_lite.engine.frames import current_frame
+from ding_lite.engine.pipelines import HasPipeline
+from ding_lite.pipeline.checks import require_middleware
+from ding_lite.pipeline.composites import Middleware
+from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.generators import Backward, Half, first_half, unwind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_current: ContextVar[Any] = ContextVar("current_task", default=None)
+
+
+def running_task() -> Any:
+    """The task that runs the middleware that calls this, or None outside of any."""
+    return _current.get()
+
+
+class Drivable(HasPipeline):
+    """Something whose middleware can be run by hand, half by half."""
+
+    async_mode: bool
+    """Whether what is run by hand runs on the pool's threads, unless told otherwise."""
+
+    def _clear_halves(self) -> None:
+        self._own_waiting: list[Half] = []
+        self._begun_by_hand: list[Future[Half | None]] = []
+
+    @property
+    def _waiting(self) -> list[Half]:
+        """The generators that wait where this is called: of the lane that runs, or of the task."""
+        frame = current_frame()
+        return self._own_waiting if frame is None else frame.waiting
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def forward(self, fn: Middleware, ctx: Any = None, async_mode: bool | None = None) -> Any:
+        """Run the first half of `fn` by hand, on this context or the task's. Its generator, if it is one, waits.
+
+        Args:
+            fn: a middleware.
+            ctx: None for the task's own.
+            async_mode: run it on one of the `n_async_workers` threads, beside what follows; `sync` waits for it. None is the
+                task's mode, or False inside a middleware.
+
+        Returns:
+            The waiting generator, or None; with `async_mode` a `concurrent.futures.Future` of it.
+        """
+        self._require_open(f"forward({name_of(fn)!r})")
+        if async_mode if async_mode is not None else self.async_mode and not self._iterating:
+            future = self._executor().submit(contextvars.copy_context().run, self._begin, fn, ctx)
+            self._begun_by_hand.append(future)
+            return future
+        half = self._begin(fn, ctx)
+        if half is not None:
+            self._waiting.append(half)
+        return half
+
+    def _begin(self, fn: Middleware, ctx: Any) -> Half | None:
+        with self._current():
+            return first_half(fn, fn(self.ctx if ctx is None else ctx))
+
+    def sync(self) -> None:
+        """Wait for what `forward(..., async_mode=True)` began.
+
+        Raises:
+            BaseException: what the first of them raised, in the order in which they were begun; the others as notes.
+        """
+        first: BaseException | None = None
+        while self._begun_by_hand:
+            future = self._begun_by_hand.pop(0)
+            error = future.exception()
+            if error is None:
+                half = future.result()
+                if half is not None:  # in the order of their beginning, not of their end
+                    self._waiting.append(half)
+            elif first is None:
+                first = error
+            else:
+                add_note(first, f"beside it, {type(error).__name__}: {error}")
+        if first is not None:
+            raise first
+
+    def backward(self, backward_stack: list[Half] | None = None) -> None:
+        """Run the second halves that wait, last first: all of this task's, or just those given. Waits for what was begun."""
+        self.sync()
+        with self._current():
+            unwind(self._waiting if backward_stack is None else backward_stack)
+
+    def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
+        """`fn` for use inside another middleware: calling it runs its first half and returns a function that ends it.
+
+        Whoever does not end it leaves that to the end of the iteration.
+        """
+        require_middleware(fn)
+        call = self._with_lock(fn, lock)
+
+        def wrapped(ctx: Any) -> Backward:
+            return Backward(self.forward(call, ctx, async_mode=False), self._waiting)
+
+        wrapped.__name__ = wrapped.__qualname__ = name_of(fn)
+        wrapped.__dict__.update({"__contract__": terms} if (terms := contract_of(fn)) else {})
+        return wrapped

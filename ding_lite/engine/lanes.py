@@ -1,0 +1,480 @@
+"""Lanes: a plan carried out, iteration after iteration, on a thread a lane or all on one.
+
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from ding_lite.basics.messages import add_note
+from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.frames import Frame, current_frame, enter
+from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
+from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.contexts import Context, is_scalar, kept_fields
+from ding_lite.pipeline.generators import first_half, unwind
+
+LANE_THREAD = "task.lane"
+"""What the names of lanes' threads begin with."""
+
+_LOOK_S = 0.5  # between two looks at whether there is still anything to wait for
+_GRACE_S = 60.0  # that a middleware may take to end after the run has; then its thread is given up
+_SWITCH_S = 0.0005  # a thread that comes back from waiting gets the interpreter within this time, not Python's 5 ms
+
+
+class LaneRun:
+    """One run of a plan: values handed from lane to lane, and who has come how far.
+
+    Args:
+        plan: what waits for what.
+        ctx: of the first iteration.
+        max_step: iterations, at most.
+        timeline: records what ran and what waited.
+    """
+
+    def __init__(self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline) -> None:
+        self.plan, self.max_step, self.timeline = plan, max_step, timeline
+        self.first_step = ctx.total_step
+        self.stopping = False
+        """Whether the run is over, or breaks off: what is under way may stop early."""
+        self.asked_to_stop = False
+        self.error: BaseException | None = None
+        # The caller's context is the one of the learn lane, which is the one that comes back.
+        self.frames = tuple(Frame(lane, ctx if lane == LEARN else copy.copy(ctx)) for lane in range(len(LANES)))
+        self._sizes = tuple(len(lane) for lane in plan.lanes)
+        self._initial = [_own(getattr(ctx, it)) if isinstance(it, str) else it.snapshot() for it in plan.initial]
+        self._values: list[list[Any]] = [[None] * plan.ring for _ in plan.initial]
+        self._data_slots = [slot for half in plan.halves for _, slot, is_kept in half.publishes if not is_kept]
+        self._progress = [0] * len(LANES)
+        self._wants: list[tuple[int, int] | None] = [None] * len(LANES)
+        self._gates = [threading.Lock() for _ in LANES]
+        for gate in self._gates:
+            gate.acquire()
+        self._waits = {
+            half: tuple((w.half.lane, w.half.index + 1 - w.distance * self._sizes[w.half.lane], w) for w in half.waits)
+            for half in plan.halves
+        }
+        self._finishes: dict[int, list[tuple[int, bool]]] = {}
+        self._skipped: dict[int, set[HalfStep]] = {}
+        self._mutex = threading.Lock()
+        self._alert = False
+        self._paused_by: int | None = None
+        self._idle = [not size for size in self._sizes]
+        self._threaded = False
+        self._threads: list[threading.Thread] = []
+        self._deferred: list[Deferred[Any]] = []
+
+    # What middleware ask, on whichever lane.
+
+    def is_last(self) -> bool:
+        """Whether the iteration of whoever asks is the last one, by what stands before it in the pipeline.
+
+        Waits until all of that has run, so that the answer does not depend on who was faster.
+        """
+        frame = current_frame() or self.frames[LEARN]
+        if frame.iteration + 1 >= self.max_step:
+            return True
+        if self._threaded:
+            for lane, halves in enumerate(self.plan.lanes):
+                if lane != frame.lane:
+                    earlier = sum(half.position < frame.position for half in halves)
+                    self._wait(frame, lane, frame.iteration * len(halves) + earlier, None)
+        return self._decided(frame.iteration, frame.position)
+
+    def ask_to_finish(self, value: bool) -> None:
+        """Make the iteration of whoever asks the last one, or take that back."""
+        frame = current_frame() or self.frames[LEARN]  # a thread of the script's own counts as the caller's
+        iteration, position = frame.iteration, frame.position
+        if position == self.plan.halves[-1].position:  # a signal, just when an iteration has ended
+            iteration, position = iteration + 1, -1
+        self._finishes.setdefault(iteration, []).append((position, value))
+
+    def ask_to_stop(self) -> None:
+        """End the run where it stands."""
+        self.asked_to_stop = self.stopping = True
+        self._call_attention()
+
+    def steps_left(self) -> int:
+        """The most iterations that may follow that of whoever asks."""
+        return self.max_step - 1 - (current_frame() or self.frames[LEARN]).iteration
+
+    def nobody_else_runs(self) -> bool:
+        """Whether every lane but that of whoever asks waits, or has nothing to do."""
+        frame = current_frame()
+        return all(
+            self._wants[lane] is not None or idle for lane, idle in enumerate(self._idle) if lane != (frame and frame.lane)
+        )
+
+    def defer(self, work: Deferred[Any]) -> None:
+        """Do this beside what follows, or now where nothing overlaps."""
+        self._deferred = [other for other in self._deferred if not other.is_taken] + [work]
+        if not self._threaded:
+            work.run_here()
+            return
+
+        def prepare() -> None:
+            enter(None)  # it belongs to no iteration any more
+            _one_thread_of_torch()
+
+        work.run_beside(prepare, self._fail, lambda: self.stopping)
+        assert work.thread is not None
+        self._threads = [thread for thread in self._threads if thread.is_alive()] + [work.thread]
+
+    def _decided(self, iteration: int, before: int) -> bool:
+        asked = [request for request in self._finishes.get(iteration, ()) if request[0] <= before]
+        return max(asked, key=lambda request: request[0])[1] if asked else False
+
+    # The two ways to carry it out.
+
+    def run(self, overlap: bool) -> Context:
+        """All iterations. Returns the context of the last one, complete.
+
+        Args:
+            overlap: on a thread a lane; else on this thread, in sequence, with the same result.
+
+        Raises:
+            BaseException: what a middleware raised and no generator on its lane handled.
+        """
+        outside = current_frame()
+        self.timeline.begin()
+        try:
+            if overlap and any(self._sizes[:LEARN]):
+                self._run_on_threads()
+            else:
+                self._run_in_sequence()
+        finally:
+            for work in self._deferred:
+                work.is_over = True
+            self.timeline.sum_up(self.frames)
+            enter(outside)
+        self._unwind_rest()
+        if self.error is not None:
+            raise self.error
+        return self.frames[LEARN].ctx  # type: ignore[no-any-return]
+
+    def _run_in_sequence(self) -> None:
+        try:
+            for iteration in range(self.max_step):
+                if self.stopping:
+                    return
+                for frame in self.frames:
+                    frame.begin(iteration)
+                for half in self.plan.halves:
+                    if self.stopping:
+                        return
+                    frame = self.frames[half.lane]
+                    enter(frame)
+                    self._perform(half, frame)
+                    if half.index + 1 == self._sizes[half.lane]:
+                        self._finish_lane(frame)
+        except BaseException as error:  # noqa: BLE001  raised again when what waits has seen it
+            self._fail(error)
+
+    def _run_on_threads(self) -> None:
+        self._threaded = True
+        lanes = [
+            threading.Thread(
+                target=contextvars.copy_context().run,
+                args=(self._run_lane, lane),
+                name=f"{LANE_THREAD}.{LANES[lane]}",
+                daemon=True,  # a middleware that never ends must not keep the process alive
+            )
+            for lane in range(LEARN)
+            if self._sizes[lane]
+        ]
+        with _quick_switches(), _threads_of_torch_restored():
+            try:
+                for thread in lanes:
+                    thread.start()
+                self._threads += lanes
+                self._run_lane(LEARN)
+            except BaseException as error:  # noqa: BLE001  a signal, between two halves
+                self._fail(error)
+            finally:
+                self._join()
+
+    def _run_lane(self, lane: int) -> None:
+        frame, halves = self.frames[lane], [(half, self._waits[half]) for half in self.plan.lanes[lane]]
+        progress, size_of = self._progress, self._sizes
+        if lane != LEARN:
+            _one_thread_of_torch()
+        enter(frame)
+        self.timeline.begin_lane(lane)
+        try:
+            for iteration in range(self.max_step):
+                if self._alert and not self._may_go_on(lane):
+                    return
+                frame.begin(iteration)
+                for half, waits in halves:
+                    for other, offset, wait in waits:
+                        if progress[other] < iteration * size_of[other] + offset:
+                            self._wait(frame, other, iteration * size_of[other] + offset, (half, wait))
+                    if self._alert and not self._may_go_on(lane):
+                        return
+                    self._perform(half, frame)
+                self._finish_lane(frame)
+        except BaseException as error:  # noqa: BLE001  raised on the thread that called run()
+            self._fail(error)
+        finally:
+            self.timeline.end_lane(lane)
+            self._idle[lane] = True
+
+    # One half.
+
+    def _perform(self, half: HalfStep, frame: Frame) -> None:
+        iteration, ctx, ring = frame.iteration, frame.ctx, self.plan.ring
+        frame.position = half.position
+        if half.entry is None:
+            self._end_iteration(half, frame)
+            return
+        self._load(half, frame)
+        for follower, slot, distance in half.adopts:
+            follower.adopt(self._value(slot, iteration - distance))
+        if frame.dropped or (self._skipped and self._is_cut_off(half, iteration)):
+            self._skip(half, frame)
+        else:
+            frame.waited_ns = 0
+            begun = time.perf_counter_ns()
+            try:
+                if half.is_second:
+                    frame.end(half.entry)
+                else:
+                    result = half.entry.call(ctx)
+                    if result is not None:
+                        self._keep(half, frame, result)
+            except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
+                self._recover(half, frame, error)
+            ended = time.perf_counter_ns()
+            frame.busy_ns += ended - begun - frame.waited_ns
+            self.timeline.ran[frame.lane].append((half, iteration, begun, ended))
+        for name, slot, is_kept in half.publishes:
+            value = getattr(ctx, name)
+            self._values[slot][iteration % ring] = _own(value) if is_kept else value
+        for leader, slot in half.snapshots:
+            self._values[slot][iteration % ring] = leader.snapshot()
+        self._advance(frame.lane)
+
+    def _load(self, half: HalfStep, frame: Frame) -> None:
+        for name, slot, distance in half.loads:
+            setattr(frame.ctx, name, self._value(slot, frame.iteration - distance))
+
+    def _value(self, slot: int, iteration: int) -> Any:
+        return self._values[slot][iteration % self.plan.ring] if iteration >= 0 else self._initial[slot]
+
+    def _keep(self, half: HalfStep, frame: Frame, result: object) -> None:
+        entry = half.entry
+        assert entry is not None
+        generator = first_half(entry.fn, result)
+        if generator is None:
+            return
+        if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
+            generator.close()
+            raise TypeError(
+                f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that nobody could "
+                "know: put functools.wraps(...) on the decorator around it, or declare its contract."
+            )
+        frame.wait(entry, generator)
+
+    def _end_iteration(self, half: HalfStep, frame: Frame) -> None:
+        iteration = frame.iteration
+        if kept_fields(frame.ctx) is not self.plan.kept and kept_fields(frame.ctx) != self.plan.kept:
+            new = set(kept_fields(frame.ctx)) - set(self.plan.kept)
+            raise RuntimeError(
+                f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
+                "has to be known before the run. Call keep() in the context's __post_init__."
+            )
+        last = iteration + 1 >= self.max_step or self._decided(iteration, half.position)
+        if last:
+            self._load(half, frame)
+            self.stopping = True
+            self._call_attention()
+        for slot in self._data_slots:  # nobody reads them any more, and they may be large
+            self._values[slot][iteration % self.plan.ring] = None
+        self._finishes.pop(iteration, None)
+        self._skipped.pop(iteration, None)
+        self._advance(frame.lane)
+
+    def _finish_lane(self, frame: Frame) -> None:
+        """What a lane's middleware left to the end of the iteration: wrappers' halves, and what `task.wrap` began."""
+        if frame.waiting and not self.stopping:
+            unwind(frame.waiting)
+
+    # Errors.
+
+    def _recover(self, half: HalfStep, frame: Frame, error: BaseException) -> None:
+        """Throw the error into the generators that wait on this lane; where one handles it, the lane goes on."""
+        entry = half.entry
+        assert entry is not None
+        add_note(
+            error, f"in middleware {half.name} ({entry.location}), iteration {self.first_step + frame.iteration} of the task"
+        )
+        if not frame.waiting:
+            raise error
+        with self._others_paused(frame.lane):
+            unwind(frame.waiting, error)
+        frame.begun.clear()
+        frame.dropped = True
+        self._skip(half, frame)
+
+    def _skip(self, half: HalfStep, frame: Frame) -> None:
+        self._skipped.setdefault(frame.iteration, set()).add(half)
+
+    def _is_cut_off(self, half: HalfStep, iteration: int) -> bool:
+        """Whether something that it needs of this iteration was skipped. A second half still runs: it cleans up."""
+        skipped = self._skipped.get(iteration)
+        return skipped is not None and not half.is_second and not skipped.isdisjoint(half.needs)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.stopping and isinstance(error, BrokenOff):  # a middleware waited for work that the end of the run broke off
+            return
+        with self._mutex:
+            if self.error is None:
+                self.error = error
+            elif error is not self.error:
+                add_note(self.error, f"after it, another lane raised {type(error).__name__}: {error}")
+        self.stopping = True
+        self._call_attention()
+
+    def _unwind_rest(self) -> None:
+        """Generators that still wait see the error, or are closed: their iteration was dropped."""
+        for frame in self.frames:
+            enter(frame)
+            try:
+                while frame.waiting and self.error is None:
+                    frame.waiting.pop().close()
+                if frame.waiting and self.error is not None:
+                    unwind(frame.waiting, self.error)
+            except BaseException as error:  # noqa: BLE001  raised by run(), with the first
+                self._fail(error)
+
+    # Waiting for each other.
+
+    def _advance(self, lane: int) -> None:
+        self._progress[lane] = done = self._progress[lane] + 1
+        if not self._threaded:
+            return
+        for other, want in enumerate(self._wants):
+            if want is not None and want[0] == lane and done >= want[1]:
+                self._wants[other] = None
+                self._open(other)
+
+    def _open(self, lane: int) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open
+            self._gates[lane].release()
+
+    def _wait(self, frame: Frame, other: int, until: int, reason: Any) -> None:
+        """Until that lane has done so many halves, or the run breaks off."""
+        lane, begun = frame.lane, 0
+        while (self._progress[other] < until or self._is_paused(lane)) and not self.stopping:
+            begun = begun or time.perf_counter_ns()
+            self._wants[lane] = other, until  # first said, then looked again: whoever advances looks after it advanced
+            if (self._progress[other] < until or self._is_paused(lane)) and not self.stopping:
+                self._gates[lane].acquire(timeout=_LOOK_S)
+        self._wants[lane] = None
+        if begun:
+            ended = time.perf_counter_ns()
+            frame.waited_ns += ended - begun
+            self.timeline.waited(lane, frame.iteration, begun, ended, reason)
+
+    def _call_attention(self) -> None:
+        self._alert = True
+        for lane in range(len(LANES)):
+            self._open(lane)
+
+    def _may_go_on(self, lane: int) -> bool:
+        """At the boundary between two halves: stop, or pause while another lane recovers from an error."""
+        while not self.stopping and self._is_paused(lane):
+            self._idle[lane] = True
+            self._gates[lane].acquire(timeout=_LOOK_S)
+        with self._mutex:
+            self._idle[lane] = False
+            self._alert = self.stopping or self._paused_by is not None
+        return not self.stopping
+
+    def _is_paused(self, lane: int) -> bool:
+        return self._paused_by not in (None, lane)
+
+    @contextlib.contextmanager
+    def _others_paused(self, lane: int) -> Iterator[None]:
+        """For the time of the block no other lane runs anything."""
+        if not self._threaded:
+            yield
+            return
+        while True:
+            with self._mutex:
+                if self._paused_by is None:
+                    self._paused_by = lane
+                    break
+            if not self._may_go_on(lane):
+                break
+        self._call_attention()
+        while not self.stopping and not self.nobody_else_runs():
+            time.sleep(0.0005)
+        try:
+            yield
+        finally:
+            self._paused_by = None
+            self._call_attention()
+
+    def _join(self) -> None:
+        deadline = time.monotonic() + _GRACE_S
+        while self._threads:
+            thread = self._threads.pop()
+            while thread.is_alive() and time.monotonic() < deadline:
+                self._call_attention()
+                thread.join(_LOOK_S)
+            if thread.is_alive():
+                warnings.warn(
+                    f"what runs on the thread {thread.name} ({self._running_on(thread)}) did not return within {_GRACE_S:.0f} "
+                    "s after the run had ended: the thread is left behind. Give what it waits for a timeout.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _running_on(self, thread: threading.Thread) -> str:
+        for frame in self.frames:
+            if thread.name == f"{LANE_THREAD}.{LANES[frame.lane]}":
+                return next((half.name for half in self.plan.halves if half.position == frame.position), "nothing yet")
+        return "deferred work"
+
+
+def _own(value: Any) -> Any:
+    """A value as it is now: what can be changed in place is copied, because another lane may do so meanwhile."""
+    return value if is_scalar(value) else copy.deepcopy(value)
+
+
+@contextlib.contextmanager
+def _quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _one_thread_of_torch() -> None:
+    """Torch on a fresh thread gathers a team of threads for each operation, several times slower than none."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def _threads_of_torch_restored() -> Iterator[None]:
+    torch: Any = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else 0
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(before)

@@ -1,0 +1,74 @@
+"""Timelines: what ran where and when, and what waited for what.
+
+Room: ding_lite.engine, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from ding_lite.engine.frames import Frame
+from ding_lite.engine.plans import LANES, HalfStep, Wait
+
+_REMEMBERED = 100_000  # events a lane; the oldest make room
+
+
+Ran: TypeAlias = "tuple[HalfStep, int, int, int]"
+"""One half that ran: it, its iteration, when it began and ended, in nanoseconds on the clock of `time.perf_counter_ns`."""
+
+
+class Waited(NamedTuple):
+    """One wait of a lane for another."""
+
+    iteration: int
+    begun: int
+    ended: int
+    reason: tuple[HalfStep, Wait] | None
+    """Who waited for what; None where a middleware asked whether this iteration is the last."""
+
+
+class Timeline:
+    """What happened in the last run whose iterations could overlap. Times of all iterations, events of the last ones."""
+
+    def __init__(self) -> None:
+        self.ran: list[deque[Ran]] = [deque(maxlen=_REMEMBERED) for _ in LANES]
+        self.waited_for: list[deque[Waited]] = [deque(maxlen=_REMEMBERED) for _ in LANES]
+        self.busy_ns = [0] * len(LANES)
+        self.waiting_ns: list[dict[tuple[str, str], int]] = [{} for _ in LANES]
+        """By lane and (what it waited for, why)."""
+        self.cpu_ns = [0] * len(LANES)
+        """Of the lane's own thread while it ran anything."""
+        self.released_ns = [0] * len(LANES)
+        """That the lane's middleware waited for other processes."""
+        self.iterations = 0
+        self.begun = self.ended = 0
+
+    def begin(self) -> None:
+        """The run begins."""
+        self.begun = time.perf_counter_ns()
+
+    def begin_lane(self, lane: int) -> None:
+        """The lane begins, on the thread that calls."""
+        self.cpu_ns[lane] -= time.thread_time_ns()
+
+    def end_lane(self, lane: int) -> None:
+        """The lane ends, on the same thread."""
+        self.cpu_ns[lane] += time.thread_time_ns()
+
+    def sum_up(self, frames: Sequence[Frame]) -> None:
+        """The run has ended, with these frames."""
+        self.ended = time.perf_counter_ns()
+        for frame in frames:
+            self.busy_ns[frame.lane] = frame.busy_ns
+            self.released_ns[frame.lane] = frame.released_ns
+            self.iterations = max(self.iterations, frame.iteration + 1 if self.ran[frame.lane] else 0)
+
+    def waited(self, lane: int, iteration: int, begun: int, ended: int, reason: tuple[HalfStep, Wait] | None) -> None:
+        """A lane waited."""
+        self.waited_for[lane].append(Waited(iteration, begun, ended, reason))
+        key = (reason[1].half.name, reason[1].why) if reason else ("what stands before it", "it asked for task.finish")
+        spent = self.waiting_ns[lane]
+        spent[key] = spent.get(key, 0) + ended - begun

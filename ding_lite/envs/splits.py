@@ -1,0 +1,222 @@
+"""Environments in several pieces, each stepped by a worker of its own: in this process, or in one for each piece.
+
+Room: ding_lite.envs, floor 2. Imports processes, data and the room's other files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from ding_lite.data import allocate, map_leaves
+from ding_lite.envs.faces import SameStepVectorEnv, Traits
+from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.spaces import SpaceError, same_layout
+from ding_lite.envs.steps import Step
+from ding_lite.envs.vectors import LocalVectorEnv
+from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
+from ding_lite.processes import Host, LocalHost, ProcessHost
+
+ENV = "env"
+"""Under which name the environments of a piece stand among the objects of its host."""
+
+
+class SplitVectorEnv(SameStepVectorEnv):
+    """B environments in pieces, each with a host of its own. Rollouts run where the environments are.
+
+    The environments, and what they do, are those of one LocalVectorEnv with the same seed, whoever hosts them.
+
+    Args:
+        factories: one for each environment, each returning a new one.
+        seed: of the run.
+        sizes: how many environments each piece has.
+        make_host: a host for the piece that begins with this environment and has so many.
+
+    Raises:
+        Exception: what the constructor of an environment raised.
+        SpaceError: the environments differ in their spaces.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[EnvFactory],
+        seed: int,
+        sizes: Sequence[int],
+        make_host: Callable[[int, int], Host],
+    ) -> None:
+        ends = list(accumulate(sizes))
+        self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
+        self.hosts = [make_host(piece.start, piece.stop - piece.start) for piece in self.slices]
+        try:
+            for host, piece in zip(self.hosts, self.slices):
+                host.submit(_make, factories[piece], seed, piece.start, lasting=True)
+            traits = [host.result() for host in self.hosts]
+            first = traits[0]
+            for piece, other in zip(self.slices, traits):
+                alike = same_layout(other.observation_space, first.observation_space)
+                if not alike or other.action_space != first.action_space:
+                    raise SpaceError(
+                        f"environment {piece.start} has the spaces {other.observation_space}, {other.action_space}, "
+                        f"environment 0 has {first.observation_space}, {first.action_space}: all have to be alike."
+                    )
+        except BaseException:
+            self._close_hosts()
+            raise
+        self._describe(ends[-1], traits[0])
+        self.action_space.seed(seed)
+        self.run_seed = seed
+        self.current: Any = None
+        self.restarted: np.ndarray[Any, Any] | None = None
+        self._info: tuple[dict[str, Any], ...] = ()
+
+    def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
+        """`fn(objects, ...)` at every host at the same time, with the items of `each` at its place."""
+        for host, *args in zip(self.hosts, *each):
+            host.submit(fn, *args)
+        return [host.result() for host in self.hosts]
+
+    def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+        count = len(self.hosts)
+        if seed is not None:
+            self.run_seed = seed
+            self.action_space.seed(seed)
+        answers = self.ask(_begin, [seed] * count, [options] * count)
+        self._join(answers, out)
+        self.restarted = np.ones(self.num_envs, np.bool_)
+
+    def advance(self, action: Any, out: Any) -> Step:
+        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        if self.current is None:
+            raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
+        action = np.asarray(action) if isinstance(action, (list, tuple)) else action
+        answers = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
+        steps: list[Step] = [answer[2] for answer in answers]
+        self._join(answers, out)
+        terminated = np.concatenate([step.terminated for step in steps])
+        truncated = np.concatenate([step.truncated for step in steps])
+        ended = terminated | truncated
+        self.restarted = ended if ended.any() else None
+        return Step(
+            np.concatenate([step.reward for step in steps]),
+            terminated,
+            truncated,
+            {
+                piece.start + index: map_leaves(np.array, obs)  # a copy of what shows for a moment only
+                for piece, step in zip(self.slices, steps)
+                for index, obs in step.final_obs.items()
+            },
+            None,
+            [episode for step in steps for episode in step.finished],
+        )
+
+    def _join(self, answers: Sequence[Any], out: Any) -> None:
+        for piece, (obs, *_) in zip(self.slices, answers):
+            map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
+        self._info = tuple(info for answer in answers for info in answer[1])
+        self.current = out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each environment is, by piece."""
+        return {"pieces": [host.state()[ENV] for host in self.hosts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring each environment back to where it was.
+
+        Raises:
+            ValueError: the state of another number of pieces, or of environments in one.
+        """
+        if len(state["pieces"]) != len(self.hosts):
+            raise ValueError(
+                f"the state of {len(state['pieces'])} workers does not fit {len(self.hosts)}: make as many as were saved."
+            )
+        for host, piece in zip(self.hosts, state["pieces"]):
+            host.load_state({ENV: piece})
+        found = self.ask(_current)
+        if all(obs is not None for obs, _ in found):
+            self.current = allocate(self._obs_spec, self.num_envs)
+            for piece, (obs, _) in zip(self.slices, found):
+                map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), self.current, obs)
+            flags = [
+                np.zeros(len_of(piece), np.bool_) if flag is None else flag for piece, (_, flag) in zip(self.slices, found)
+            ]
+            self.restarted = np.concatenate(flags)
+
+    def render(self) -> tuple[Any, ...]:
+        """The frame of each environment."""
+        return tuple(map_leaves(np.array, frame) for frames in self.ask(_render) for frame in frames)
+
+    def release(self) -> None:
+        """Give back the processes; whatever comes next starts them again, where they were."""
+        for host in self.hosts:
+            host.release()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close each environment, and end the processes."""
+        self._close_hosts()
+
+    def _close_hosts(self) -> None:
+        for host in self.hosts:
+            host.close()
+
+
+def process_host(name: str, timeout_s: float, restart: bool, first_env: int, num_envs: int) -> ProcessHost:
+    """A host for a piece of environments in a process of its own."""
+    describe = partial(describe_crumbs, num_envs=num_envs, first_env=first_env)
+    return ProcessHost(
+        f"{name}, environments {first_env} to {first_env + num_envs - 1}", crumbs_for(num_envs), describe, timeout_s, restart
+    )
+
+
+def local_host(first_env: int, num_envs: int) -> LocalHost:
+    """A host for a piece of environments in this process."""
+    return LocalHost()
+
+
+def len_of(piece: slice) -> int:
+    """How many environments a piece has."""
+    return int(piece.stop - piece.start)
+
+
+# What runs where the environments are.
+
+
+def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Traits:
+    crumbs = objects.get("crumbs")
+    env = LocalVectorEnv(factories, seed, first_env) if crumbs is None else WatchedVectorEnv(factories, seed, first_env, crumbs)
+    objects[ENV] = env
+    traits = Traits.of(env.envs[0])
+    try:
+        cloudpickle.dumps(traits)
+    except Exception:  # noqa: BLE001  whatever it holds, it is for people only
+        return traits._replace(spec=None, metadata={})
+    return traits
+
+
+def _begin(objects: dict[str, Any], seed: int | None, options: dict[str, Any] | None) -> tuple[Any, ...]:
+    env: LocalVectorEnv = objects[ENV]
+    out = env.new_obs()
+    env.begin(out, seed, options)
+    return out, env.infos
+
+
+def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, ...]:
+    env: LocalVectorEnv = objects[ENV]
+    out = env.new_obs()
+    step = env.advance(action, out)
+    return out, env.infos, step
+
+
+def _current(objects: dict[str, Any]) -> tuple[Any, Any]:
+    return objects[ENV].current, objects[ENV].restarted
+
+
+def _render(objects: dict[str, Any]) -> tuple[Any, ...]:
+    frames: tuple[Any, ...] = objects[ENV].render()
+    return frames

@@ -1,0 +1,10 @@
+"""Processes: child processes that hold objects and run functions on them, and that die with whoever started them.
+
+Room: ding_lite.processes, floor 1. Imports basics; numpy and cloudpickle.
+"""
+
+from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
+from ding_lite.processes.hosts import Host, LocalHost, ProcessHost
+from ding_lite.processes.workers import WorkerProcess
+
+__all__ = ["Host", "LocalHost", "ProcessHost", "WorkerDied", "WorkerError", "WorkerHangs", "WorkerProcess", "WorkerTraceback"]

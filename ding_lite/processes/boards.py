@@ -1,0 +1,84 @@
+"""Boards: what a worker writes at any time and its parent may read at any time, also when the worker is dead.
+
+Room: ding_lite.processes, floor 1. Standard library and numpy.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+
+from ding_lite.processes.segments import anonymous_file, mapped
+
+_STACK_BYTES = 1 << 16
+_STACK_WAIT_S = 0.2
+
+
+class Board:
+    """Shared memory: whether the worker has started, its crumbs, and its stack if it is asked for it.
+
+    Args:
+        fd: of a file of `Board.size(crumbs)` bytes.
+        crumbs: how many numbers the worker leaves.
+    """
+
+    def __init__(self, fd: int, crumbs: int) -> None:
+        self._memory = mapped(fd, self.size(crumbs))
+        self.words = np.frombuffer(self._memory, np.int64, 1 + crumbs)
+        """Whatever changes as the worker gets on."""
+        self.crumbs = self.words[1:]
+        """The worker's own. [crumbs] int64."""
+        self._stack = self._memory[8 * (1 + crumbs) :]
+
+    @staticmethod
+    def size(crumbs: int) -> int:
+        return 8 * (1 + crumbs) + _STACK_BYTES
+
+    @classmethod
+    def sent_over(cls, connection: socket.socket, crumbs: int) -> Board:
+        """A new board, whose descriptor waits in the connection for the worker."""
+        fd = anonymous_file(cls.size(crumbs))
+        try:
+            socket.send_fds(connection, [b"b"], [fd])
+            return cls(fd, crumbs)
+        finally:
+            os.close(fd)
+
+    @classmethod
+    def received_from(cls, connection: socket.socket, crumbs: int) -> Board:
+        """The worker's side: what `sent_over` sent. From now on SIGUSR1 makes this process write its stack there."""
+        _, (fd, *_), _, _ = socket.recv_fds(connection, 1, 1)
+        os.set_inheritable(fd, False)
+        os.lseek(fd, 8 * (1 + crumbs), os.SEEK_SET)
+        # Written by a handler in C, which needs neither the interpreter's lock nor memory. The descriptor stays open for it.
+        faulthandler.register(signal.SIGUSR1, file=fd, all_threads=True, chain=False)
+        return cls(fd, crumbs)
+
+    @property
+    def started(self) -> bool:
+        """Whether the worker is ready for requests, or was."""
+        return bool(self.words[0])
+
+    @started.setter
+    def started(self, value: bool) -> None:
+        self.words[0] = value
+
+    def stack_of(self, pid: int) -> str:
+        """Where the worker is right now, as a traceback; empty where it does not answer at once."""
+        try:
+            os.kill(pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            return ""
+        text, deadline = "", time.monotonic() + _STACK_WAIT_S
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+            before, text = text, bytes(self._stack).rstrip(b"\0").decode(errors="replace")
+            if text and text == before:
+                break
+        threads = text.split("\n\n")
+        return "\n\n".join(thread for thread in threads if "_die_with_parent" not in thread).strip()

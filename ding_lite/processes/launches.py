@@ -1,0 +1,92 @@
+"""Launches: how a child process is started, from a server that has the slow imports behind it.
+
+Room: ding_lite.processes, floor 1. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import spawn
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PRELOADED = ["numpy", "torch", "gymnasium", "cloudpickle", "ding_lite.processes.servers", "ding_lite.rollout"]
+"""What the fork server imports once for all its children; it passes over what is not there."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Many processes share the cores: threads in each would only take turns. Read when numpy and torch are imported."""
+
+_LOCK = threading.Lock()
+
+
+def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
+    """A daemon process that runs `target(*args)`, which it has to be able to import. It does not run the user's script.
+
+    The first start waits for the fork server's imports, a few seconds; later ones take milliseconds.
+
+    Raises:
+        RuntimeError: this process is itself a daemon of multiprocessing, which may not have children.
+        OSError, EOFError: the fork server did not start, or died.
+    """
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            f"worker {name!r} cannot be started here: {multiprocessing.current_process().name} is itself a daemon process, "
+            "and these may have no children. Start workers from the main process."
+        )
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    # Fork would be faster to start, but a fork of a process that has run multi-threaded torch hangs when it uses torch.
+    context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
+    with _LOCK, _without_main():
+        if has_server:
+            from multiprocessing import forkserver
+
+            context.set_forkserver_preload(PRELOADED)
+            with _environment(ONE_THREAD):
+                forkserver.ensure_running()
+        process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
+        with contextlib.nullcontext() if has_server else _environment(ONE_THREAD):
+            process.start()
+    return process
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """These environment variables for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that this thread starts meanwhile do not import `__main__`.
+
+    By default a child runs the parent's script again, under another name. Scripts of ours have no `if __name__ ==
+    "__main__":` around them, and would start training in every child. Processes that other threads start are left alone;
+    taking `__main__.__file__` away for the moment would not do so, and its readers would find it gone.
+    """
+    describe_parent, thread = spawn.get_preparation_data, threading.get_ident()
+
+    def describe_without_main(name: str) -> dict[str, Any]:
+        data = describe_parent(name)
+        if threading.get_ident() == thread:
+            data.pop("init_main_from_name", None)
+            data.pop("init_main_from_path", None)
+        return data
+
+    spawn.get_preparation_data = describe_without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = describe_parent

@@ -1,0 +1,111 @@
+"""Servers: the worker's side, a loop that takes requests, runs them and answers.
+
+Room: ding_lite.processes, floor 1. Imports basics; numpy.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+
+from ding_lite.basics.messages import add_note
+from ding_lite.processes.boards import Board
+from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
+from ding_lite.processes.errors import WorkerError, pack
+from ding_lite.processes.launches import ONE_THREAD
+
+
+def serve(parent: socket.socket, crumbs: int) -> None:
+    """Take requests until the parent closes its end, one after the other, then close the objects that have a `close`.
+
+    Args:
+        parent: its other end is the parent's channel; the descriptor of the board comes first.
+        crumbs: how many numbers the board has for `objects["crumbs"]`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent.set_inheritable(False)
+    _settle()
+    board = Board.received_from(parent, crumbs)
+    threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
+    channel, objects = Channel(parent), {"crumbs": board.crumbs}
+    board.started = True
+    while True:
+        try:
+            message = channel.receive()
+            assert message is not None, "a receive() that waits gives a message or raises"
+            _answer(channel, message, objects)
+        except (EOFError, ConnectionError):
+            break
+        del message  # and with it the views of the parent's memory
+    _close(objects)
+
+
+def _settle() -> None:
+    """One thread, and random numbers of its own."""
+    os.environ.update(ONE_THREAD)  # where the fork server was started by somebody else, and for what is imported later
+    # All children of a fork server inherit its global generators, and would draw the same numbers.
+    np.random.seed()  # noqa: NPY002
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        torch.set_num_threads(1)
+        torch.default_generator.seed()
+
+
+def _die_with_parent() -> None:
+    """Whatever this process is doing, also in the middle of a request."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is started by multiprocessing"
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _answer(channel: Channel, message: Message, objects: dict[str, Any]) -> None:
+    try:
+        value, function = _run(message, objects)
+    except BaseException as error:  # noqa: BLE001 (it is raised in the parent; a SystemExit there would end the wrong process)
+        channel.send(message.number, FAILURE, pack(error))
+        return
+    try:
+        channel.send(message.number, ANSWER, value)
+    except ConnectionError:
+        raise
+    except Exception as problem:  # noqa: BLE001 (pickling runs anybody's code)
+        name = getattr(function, "__name__", type(function).__name__)
+        unsent = WorkerError(
+            f"worker {multiprocessing.current_process().name!r}: the result of {name}(), a {type(value).__name__}, cannot be "
+            f"sent: {type(problem).__name__}: {problem}. Return numbers, strings, arrays, and lists and dicts of them."
+        )
+        unsent.__cause__ = problem
+        channel.send(message.number, FAILURE, pack(unsent))
+
+
+def _run(message: Message, objects: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
+    try:
+        function, args = message.load()
+    except Exception as error:
+        add_note(error, "The worker could not load its request: what that names has to be importable there too.")
+        raise
+    return function(objects, *args), function
+
+
+def _close(objects: dict[str, Any]) -> None:
+    for name, thing in reversed(objects.items()):
+        close = getattr(thing, "close", None)
+        if isinstance(thing, type) or not callable(close):
+            continue
+        try:
+            close()
+        except Exception:  # noqa: BLE001 (the others are to be closed as well; nobody is waiting for an answer any more)
+            print(f"worker {multiprocessing.current_process().name!r}: closing {name!r} failed.", file=sys.stderr)
+            traceback.print_exc()

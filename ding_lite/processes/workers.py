@@ -1,0 +1,248 @@
+"""Workers: a child process as its parent sees it.
+
+Room: ding_lite.processes, floor 1. Imports basics; numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ding_lite.basics.messages import add_note, name_of
+from ding_lite.processes.channels import FAILURE, REQUEST, Message
+from ding_lite.processes.children import Child
+from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, spelt_exit, unpack
+
+START_TIMEOUT_S = 120.0
+"""How long a worker may take until it is ready for its first request."""
+
+_LOOK_EVERY_S = 0.25
+_CLOSED = "was closed"
+
+
+class WorkerProcess:
+    """A child process that holds a dict of objects and runs functions on them, one request at a time.
+
+    A request is a function, called there as `function(objects, *args)`. Functions, classes and closures of a script travel by
+    value, those of a module by name. Large arrays, in either direction, go through shared memory: what arrives is a view of
+    it, **valid until the next request**. Whoever keeps it longer copies it, in the worker as in the parent.
+
+    `objects["crumbs"]` is an int64 array, into which whatever runs there may write how far it has got, at any time; the
+    parent sees it at once, and still sees it when the worker is dead. A worker has `timeout_s` seconds from one sign of life to
+    the next, a sign being an answer or a change of a crumb.
+
+    The worker dies when its parent does, whatever it is doing, and when this object is collected or the interpreter ends.
+    It runs on one thread, ignores Ctrl-C, and never imports the script. Any thread may use it, one at a time.
+
+    Args:
+        name: in messages, and in the list of processes.
+        crumbs: how many there are.
+        describe: says in words where the worker is, given the crumbs: "environment 5, step 31 of its episode, action 1".
+        timeout_s: seconds without progress after which a request is given up and the worker killed.
+
+    Raises:
+        WorkerDied: the process could not be started.
+
+    Example:
+        >>> def add(objects, amount):
+        ...     objects["total"] = objects.get("total", 0) + amount
+        ...     return objects["total"]
+        >>> with WorkerProcess("counter") as worker:
+        ...     worker.call(add, 3), worker.call(add, 4)
+        (3, 7)
+    """
+
+    def __init__(
+        self, name: str, crumbs: int = 0, describe: Callable[[NDArray[np.int64]], str] | None = None, timeout_s: float = 60.0
+    ) -> None:
+        if crumbs < 0 or not timeout_s > 0:
+            raise ValueError(
+                f"worker {name!r} wants crumbs >= 0 and timeout_s > 0, got crumbs={crumbs}, timeout_s={timeout_s}."
+            )
+        self.name, self.timeout_s = name, timeout_s
+        self.exitcode: int | None = None
+        """Once the process is gone: its exit status, or minus the number of the signal that killed it."""
+        self._describe = describe
+        self._number, self._in_flight = 0, False
+        self._end = ""  # what became of it, once it is gone
+
+        try:
+            self._child = Child(name, crumbs)
+        except (OSError, EOFError) as error:
+            raise WorkerDied(
+                f"{self} could not be started: {type(error).__name__}: {error}. If the fork server failed, stderr tells why."
+            ) from error
+        self.pid = self._child.pid
+        """The number of the process, also when it is gone."""
+        self.crumbs = self._child.board.crumbs
+        """What the worker last wrote there, live. [crumbs] int64."""
+        # Of multiprocessing, not of weakref: it runs before multiprocessing waits for its children at exit, which it does
+        # without limit, and it does not run in a fork of this process.
+        self._free = Finalize(self, Child.free, (self._child,), exitpriority=10)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process that might answer."""
+        return not self._end and self._child.process.is_alive()
+
+    def fileno(self) -> int:
+        """A descriptor that can be read from when the answer is there, or the process gone; for `select` and its like.
+
+        Raises:
+            RuntimeError: the worker is closed or dead.
+        """
+        self._require_alive()
+        return self._child.channel.fileno()
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> None:
+        """Have the worker run `function(objects, *args)`; `result()` gives what it returns.
+
+        Raises:
+            RuntimeError: a request is in flight, or the worker is closed.
+            WorkerDied: the process is gone.
+            Exception: the request cannot be pickled; the worker is as before.
+        """
+        self._require_alive()
+        if self._in_flight:
+            raise RuntimeError(
+                f"{self} was given {name_of(function)}() while a request is in flight: take its result() first, or use another "
+                "worker."
+            )
+        try:
+            self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True)
+        except ConnectionError:
+            self._has_died()
+        except Exception as error:
+            add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
+            raise
+        self._number, self._in_flight = self._number + 1, True
+
+    def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
+        """What the request in flight returned, once it has. Arrays in it are valid until the next request.
+
+        Args:
+            is_stopping: asked a few times a second; once it is true, the wait ends, and the request stays in flight.
+
+        Raises:
+            InterruptedError: `is_stopping()` is true.
+            Exception: what the function raised, with the traceback there as its cause. The worker stays usable.
+            WorkerError: the same, where the exception or the result cannot be pickled, or unpickled here, and for a SystemExit.
+            WorkerDied: the process is gone.
+            WorkerHangs: it made no progress for `timeout_s`, and is gone now.
+            RuntimeError: no request is in flight, or the worker is closed.
+        """
+        self._require_alive()
+        if not self._in_flight:
+            raise RuntimeError(f"{self} has no request in flight: submit() one before result().")
+        message = self._awaited(is_stopping)
+        self._in_flight = False
+        try:
+            value = message.load()
+        except Exception as error:
+            raise WorkerError(
+                f"{self} sent a result that cannot be loaded here: {type(error).__name__}: {error}. Return numbers, strings, "
+                "arrays, and lists and dicts of them."
+            ) from error
+        if message.kind == FAILURE:
+            raise unpack(value, str(self))
+        return value
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """`submit` and `result`."""
+        self.submit(function, *args)
+        return self.result()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the process: it closes its objects, and is killed if that takes longer, or at once if a request is in flight."""
+        if self._end:
+            return
+        try:
+            if not self._in_flight:
+                self._child.end(timeout_s)
+        finally:
+            self._let_go(_CLOSED)
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"worker {self.name!r}"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self} cannot be sent to another process. Where a function was to be sent: it refers to the worker, as a global "
+            "variable or out of its closure."
+        )
+
+    def _awaited(self, is_stopping: Callable[[], bool]) -> Message:
+        """The answer, as soon as it is there."""
+        # Summed up slice by slice, not read off a clock: when Ctrl-Z stopped both processes for an hour, no time has passed.
+        idle_s, slice_s = 0.0, min(_LOOK_EVERY_S, self.timeout_s / 10)
+        seen = self._child.board.words.tobytes()
+        while True:
+            if is_stopping():
+                raise InterruptedError(f"{self} still works on its request, which nobody waits for any more.")
+            try:
+                message = self._child.receive(slice_s)
+            except (EOFError, OSError) as error:
+                self._has_died(error)
+            if message is not None and message.number == self._number:
+                return message
+            if message is not None:
+                self._has_died(WorkerError(f"it answered request {message.number}, asked was {self._number}"))
+            now = self._child.board.words.tobytes()
+            idle_s = 0.0 if now != seen else idle_s + slice_s
+            seen = now
+            if idle_s >= (self.timeout_s if self._child.board.started else START_TIMEOUT_S):
+                self._hangs()
+
+    def _has_died(self, cause: Exception | None = None) -> NoReturn:
+        place = self._place("it was at ")
+        exitcode = self._child.exitcode(timeout_s=1.0)
+        reason = f" ({cause})" if cause and not isinstance(cause, (EOFError, ConnectionError)) else ""
+        self._let_go(f"{spelt_exit(exitcode)}{reason}{place}.")
+        raise WorkerDied(f"{self} {self._end}", exitcode) from cause
+
+    def _hangs(self) -> NoReturn:
+        if self._child.board.started:
+            stack = self._child.board.stack_of(self.pid)
+            place = self._place("at ", " ")
+            self._let_go(
+                f"made no progress for {self.timeout_s} s{place} and was killed: it hangs; or its work takes longer, then "
+                f"raise timeout_s={self.timeout_s}." + (f" This is where it was:\n{stack}" if stack else "")
+            )
+        else:
+            self._let_go(f"did not start within {START_TIMEOUT_S} s, and was killed.")
+        raise WorkerHangs(f"{self} {self._end}", self.exitcode)
+
+    def _place(self, lead: str, separator: str = "; ") -> str:
+        """Where the worker is, as part of a sentence, or nothing where that is not known."""
+        if not self._child.board.started:
+            return f"{separator}{lead}its start (stderr may say more)"
+        if self._describe is None:
+            return ""
+        try:
+            return f"{separator}{lead}{self._describe(self.crumbs)}"
+        except Exception as error:  # noqa: BLE001 (a message about something worse is being written)
+            return f"{separator}{lead}{self.crumbs.tolist()} (describe() failed: {type(error).__name__}: {error})"
+
+    def _let_go(self, end: str) -> None:
+        """Kill the process if it is there, give everything back, and remember what became of it."""
+        self._end, self._in_flight = end, False
+        self.crumbs = self.crumbs.copy()
+        self.exitcode = self._free()
+        del self._child
+
+    def _require_alive(self) -> None:
+        if self._end == _CLOSED:
+            raise RuntimeError(f"{self} is closed: make another WorkerProcess.")
+        if self._end:
+            raise WorkerDied(f"{self} is dead, make another WorkerProcess: it {self._end}", self.exitcode)

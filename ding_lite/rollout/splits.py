@@ -1,0 +1,171 @@
+"""Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one.
+
+Room: ding_lite.rollout, floor 4. Imports policy, envs, data and the room's workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from ding_lite.data import Trajectories, map_leaves
+from ding_lite.engine import BrokenOff, arrays, released
+from ding_lite.envs import ENV, Episode, SplitVectorEnv
+from ding_lite.policy import ActMode, Weights
+from ding_lite.rollout.evaluation import shares
+from ding_lite.rollout.workers import LocalWorker, Rollout
+
+Arrays: TypeAlias = "tuple[int, list[np.ndarray[Any, Any]]]"
+"""Weights on their way: their version, and an array for each tensor."""
+
+_numbers = count()
+
+
+def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker | SplitWorker:
+    """What acts in these environments: in each piece of them, where they are split, else here.
+
+    Raises:
+        SpaceError: the policy was made for other spaces.
+        TypeError: not a face that acts, or not a vector environment.
+    """
+    return SplitWorker(env, policy) if isinstance(env, SplitVectorEnv) else LocalWorker(env, policy)
+
+
+class SplitWorker:
+    """Acts in every piece of the environments at the same time, with a copy of the policy in each.
+
+    Each copy has random numbers of its own, and takes the weights that the policy's face has when it is asked. Answers are
+    taken in the order of the pieces, so that nothing depends on who is faster.
+
+    Args:
+        env: environments in pieces.
+        policy: the face that acts; its copies act on the CPU.
+    """
+
+    def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
+        LocalWorker.require_fit(env, policy)
+        self.env, self.policy = env, policy
+        self.num_envs: int = env.num_envs
+        self._name = f"worker {next(_numbers)}"
+        self._sent: list[int | None] = [None] * len(env.hosts)
+        for index, host in enumerate(env.hosts):
+            host.submit(_make, self._name, policy.twin(index), lasting=True)
+        for host in env.hosts:
+            host.result()
+        policy.act_elsewhere(self._generator_states, self._load_generator_states)
+
+    def begin(self, seed: int | None = None) -> None:
+        """Begin an episode in every environment, with this seed where one is given."""
+        self.env.begin(self.env.new_obs(), seed)
+
+    def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
+        """Act for `num_steps` steps in every environment.
+
+        Args:
+            random: take actions from the action space instead of the policy.
+            **kwargs: for the policy's `compute_actions`.
+        """
+        answers = self._ask(_collect, [(num_steps, random, kwargs)] * len(self.env.hosts))
+        columns = _joined([answer[0] for answer in answers])
+        episodes = [episode for answer in answers for episode in answer[1]]
+        return Rollout(Trajectories(columns), episodes)
+
+    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
+        """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`.
+
+        Raises:
+            BrokenOff: `is_stopping()` became true.
+        """
+        due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
+        try:
+            answers = self._ask(_play, [(due[piece],) for piece in self.env.slices], is_stopping)
+        except InterruptedError as error:
+            raise BrokenOff("the run ended during an evaluation.") from error
+        return [episode for answer in answers for episode in answer]
+
+    def _ask(
+        self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]], is_stopping: Callable[[], bool] = lambda: False
+    ) -> list[Any]:
+        version, tensors = self.policy.weights
+        weights = version, [tensor.cpu().numpy() for tensor in tensors]  # torch would write each tensor as a file of its own
+        for index, (host, args) in enumerate(zip(self.env.hosts, each)):
+            new = None if self._sent[index] == version else weights
+            host.submit(fn, self._name, new, *args, prepare=(_adopt, (self._name, weights)))
+            self._sent[index] = version
+        with released():
+            answers, failed = [], None
+            for host in self.env.hosts:  # all of them, so that none has an answer left that nobody asked for
+                try:
+                    answers.append(host.result(is_stopping))
+                except BaseException as error:  # noqa: BLE001  raised below, the first one
+                    failed = failed or error
+            if failed is not None:
+                raise failed
+        return answers
+
+    def get_weights(self) -> dict[str, torch.Tensor]:
+        """A copy of the weights that it acts with."""
+        self.policy.actor.copy_weights(self.policy.weights)
+        return self.policy.get_weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state in each environment, and the generators of random actions, by piece."""
+        return {"pieces": [host.state()[self._name] for host in self.env.hosts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the worker did that gave this state."""
+        for host, piece in zip(self.env.hosts, state["pieces"], strict=True):
+            host.load_state({self._name: piece})
+
+    def _generator_states(self) -> list[dict[str, Any]]:
+        return [host.state()[_face(self._name)] for host in self.env.hosts]
+
+    def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for host, state in zip(self.env.hosts, states, strict=True):
+            host.load_state({_face(self._name): arrays(state)})
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Columns [T, B, ...] of all pieces, side by side, in memory of their own."""
+    first, *rest = parts
+    columns: dict[str, Any] = map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), first, *rest)
+    return columns
+
+
+def _face(name: str) -> str:
+    return f"{name}, policy"
+
+
+# What runs where the environments are.
+
+
+def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
+    objects[name] = LocalWorker(objects[ENV], face)
+    objects[_face(name)] = face
+
+
+def _adopt(objects: dict[str, Any], name: str, weights: Arrays | None) -> None:
+    if weights is not None:
+        version, columns = weights
+        face: ActMode = objects[_face(name)]
+        # Copied now, because what came through shared memory is there for a moment only.
+        face.actor.copy_weights(Weights(version, [torch.from_numpy(column) for column in columns]))
+
+
+def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: Any) -> tuple[Any, ...]:
+    num_steps, random, kwargs = args
+    _adopt(objects, name, weights)
+    worker: LocalWorker = objects[name]
+    rollout = worker.collect(num_steps, random, **kwargs)
+    return rollout.trajectories.columns, rollout.episodes
+
+
+def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> list[Episode]:
+    _adopt(objects, name, weights)
+    worker: LocalWorker = objects[name]
+    return worker.play_episodes(due)

@@ -1,0 +1,331 @@
+"""How workers end: orderly, with their parent, with the interpreter; and what they leave behind, which is nothing."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import psutil
+import pytest
+
+from ding_lite.processes import WorkerDied, WorkerProcess, launches
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.timeout(120)
+
+
+class Recorder:
+    """Writes into a file when it is closed."""
+
+    def __init__(self, path, error=None):
+        self.path, self.error = path, error
+
+    def close(self):
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write("closed\n")
+        if self.error:
+            raise self.error
+
+
+def put(objects, name, value):
+    objects[name] = value
+
+
+def sleep(objects, seconds):
+    time.sleep(seconds)
+
+
+def echo(objects, value):
+    return value
+
+
+def test_close_closes_the_objects_that_can_be(tmp_path):
+    with WorkerProcess("w") as process:
+        process.call(put, "good", Recorder(tmp_path / "good"))
+        process.call(put, "bad", Recorder(tmp_path / "bad", ValueError("stuck")))
+        process.call(put, "class", Recorder)
+    assert process.exitcode == 0
+    assert (tmp_path / "good").read_text() == (tmp_path / "bad").read_text() == "closed\n"
+
+
+def test_an_object_that_fails_to_close_says_so(script):
+    process = script(
+        START
+        + """
+class Bad:
+    def close(self): raise ValueError("stuck")
+def put(objects):
+    objects["bad"] = Bad()
+worker.call(put)
+worker.close()
+"""
+    )
+    err = process.communicate(timeout=60)[1]
+    assert err.startswith("worker 'w': closing 'bad' failed.\n")
+    assert "ValueError: stuck" in err
+
+
+def never_used(process):
+    pass
+
+
+def used(process):
+    process.call(echo, 1)
+
+
+def answered(process):
+    process.call(echo, 1)
+    process.submit(echo, 1)
+    time.sleep(0.1)
+
+
+def busy(process):
+    process.call(echo, 1)
+    process.submit(sleep, 60)
+
+
+def killed(process):
+    process.call(echo, 1)
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def found_dead(process):
+    killed(process)
+    with pytest.raises(WorkerDied):
+        process.call(echo, 1)
+
+
+def stopped(process):
+    process.call(echo, 1)
+    os.kill(process.pid, signal.SIGSTOP)
+
+
+def deaf(process):
+    process.call(lambda objects: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None)
+    process.call(put, "slow", type("Slow", (), {"close": lambda self: time.sleep(60)})())
+
+
+@pytest.mark.parametrize("state", [never_used, used, answered, busy, killed, found_dead, stopped, deaf])
+def test_close_works_in_every_state_and_twice(state, gone):
+    process = WorkerProcess("w", crumbs=2)
+    state(process)
+    began = time.monotonic()
+    process.close(timeout_s=0.5 if state in (stopped, deaf) else 5.0)
+    assert time.monotonic() - began < 3.0
+    process.close()
+    assert not process.is_alive
+    assert gone(process.pid, timeout_s=0.5)
+    assert process.crumbs.tolist() == [0, 0]
+    if state is not found_dead:
+        with pytest.raises(RuntimeError, match="worker 'w' is closed: make another WorkerProcess."):
+            process.submit(echo, 1)
+
+
+def test_a_forgotten_worker_is_killed(gone):
+    process = WorkerProcess("w")
+    process.call(echo, 1)
+    process.submit(sleep, 60)
+    pid, there = process.pid, weakref.ref(process)
+    gc.disable()
+    try:
+        del process
+        assert there() is None, "something keeps it, or a circle of references does"
+    finally:
+        gc.enable()
+    assert gone(pid, timeout_s=0.5)
+
+
+def census():
+    gc.collect()
+    me = psutil.Process()
+    names = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else []
+    maps = sum("ding_lite" in region.path for region in me.memory_maps(grouped=False))
+    children = {child.pid for child in me.children(recursive=True)}
+    return {
+        "threads": threading.active_count(),
+        "system threads": me.num_threads(),
+        "descriptors": me.num_fds(),
+        "children": children,
+        "known children": len(multiprocessing.active_children()),
+        "names": names,
+        "maps": maps,
+    }
+
+
+def test_fifty_workers_leave_nothing_behind():
+    def cycle(index):
+        process = WorkerProcess(f"w{index}", crumbs=4)
+        process.call(echo, np.zeros(50_000 * (1 + index % 3)))
+        process.call(echo, np.zeros(200_000))
+        if index % 3 == 1:
+            process.submit(sleep, 60)
+        if index % 3 == 2:
+            os.kill(process.pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied):
+                process.call(echo, 1)
+        if index % 5:
+            process.close()
+
+    for index in range(4):
+        cycle(index)
+    before = census()
+    for index in range(50):
+        cycle(index)
+    assert census() == before
+
+
+def test_workers_start_side_by_side():
+    began = time.monotonic()
+    workers = [WorkerProcess(f"w{index}") for index in range(8)]
+    made = time.monotonic() - began
+    for process in workers:
+        process.submit(lambda objects: os.getpid())
+    assert [process.result() for process in workers] == [process.pid for process in workers]
+    for process in workers:
+        process.close()
+    assert made < 5.0
+
+
+def test_threads_start_workers_at_once_and_nothing_of_the_process_is_changed_for_good():
+    from multiprocessing import spawn
+
+    before = spawn.get_preparation_data, dict(os.environ), vars(sys.modules["__main__"]).get("__file__")
+    results = []
+
+    def use(index):
+        with WorkerProcess(f"w{index}") as process:
+            results.append(process.call(echo, index))
+
+    threads = [threading.Thread(target=use, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == [0, 1, 2, 3]
+    assert (spawn.get_preparation_data, dict(os.environ), vars(sys.modules["__main__"]).get("__file__")) == before
+
+
+def test_without_a_fork_server_workers_are_spawned(monkeypatch):
+    monkeypatch.setattr(launches.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with WorkerProcess("w", crumbs=1) as process:
+        assert process.call(echo, 3) == 3
+        assert process.call(lambda objects: os.environ["OMP_NUM_THREADS"]) == "1"
+        assert "forkserver" not in " ".join(psutil.Process(process.pid).cmdline())
+    assert process.exitcode == 0
+
+
+START = """
+import os, sys, time
+from ding_lite.processes import WorkerProcess
+print("the script runs in", __name__, flush=True)
+class Of:
+    def __init__(self, x): self.x = x
+class MyError(Exception): pass
+factor = 6
+def double(objects, x):
+    return Of(factor * x.x)
+def fail(objects):
+    raise MyError("mine")
+def busy(objects, how):
+    if how == "sleep":
+        time.sleep(100)
+    while True:
+        pass
+worker = WorkerProcess("w")
+"""
+
+
+def test_a_script_without_a_guard_runs_once_and_its_functions_and_classes_work(script):
+    process = script(
+        START
+        + """
+result = worker.call(double, Of(7))
+print(type(result) is Of, result.x, worker.call(lambda objects: factor), flush=True)
+try:
+    worker.call(fail)
+except MyError as error:
+    print("caught", error)
+worker.close()
+"""
+    )
+    out, err = process.communicate(timeout=60)
+    assert out.splitlines() == ["the script runs in __main__", "True 42 6", "caught mine"], err
+    assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "state", ["worker.call(len)", "worker.call(len); worker.submit(busy, 'sleep')", "worker.submit(busy, 'loop')", "pass"]
+)
+def test_a_script_that_ends_without_closing_leaves_no_process_and_does_not_wait(script, gone, state):
+    process = script(START + f"import gc\ncircle = [worker]; circle.append(circle)\n{state}\nprint(worker.pid)\n")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert gone(int(out.split()[-1]), timeout_s=2.0)
+
+
+@pytest.mark.parametrize("state", ["idle", "sleep", "loop"])
+def test_a_worker_dies_with_its_parent(script, gone, state):
+    busy = "" if state == "idle" else f"worker.submit(busy, {state!r})"
+    process = script(START + f"worker.call(len)\n{busy}\nprint(worker.pid, flush=True)\ntime.sleep(100)\n")
+    process.stdout.readline()
+    pid = int(process.stdout.readline())
+    server = psutil.Process(pid).ppid()
+    time.sleep(0.2)
+    assert psutil.pid_exists(pid)
+    process.kill()
+    process.wait(10)
+    assert gone(pid, server, timeout_s=5.0)
+
+
+def test_ctrl_c_is_the_parents_affair(script):
+    process = script(
+        START
+        + """
+worker.submit(lambda objects: [time.sleep(0.01) for _ in range(100)] and "unharmed")
+try:
+    time.sleep(0.5)
+    print("ready", flush=True)
+    time.sleep(100)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(worker.result(), worker.call(lambda objects: "still"), flush=True)
+try:
+    print("again", flush=True)
+    worker.submit(lambda objects: [time.sleep(0.01) for _ in range(200)] and "late")
+    worker.result()
+except KeyboardInterrupt:
+    print(worker.result(), "but there", flush=True)
+"""
+    )
+    for line in process.stdout:
+        if line.strip() in ("ready", "again"):
+            time.sleep(0.3)
+            os.killpg(process.pid, signal.SIGINT)
+        if line.strip() == "late but there":
+            break
+    else:
+        pytest.fail(process.communicate()[1])
+    assert process.wait(20) == 0
+
+
+def test_a_fork_of_the_parent_does_not_take_its_workers_with_it(script):
+    process = script(
+        START
+        + """
+worker.call(len)
+import multiprocessing
+other = multiprocessing.get_context("fork").Process(target=len, args=([],))
+other.start()
+other.join()
+print(worker.call(double, Of(1)).x)
+"""
+    )
+    out, err = process.communicate(timeout=60)
+    assert out.split()[-1] == "6", err
