@@ -54,6 +54,8 @@ ACROBOT = ("--env.id", "Acrobot-v1", "--env.n-evaluator-episode", "16")
 REFERENCES = (
     Reference("dqn_cartpole", "dqn.py", 475, 60_000, 5),
     Reference("ppo_cartpole", "ppo.py", 475, 60_000, 5),
+    Reference("dqn_cartpole_async", "dqn.py", 475, 60_000, 5, ("--async-mode",)),
+    Reference("ppo_cartpole_async", "ppo.py", 475, 60_000, 5, ("--async-mode",)),
     Reference("dqn_acrobot", "dqn.py", -100, 100_000, 3, ACROBOT),
     Reference("ppo_acrobot", "ppo.py", -100, 200_000, 3, ACROBOT),
     Reference("ppo_pendulum", "ppo_continuous.py", -250, 200_000, 3),
@@ -143,8 +145,13 @@ def draw(outcomes: list[Outcome]) -> None:
     """The curves as a picture: a panel a run, a line a seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(REFERENCES), 3.2), layout="constrained")
-    for panel, reference in zip(figure.subplots(1, len(REFERENCES)), REFERENCES):
+    columns = 4
+    rows = -(-len(REFERENCES) // columns)
+    figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel in list(panels)[len(REFERENCES) :]:
+        panel.set_visible(False)
+    for panel, reference in zip(figure.axes, REFERENCES):
         for outcome in outcomes:
             if outcome.reference is reference:
                 panel.plot(*zip(*outcome.curve), linewidth=1, marker=".", markersize=3, label=f"seed {outcome.seed}")

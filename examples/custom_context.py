@@ -50,12 +50,13 @@ def show(every: int) -> Callable[[EdgeContext], Iterator[None]]:
 
 
 def main(cfg: PPOConfig) -> float:
-    cut = cfg.env.max_episode_steps
-    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, max_episode_steps=cut)
-    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, max_episode_steps=cut)
+    env = cfg.env
+    where = {"backend": env.backend, "restart": env.restart, "max_episode_steps": env.max_episode_steps}
+    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     policy = PPOPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
 
-    with task.start(async_mode=cfg.async_mode, ctx=EdgeContext()):
+    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=EdgeContext()):
         task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))
         task.use(StepCollector(cfg, policy.collect_mode, collector_env))
         task.use(count_edge)

@@ -23,13 +23,14 @@ from ding_lite.policy import DQNPolicy
 
 
 def main(cfg: DQNConfig) -> float:
-    cut = cfg.env.max_episode_steps
-    collector_env = make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed, max_episode_steps=cut)
-    evaluator_env = make_envs(cfg.env.id, cfg.env.evaluator_env_num, seed=cfg.seed + 1, max_episode_steps=cut)
+    env = cfg.env
+    where = {"backend": env.backend, "restart": env.restart, "max_episode_steps": env.max_episode_steps}
+    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     policy = DQNPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
     buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
 
-    with task.start(async_mode=cfg.async_mode, ctx=OnlineRLContext()):
+    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=OnlineRLContext()):
         task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))
         task.use(eps_greedy_handler(cfg))
         task.use(StepCollector(cfg, policy.collect_mode, collector_env))

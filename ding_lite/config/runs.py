@@ -6,7 +6,7 @@ Room: ding_lite.config, floor 4. Imports policy and the engine.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from ding_lite.engine import Config, bounded
 from ding_lite.policy import PolicyConfig
@@ -27,6 +27,15 @@ class EnvConfig(Config):
 
     max_episode_steps: int | None = bounded(None, low=1)
     """Steps after which an episode is truncated; None leaves that to the environment."""
+
+    workers: int = bounded(1, low=1)
+    """Into how many pieces the environments to collect in are split, each acting with random numbers of its own."""
+
+    backend: Literal["local", "process"] = "local"
+    """Where environments are stepped: "process" gives each piece, and those to evaluate in, a process of its own."""
+
+    restart: bool = False
+    """Start a worker process again, where it was, when it is killed, hangs or raises."""
 
     n_evaluator_episode: int = bounded(8, low=1)
     """Episodes an evaluation."""
@@ -65,6 +74,9 @@ class RunConfig(Config):
 
     async_mode: bool = False
     """Overlap evaluation, collection and training."""
+
+    max_lag: int | None = bounded(None, low=0)
+    """Iterations by which the weights that collect are late; None is 1 in asynchronous mode, else 0."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig(stop_value=475.0))
     """Environments."""

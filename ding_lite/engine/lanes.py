@@ -87,7 +87,8 @@ class LaneRun:
             for lane, halves in enumerate(self.plan.lanes):
                 if lane != frame.lane:
                     earlier = sum(half.position < frame.position for half in halves)
-                    self._wait(frame, lane, frame.iteration * len(halves) + earlier, None)
+                    if earlier:
+                        self._wait(frame, lane, frame.iteration * len(halves) + earlier, None)
         return self._decided(frame.iteration, frame.position)
 
     def ask_to_finish(self, value: bool) -> None:

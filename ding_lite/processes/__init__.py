@@ -4,7 +4,19 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy and cloudpickle.
 """
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
-from ding_lite.processes.hosts import Host, LocalHost, ProcessHost
+from ding_lite.processes.hosts import Host, LocalHost, ProcessHost, answers
+from ding_lite.processes.pickles import Kept
 from ding_lite.processes.workers import WorkerProcess
 
-__all__ = ["Host", "LocalHost", "ProcessHost", "WorkerDied", "WorkerError", "WorkerHangs", "WorkerProcess", "WorkerTraceback"]
+__all__ = [
+    "Host",
+    "Kept",
+    "LocalHost",
+    "ProcessHost",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerHangs",
+    "WorkerProcess",
+    "WorkerTraceback",
+    "answers",
+]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.basics.messages import add_note
+from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.errors import WorkerDied
+from ding_lite.processes.pickles import dumps
 from ding_lite.processes.workers import WorkerProcess
 
 Request = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -24,8 +26,11 @@ _ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be
 class Host(Protocol):
     """Holds a dict of objects, and runs functions on them, called as `function(objects, *args)`; one request at a time."""
 
+    starts: int
+    """How often its objects were made. What was sent to them before is to be sent again when this has changed."""
+
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> None:
-        """Ask for `fn(objects, *args)`.
+        """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`.
 
         Args:
             lasting: it makes objects; a new process runs it again first.
@@ -33,7 +38,7 @@ class Host(Protocol):
         """
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the request gave, or raised. Large arrays in it may be valid only until the next request."""
+        """What the request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`."""
 
     def state(self) -> dict[str, Any]:
         """By name, the state of each object that has a `state_dict`."""
@@ -48,8 +53,33 @@ class Host(Protocol):
         """Give it back for good."""
 
 
+def answers(hosts: Sequence[Host], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+    """What the request to each host gave; or the first error, once none has an answer left that nobody asked for."""
+    found: list[Any] = []
+    failed: BaseException | None = None
+    for host in hosts:
+        try:
+            found.append(host.result(is_stopping))
+        except BaseException as error:  # noqa: BLE001  raised below
+            failed = failed or error
+            if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
+                is_stopping = _yes
+    try:
+        if failed is not None:
+            raise failed
+    finally:
+        del failed  # it refers to this frame
+    return found
+
+
+def _yes() -> bool:
+    return True
+
+
 class LocalHost:
-    """Objects of this process."""
+    """Objects of this process. `objects["is_stopping"]` tells a request whether anybody still waits for it."""
+
+    starts = 1
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -60,9 +90,16 @@ class LocalHost:
         self._request = fn, args
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the request gives."""
+        """What the request gives.
+
+        Raises:
+            InterruptedError: `is_stopping()` was true before it began.
+        """
         assert self._request is not None
         (fn, args), self._request = self._request, None
+        if is_stopping():
+            raise InterruptedError(f"{name_of(fn)}() was not begun, because nobody waits for it any more.")
+        self.objects["is_stopping"] = is_stopping
         return fn(self.objects, *args)
 
     def state(self) -> dict[str, Any]:
@@ -71,7 +108,8 @@ class LocalHost:
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
-        _load(self.objects, states)
+        for name, state in states.items():
+            self.objects[name].load_state_dict(state)
 
     def release(self) -> None:
         """Nothing: there is nothing to give back."""
@@ -84,8 +122,20 @@ class LocalHost:
                 close()
 
 
+class _Request(NamedTuple):
+    """What a process is asked."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    lasting: bytes | None
+    prepare: Request | None
+
+
 class ProcessHost:
     """Objects of a worker process, which is started again where it was when it was given back or, if wanted, when it died.
+
+    A process that died otherwise, or was killed in the middle of a request, is started again where it was last known to be:
+    when it was last given back, or last made something lasting.
 
     Args:
         name, crumbs, describe, timeout_s: of its `WorkerProcess`.
@@ -102,16 +152,22 @@ class ProcessHost:
         restart: bool = False,
     ) -> None:
         self.name, self.restart = name, restart
-        self.restarts = 0
-        """How often a process was started in place of one that failed."""
-        self._crumbs, self._describe, self._timeout_s = crumbs, describe, timeout_s
-        self._lasting: list[Request] = []
-        self._acknowledged: bytes | None = None
-        self._request: tuple[Request, bool, Request | None] | None = None
-        self._process: WorkerProcess | None = self._started()
+        self.starts = self.restarts = 0
+        """How often a process was started, and how often in place of one that failed."""
+        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s)
+        self._lasting: list[bytes] = []
+        self._known: bytes | str = dumps({})
+        """The state from which a new process goes on, pickled; or why there is none."""
+        self._request: _Request | None = None
+        self._refusal: Exception | None = None
+        self._is_closed = False
+        self._process: WorkerProcess | None = None
+        self._start()
 
-    def _started(self) -> WorkerProcess:
-        return WorkerProcess(self.name, self._crumbs, self._describe, self._timeout_s)
+    def _start(self) -> WorkerProcess:
+        self._process = self._new_process()
+        self.starts += 1
+        return self._process
 
     @property
     def pid(self) -> int | None:
@@ -119,17 +175,36 @@ class ProcessHost:
         return None if self._process is None else self._process.pid
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> None:
-        """Ask for `fn(objects, *args)`."""
-        self._request = (fn, args), lasting, prepare
-        if self._process is None:
-            self._start_again()
+        """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`, unless it is a wrong order.
+
+        Raises:
+            RuntimeError: a request is in flight, or the host is closed.
+            Exception: something lasting cannot be pickled.
+        """
+        if self._is_closed:
+            raise RuntimeError(f"worker {self.name!r} is closed, and cannot run {name_of(fn)}(): make another one.")
+        if self._request is not None:
+            raise RuntimeError(f"worker {self.name!r} was given {name_of(fn)}() while a request is in flight: take its result().")
+        packed = None
+        if lasting:
+            try:
+                packed = dumps((fn, args), by_value=True)
+            except Exception as error:
+                add_note(error, f"{name_of(fn)}() and its arguments were to be sent to worker {self.name!r}, pickled by cloudpickle.")
+                raise
+            # As bytes: what it makes lives longer than the shared memory by which large arrays travel.
+            fn, args = _run_packed, (packed,)
+        self._request = _Request(fn, args, packed, prepare)
         self._ask()
 
     def _ask(self) -> None:
-        assert self._process is not None
         assert self._request is not None
-        (fn, args), *_ = self._request
-        self._process.submit(_serve, fn, args, self.restart)
+        self._refusal = None
+        try:
+            process = self._process or self._started_again(self._request.prepare)
+            process.submit(_serve, self._request.fn, self._request.args, self.restart or self._request.lasting is not None)
+        except Exception as error:  # noqa: BLE001  raised by result(), which is able to mend it
+            self._refusal = error
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """What the request gave, or raised.
@@ -137,46 +212,63 @@ class ProcessHost:
         Raises:
             WorkerDied: the process is gone, or hung and was killed.
             InterruptedError: `is_stopping()` became true; the process was killed.
-            BaseException: what the function raised.
+            Exception: what the function raised.
         """
         assert self._request is not None
-        request, lasting, _ = self._request
+        first: Exception | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                assert self._process is not None
-                value, state = self._process.result(is_stopping)
+                value, known = self._answer(is_stopping)
                 break
-            except InterruptedError:
-                self._drop()
-                raise
             except Exception as error:
-                died = isinstance(error, WorkerDied)
-                if died:
+                first = first or error
+                interrupted = isinstance(error, InterruptedError)
+                if interrupted or isinstance(error, WorkerDied):
                     self._drop()
-                if not self.restart or attempt == _ATTEMPTS:
+                if interrupted or not self.restart or attempt == _ATTEMPTS:
+                    self._request = None
                     if attempt > 1:
-                        add_note(error, f"this was attempt {attempt} at the same request, each in a new process")
+                        began = "" if error is first else f"; the first ended with {type(first).__name__}: {first}"
+                        add_note(error, f"this was attempt {attempt} at the same request, each in a new process{began}")
                     raise
                 self.restarts += 1
                 self._drop()
-                self._start_again()
                 self._ask()
-        if lasting:
-            self._lasting.append(request)
-        if state is not None:
-            self._acknowledged = bytes(state)
+            except BaseException:  # Ctrl-C: nobody will take the answer
+                self._request = None
+                self._drop()
+                raise
+        if self._request.lasting is not None:
+            self._lasting.append(self._request.lasting)
+        self._known = self._known if known is None else known
         self._request = None
         return value
 
-    def _start_again(self) -> None:
-        self._process = self._started()
-        prepare = self._request[2] if self._request else None
-        for fn, args in self._lasting:
-            self._process.call(_serve, fn, args, False)
-        if self._acknowledged is not None:
-            self._process.call(_load, pickle.loads(self._acknowledged))
-        if prepare is not None:
-            self._process.call(_serve, *prepare, False)
+    def _answer(self, is_stopping: Callable[[], bool]) -> tuple[Any, bytes | str | None]:
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._process is not None
+        answer: tuple[Any, bytes | str | None] = self._process.result(is_stopping)
+        return answer
+
+    def _started_again(self, prepare: Request | None) -> WorkerProcess:
+        process = self._start()
+        try:
+            for packed in self._lasting:
+                process.call(_run_packed, packed)
+            process.call(_load, self._known_state())
+            if prepare is not None:
+                fn, args = prepare
+                process.call(fn, *args)
+        except BaseException:
+            self._drop()
+            raise
+        return process
+
+    def _known_state(self) -> bytes:
+        if isinstance(self._known, str):
+            raise RuntimeError(f"worker {self.name!r} cannot go on where it was, because its state is not known: {self._known}")
+        return self._known
 
     def _drop(self) -> None:
         if self._process is not None:
@@ -184,47 +276,62 @@ class ProcessHost:
         self._process = None
 
     def state(self) -> dict[str, Any]:
-        """By name, the state of each object that has a `state_dict`; the last acknowledged one where there is no process."""
-        if self._process is None:
-            states: dict[str, Any] = pickle.loads(self._acknowledged) if self._acknowledged else {}
-        else:
-            states = pickle.loads(bytes(self._process.call(_pickled_state)))
+        """By name, the state of each object that has a `state_dict`; the last known one where there is no process."""
+        if self._process is not None and not self.restart:
+            self.submit(_kept_state)
+            self._known = self.result()
+        states: dict[str, Any] = pickle.loads(self._known_state())
         return states
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
-        merged = {**self.state(), **states}
+        merged = dumps({**self.state(), **states}, by_value=True)
         if self._process is not None:
-            self._process.call(_load, merged)
-        self._acknowledged = pickle.dumps(merged)
+            self.submit(_load, dumps(dict(states), by_value=True))
+            self.result()
+        self._known = merged
 
     def release(self) -> None:
         """End the process. The next request starts one that goes on from where this one was."""
-        if self._process is not None and self._request is None:
+        if self._process is not None and self._request is None and not self.restart:
             with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
-                self._acknowledged = bytes(self._process.call(_pickled_state))
+                self.submit(_kept_state)
+                self._known = self.result()
         self._request = None
         self._drop()
 
     def close(self) -> None:
-        """End the process."""
-        self._request = None
-        self._drop()
+        """End the process for good. Its last state is still known."""
+        if not self._is_closed:
+            self.release()
+        self._is_closed = True
+
+
+# What runs in the process.
 
 
 def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, Any]:
     value = fn(objects, *args)
-    return value, _pickled_state(objects) if wants_state else None
+    return value, _kept_state(objects) if wants_state else None
 
 
-def _pickled_state(objects: dict[str, Any]) -> bytes:
-    return pickle.dumps(_state(objects), protocol=5)
+def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:
+    fn, args = pickle.loads(packed)
+    return fn(objects, *args)
+
+
+def _kept_state(objects: dict[str, Any]) -> bytes | str:
+    """Every state, pickled; or why it cannot be had, which matters only if it is needed."""
+    try:
+        return dumps(_state(objects))
+    except Exception as error:  # noqa: BLE001  anybody's code; raised where the state is needed
+        return f"{type(error).__name__}: {error}"
 
 
 def _state(objects: dict[str, Any]) -> dict[str, Any]:
     return {name: thing.state_dict() for name, thing in objects.items() if hasattr(thing, "state_dict")}
 
 
-def _load(objects: dict[str, Any], states: Mapping[str, Any]) -> None:
-    for name, state in states.items():
+def _load(objects: dict[str, Any], packed: bytes) -> None:
+    for name, state in pickle.loads(packed).items():
         objects[name].load_state_dict(state)

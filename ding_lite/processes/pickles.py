@@ -7,12 +7,28 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
+T = TypeVar("T")
+
 OUT_OF_BAND_BYTES = 4096
 """A buffer of at least this size is kept apart: below, the bookkeeping costs more than the copy."""
+
+
+class Kept(Generic[T]):
+    """`Kept(value).value`, from whose arrays nothing refers to shared memory when it has travelled: the receiver may keep it."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _kept, (dumps(self.value, by_value=True),)
+
+
+def _kept(pickled: bytes) -> Kept[Any]:
+    return Kept(pickle.loads(pickled))
 
 
 def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = None) -> bytes:

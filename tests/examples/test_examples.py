@@ -17,7 +17,7 @@ def start(name, *options, cwd):
 
 
 def test_the_examples_are_those_that_are_tested():
-    assert NAMES == ["custom_context", "dqn", "ppo", "ppo_continuous"]
+    assert NAMES == ["custom_context", "dqn", "dqn_async", "ppo", "ppo_continuous"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,11 +69,22 @@ def test_the_pipeline_in_the_example_is_the_documents(name):
     assert "\n".join(f"        {line}" for line in block) in text
 
 
-def test_asynchronous_mode_is_refused_with_a_clear_error(tmp_path):
-    ended = start("dqn", "--async-mode", cwd=tmp_path)
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_asynchronous_mode_and_worker_processes_are_options(name, tmp_path):
+    options = ("--async-mode", "--env.workers", 2, "--env.backend", "process", "--env.stop-value", "None")
+    ended = start(name, *options, "--max-step", 3, "--exp-name", "here", "--env.n-evaluator-episode", 2, cwd=tmp_path)
 
-    assert ended.returncode == 1
-    assert "asynchronous mode does not exist in this version" in ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    rows = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["total_step"] == 2
+
+
+def test_the_asynchronous_example_reports_what_overlapping_brought(tmp_path):
+    ended = start("dqn_async", "--max-step", 4, "--exp-name", "here", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+
+    assert "speed-up over sequential" in ended.stdout, ended.stderr
+    assert json.loads((tmp_path / "here/timeline.json").read_text())["traceEvents"]
+    assert (tmp_path / "here/timeline.svg").is_file()
 
 
 def test_ctrl_c_saves_the_run(tmp_path):

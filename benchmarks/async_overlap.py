@@ -1,0 +1,238 @@
+"""Overlap: how near an asynchronous run comes to the longer of collection and training, and what the engine itself costs.
+
+Wall time, because overlap is about wall time: it wants two cores that nobody else uses. Each run is measured beside its limit,
+in turn, and what is reported is the median of the ratios.
+
+Room: benchmarks, floor 7.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from measure import one_thread, report
+
+from ding_lite import Task, contract
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, eps_greedy_handler
+from ding_lite.policy import DQNPolicy
+from ding_lite.processes import WorkerProcess
+
+ITERATIONS = 200
+ROUNDS = 5
+PIECE_S = 0.005  # what collection and training take each, where the work is fixed
+
+
+class BusyEnv(gymnasium.Env[Any, Any]):
+    """CartPole's spaces, episodes of 200 steps, and steps that count in pure Python for a while."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, count: int) -> None:
+        self.count, self.now = count, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.now = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        count_up(self.count)
+        self.now += 1
+        return self._obs(), 1.0, False, self.now >= 200, {}
+
+    def _obs(self) -> Any:
+        return self.np_random.random(4, np.float32)
+
+
+def count_up(count: int) -> int:
+    x = 0
+    for i in range(count):
+        x += i & 3
+    return x
+
+
+def products(count: int) -> None:
+    one = torch.ones(64, 64)
+    for _ in range(count):
+        torch.mm(one, one)
+
+
+def calibrated(work: Callable[[int], object], seconds: float) -> int:
+    """How much of this work takes so long."""
+    count = 1000
+    for _ in range(6):
+        count = max(1, int(count * seconds / min(seconds_of(partial(work, count)) for _ in range(5))))
+    return count
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def compare_walls(what: str, metric: str, target: str, limit: Callable[[], float], ours: Callable[[], float]) -> None:
+    """Report the median of ours over limit, both in seconds, measured in turn."""
+    pairs = [(limit(), ours()) for _ in range(ROUNDS)]
+    for name, values in (("limit", [a for a, _ in pairs]), ("ours", [b for _, b in pairs])):
+        report("async_overlap", name, "seconds", statistics.median(values), work=what)
+    report("async_overlap", "ours", metric, statistics.median(b / a for a, b in pairs), work=what, target=target)
+
+
+def staged(stage: str, work: Callable[[], object]) -> Callable[[Any], None]:
+    touches = {"collect": {"writes": ("trajectories",)}, "learn": {"reads": ("trajectories",)}}[stage]
+
+    @contract(**touches, stage=stage)
+    def middleware(ctx: Any) -> None:
+        work()
+        if stage == "collect":
+            ctx.trajectories = ()
+
+    return middleware
+
+
+@contextmanager
+def started(async_mode: bool, *middleware: Callable[[Any], Any]) -> Iterator[Task]:
+    task = Task()
+    with task.start(async_mode=async_mode, ctx=OnlineRLContext()):
+        for one in middleware:
+            task.use(one)
+        yield task
+
+
+def sleeping() -> None:
+    def ours() -> float:
+        collect, learn = (staged(stage, lambda: time.sleep(PIECE_S)) for stage in ("collect", "learn"))
+        with started(True, collect, learn) as task:
+            return seconds_of(lambda: task.run(ITERATIONS))
+
+    def limit() -> float:
+        return seconds_of(lambda: [time.sleep(PIECE_S) for _ in range(ITERATIONS)])
+
+    compare_walls("collect and train sleep 5 ms each", "over_the_longer", "at most 1.08", limit, ours)
+
+
+def computing() -> None:
+    counts, muls = calibrated(count_up, PIECE_S), calibrated(products, PIECE_S)
+    cfg = DQNConfig().override({"policy.collect.n_sample": 1})
+    envs = make_envs(lambda: BusyEnv(counts), 1, backend="process")
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    collect = StepCollector(cfg, policy.collect_mode, envs)
+    learn = staged("learn", lambda: products(muls))
+
+    def ours() -> float:
+        with started(True, collect, learn) as task:
+            task.run(5)
+            return seconds_of(lambda: task.run(ITERATIONS))
+
+    with WorkerProcess("limit") as process:
+
+        def limit() -> float:
+            """Both loops bare, at the same time, because two cores may be slower than each of them alone."""
+            process.submit(repeated, count_up, counts)
+            return max(repeated({}, products, muls), process.result())
+
+        what = "pure Python in a worker process, torch here, 5 ms each"
+        compare_walls(what, "over_the_longer", "at most 1.08", limit, ours)
+    envs.close()
+
+
+def repeated(objects: dict[str, Any], work: Callable[[int], object], count: int) -> float:
+    return seconds_of(lambda: [work(count) for _ in range(ITERATIONS)])
+
+
+def empty() -> None:
+    @contract(reads=("train_iter",), writes=("eval_value",), stage="evaluate")
+    def evaluate(ctx: Any) -> None:
+        pass
+
+    @contract(reads=("env_step",), writes=("env_step", "trajectories"), stage="collect")
+    def collect(ctx: Any) -> None:
+        pass
+
+    @contract(reads=("trajectories", "train_iter"), writes=("train_iter",), stage="learn")
+    def learn(ctx: Any) -> None:
+        pass
+
+    count, rounds = 2000, 11
+    for async_mode in (True, False):
+        with started(async_mode, evaluate, collect, learn) as task:
+            task.run(100)
+            spent = statistics.median(seconds_of(lambda: task.run(count)) / count for _ in range(rounds))
+        target = {"target": "at most 60"} if async_mode else {}
+        report("async_overlap", "ours", "us_per_iteration", spent * 1e6, lanes=3 if async_mode else 1, work="nothing", **target)
+
+
+def real() -> None:
+    """DQN on an environment of 1 ms a step, in one worker process, learning as long as it collects."""
+    counts = calibrated(count_up, 0.001)
+    cfg = DQNConfig().override({"policy.collect.n_sample": 32, "policy.learn.learning_starts": 64})
+    cfg.policy.learn.update_per_collect = updates_for(cfg, 0.032)
+    envs = make_envs(lambda: BusyEnv(counts), 4, backend="process")
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer = ReplayBuffer(10_000)
+    middleware = (
+        eps_greedy_handler(cfg),
+        StepCollector(cfg, policy.collect_mode, envs),
+        data_pusher(cfg, buffer),
+        OffPolicyLearner(cfg, policy.learn_mode, buffer),
+    )
+
+    def run(async_mode: bool) -> float:
+        with started(async_mode, *middleware) as task:
+            task.run(5)
+            spent = seconds_of(lambda: task.run(50))
+            if async_mode:
+                task.report()
+        return spent
+
+    compare_walls(
+        "DQN, 1 ms a step in a worker process", "of_the_sync_run", "at most 1/1.7", lambda: run(False), lambda: run(True)
+    )
+    envs.close()
+
+
+def updates_for(cfg: DQNConfig, seconds: float) -> int:
+    """How many gradient steps take so long."""
+    policy = DQNPolicy(cfg.policy, BusyEnv.observation_space, BusyEnv.action_space)
+    batch = {
+        "obs": torch.zeros(64, 4),
+        "next_obs": torch.zeros(64, 4),
+        "action": torch.zeros(64, dtype=torch.int64),
+        "reward": torch.zeros(64),
+        "terminated": torch.zeros(64, dtype=torch.bool),
+    }
+    buffer = ReplayBuffer(64)
+    buffer.push(batch)
+
+    def learn(count: int) -> None:
+        for _ in range(count):
+            policy.learn_mode.forward(buffer.sample(64))
+
+    learn(20)
+    return max(1, round(seconds / statistics.median(seconds_of(lambda: learn(20)) / 20 for _ in range(9))))
+
+
+def main() -> None:
+    one_thread()
+    sleeping()
+    computing()
+    empty()
+    real()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""DQN that collects, learns and evaluates at the same time: the pipeline of dqn.py with async_mode=True, on Acrobot-v1.
+
+    evaluate   evaluator                              a thread, and a worker process that plays
+    collect    eps_greedy -> collector                a thread, and worker processes that act
+    learn      data_pusher -> learner -> ckpt_saver   this thread
+
+The weights that collect are exactly one iteration old (--max-lag), so that every run with the same seed is the same run; with
+--no-async-mode --max-lag 1 it is the same once more, one step after the other. At the end it says what overlapping brought.
+"""
+
+import sys
+
+from ding_lite import task
+from ding_lite.config import DQNConfig, from_command_line
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    interaction_evaluator,
+    online_logger,
+)
+from ding_lite.policy import DQNPolicy
+
+ACROBOT = DQNConfig(exp_name="runs/dqn_async", async_mode=True).override(
+    {
+        "env.id": "Acrobot-v1",
+        "env.n_evaluator_episode": 16,
+        "env.backend": "process",
+        "policy.collect.n_sample": 256,
+        "policy.learn.update_per_collect": 32,
+    }
+)
+
+
+def main(cfg: DQNConfig) -> float:
+    env = cfg.env
+    where = {"backend": env.backend, "restart": env.restart, "max_episode_steps": env.max_episode_steps}
+    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **where)
+    policy = DQNPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
+    buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
+
+    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=OnlineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))
+        task.use(eps_greedy_handler(cfg))
+        task.use(StepCollector(cfg, policy.collect_mode, collector_env))
+        task.use(data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+        task.use(CkptSaver(policy, cfg.exp_name, train_freq=100))
+        task.use(online_logger(cfg))
+        task.run(max_step=cfg.max_step)
+        task.report()
+        task.timeline(f"{cfg.exp_name}/timeline.json")
+    return task.ctx.last_eval_value
+
+
+if __name__ == "__main__":
+    config = from_command_line(ACROBOT, description=__doc__)
+    sys.exit(config.verdict(main(config)))
