@@ -22,6 +22,7 @@ from ding_lite.pipeline.checks import PipelineError
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
 from ding_lite.pipeline.contracts import Contract, contract, contract_of
 from ding_lite.pipeline.generators import engaged
+from ding_lite.pipeline.remainders import Remainder
 
 __all__ = [
     "BrokenOff",
@@ -32,6 +33,7 @@ __all__ = [
     "Contract",
     "Deferred",
     "PipelineError",
+    "Remainder",
     "Role",
     "Task",
     "UndeclaredFieldError",

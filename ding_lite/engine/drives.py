@@ -44,7 +44,7 @@ class Drivable(HasPipeline):
     @property
     def _waiting(self) -> list[Half]:
         """The generators that wait where this is called: of the lane that runs, or of the task."""
-        frame = current_frame()
+        frame = current_frame() if self._lanes is not None else None
         return self._own_waiting if frame is None else frame.waiting
 
     @contextmanager
@@ -79,7 +79,8 @@ class Drivable(HasPipeline):
 
     def _begin(self, fn: Middleware, ctx: Any) -> Half | None:
         with self._current():
-            return first_half(fn, fn(self.ctx if ctx is None else ctx))
+            ctx = self.ctx if ctx is None else ctx
+            return first_half(fn, fn(ctx), ctx)
 
     def sync(self) -> None:
         """Wait for what `forward(..., async_mode=True)` began.

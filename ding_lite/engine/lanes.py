@@ -22,6 +22,7 @@ from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contexts import Context, is_scalar, kept_fields
 from ding_lite.pipeline.generators import first_half, unwind
+from ding_lite.pipeline.remainders import Remainder
 
 LANE_THREAD = "task.lane"
 """What the names of lanes' threads begin with."""
@@ -54,6 +55,9 @@ class LaneRun:
         self._initial = [_own(getattr(ctx, it)) if isinstance(it, str) else it.snapshot() for it in plan.initial]
         self._values: list[list[Any]] = [[None] * plan.ring for _ in plan.initial]
         self._data_slots = [slot for half in plan.halves for _, slot, is_kept in half.publishes if not is_kept]
+        self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
+        late = {id(half.entry) for half in plan.halves if half.is_late}
+        self._has_late = frozenset(it for it in plan.halves if id(it.entry) in late and not it.is_late and not it.is_second)
         self._progress = [0] * len(LANES)
         self._wants: list[tuple[int, int] | None] = [None] * len(LANES)
         self._gates = [threading.Lock() for _ in LANES]
@@ -156,8 +160,8 @@ class LaneRun:
             for work in self._deferred:
                 work.is_over = True
             self.timeline.sum_up(self.frames)
+            self._unwind_rest()
             enter(outside)
-        self._unwind_rest()
         if self.error is not None:
             raise self.error
         return self.frames[LEARN].ctx  # type: ignore[no-any-return]
@@ -246,7 +250,9 @@ class LaneRun:
             frame.waited_ns = 0
             begun = time.perf_counter_ns()
             try:
-                if half.is_second:
+                if half.is_late:
+                    self._take(half, frame)
+                elif half.is_second:
                     frame.end(half.entry)
                 else:
                     result = half.entry.call(ctx)
@@ -256,6 +262,8 @@ class LaneRun:
                 self._recover(half, frame, error)
             ended = time.perf_counter_ns()
             frame.busy_ns += ended - begun - frame.waited_ns
+            if half.is_late:  # what it waited for stands on the lane that did it
+                begun += frame.waited_ns
             self.timeline.ran[frame.lane].append((half, iteration, begun, ended))
         for name, slot, is_kept in half.publishes:
             value = getattr(ctx, name)
@@ -274,7 +282,10 @@ class LaneRun:
     def _keep(self, half: HalfStep, frame: Frame, result: object) -> None:
         entry = half.entry
         assert entry is not None
-        generator = first_half(entry.fn, result)
+        if isinstance(result, Remainder) and half in self._has_late:
+            self._remainders[id(entry), frame.iteration] = half, result
+            return
+        generator = first_half(entry.fn, result, frame.ctx)
         if generator is None:
             return
         if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
@@ -284,6 +295,17 @@ class LaneRun:
                 "know: put functools.wraps(...) on the decorator around it, or declare its contract."
             )
         frame.wait(entry, generator)
+
+    def _take(self, half: HalfStep, frame: Frame) -> None:
+        """Wait for what the first half of this middleware left to others."""
+        asked, remainder = self._remainders.pop((id(half.entry), frame.iteration), (None, None))
+        if asked is None or remainder is None:  # its first half did all the work, or was skipped
+            return
+        before = frame.released_ns
+        remainder.take(frame.ctx)
+        waited, frame.released_ns = frame.released_ns - before, before
+        frame.waited_ns += waited
+        self.timeline.took(asked, frame.iteration, frame.lane, waited, remainder.span)
 
     def _end_iteration(self, half: HalfStep, frame: Frame) -> None:
         iteration = frame.iteration
@@ -346,7 +368,9 @@ class LaneRun:
         self._call_attention()
 
     def _unwind_rest(self) -> None:
-        """Generators that still wait see the error, or are closed: their iteration was dropped."""
+        """Generators that still wait see the error, or are closed, and nobody takes remainders: their iteration was dropped."""
+        for _, remainder in self._remainders.values():
+            remainder.drop()
         for frame in self.frames:
             enter(frame)
             try:

@@ -65,6 +65,8 @@ class HalfStep:
     writes: frozenset[str] = frozenset()
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
+    is_late: bool = False
+    """Whether it takes what the first half left to others."""
 
     waits: list[Wait] = dataclasses.field(default_factory=list)
     needs: frozenset[HalfStep] = frozenset()
@@ -83,6 +85,8 @@ class HalfStep:
         """What people call it."""
         if self.entry is None:
             return "end of iteration"
+        if self.is_late:
+            return f"{self.entry.name} (taking)"
         return f"{self.entry.name} (second half)" if self.is_second else self.entry.name
 
 
@@ -138,13 +142,26 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
 
 
 def _halves(entries: Sequence[Entry], fields: frozenset[str]) -> list[HalfStep]:
-    first = [_half(entry, False, fields) for entry in entries]
+    first = [half for entry in entries for half in _first_halves(entry, fields)]
     second = [_half(entry, True, fields) for entry in reversed(entries) if may_yield(entry.fn)]
     elsewhere = frozenset[str]().union(*(half.writes for half in (*first, *second) if half.lane != LEARN))
     halves = [*first, *second, HalfStep(None, False, LEARN, 0, reads=elsewhere)]  # the whole context comes together at the end
     for position, half in enumerate(halves):
         half.position = position
     return halves
+
+
+def _first_halves(entry: Entry, fields: frozenset[str]) -> list[HalfStep]:
+    """The first half, and behind it on the learn lane what takes its remainder, where it may leave one."""
+    half, terms = _half(entry, False, fields), entry.contract
+    if terms is None or not terms.writes_late:
+        return [half]
+    if entry.call is not entry.fn:  # what is wrapped around it waits for it
+        half.writes |= fields.intersection(terms.writes_late)
+        return [half]
+    late = HalfStep(entry, False, LEARN, 0, writes=fields.intersection(terms.writes_late), is_late=True)
+    late.waits.append(Wait(half, 0, why="it takes what that asked for"))
+    return [half, late]
 
 
 def _half(entry: Entry, is_second: bool, fields: frozenset[str]) -> HalfStep:
@@ -187,7 +204,8 @@ class _Flows:
                 for name in sorted(half.reads | half.writes):
                     source = self._source(half, writers.get(name, ()), name in half.writes, name in self.kept)
                     if source is not None and held.get((half.lane, name)) != source:
-                        held[half.lane, name] = source
+                        if half.entry is not None:  # the end of an iteration loads only where it is the last one
+                            held[half.lane, name] = source
                         if is_final:
                             self._load(half, name, source)
                     if name in half.writes:

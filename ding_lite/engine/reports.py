@@ -98,8 +98,8 @@ def _picture(timeline: Timeline, iterations: int) -> str:
     first = max(0, timeline.iterations - iterations)
     shown = [[ran for ran in lane if ran[1] >= first] for lane in timeline.ran]
     lanes = [lane for lane, events in enumerate(shown) if events]
-    begun = min(events[0][2] for events in shown if events)
-    ended = max(events[-1][3] for events in shown if events)
+    begun = min(ran[2] for events in shown for ran in events)
+    ended = max(ran[3] for events in shown for ran in events)
     scale = (_WIDTH - _MARGIN - 20) / max(1, ended - begun)
     height = _TOP + _ROW * len(lanes) + 40
     parts = [

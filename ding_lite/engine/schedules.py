@@ -29,7 +29,7 @@ def iterate(ctx: Context, entries: Sequence[Entry], waiting: list[Half]) -> None
         for running in entries:
             result = running.call(ctx)
             if result is not None:
-                half = first_half(running.fn, result)
+                half = first_half(running.fn, result, ctx)
                 if half is not None:
                     waiting.append(half)
         running = None

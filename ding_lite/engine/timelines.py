@@ -43,6 +43,8 @@ class Timeline:
         """Of the lane's own thread while it ran anything."""
         self.released_ns = [0] * len(LANES)
         """That the lane's middleware waited for other processes."""
+        self.elsewhere_ns = [0] * len(LANES)
+        """Of work that the lane's middleware left to others."""
         self.iterations = 0
         self.begun = self.ended = 0
 
@@ -62,9 +64,17 @@ class Timeline:
         """The run has ended, with these frames."""
         self.ended = time.perf_counter_ns()
         for frame in frames:
-            self.busy_ns[frame.lane] = frame.busy_ns
-            self.released_ns[frame.lane] = frame.released_ns
+            self.busy_ns[frame.lane] = frame.busy_ns + self.elsewhere_ns[frame.lane]
+            self.released_ns[frame.lane] = frame.released_ns + self.elsewhere_ns[frame.lane]
             self.iterations = max(self.iterations, frame.iteration + 1 if self.ran[frame.lane] else 0)
+
+    def took(self, asked: HalfStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
+        """A lane took what this half had asked for, after so long a wait; the work went on elsewhere, during this span."""
+        spent, key = self.waiting_ns[lane], (asked.name, "its workers")
+        spent[key] = spent.get(key, 0) + waited
+        if span is not None:
+            self.ran[asked.lane].append((asked, iteration, *span))
+            self.elsewhere_ns[asked.lane] += span[1] - span[0]
 
     def waited(self, lane: int, iteration: int, begun: int, ended: int, reason: tuple[HalfStep, Wait] | None) -> None:
         """A lane waited."""

@@ -7,11 +7,13 @@ from ding_lite.pipeline.checks import PipelineError
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
 from ding_lite.pipeline.contracts import Contract, contract, contract_of
 from ding_lite.pipeline.generators import engaged
+from ding_lite.pipeline.remainders import Remainder
 
 __all__ = [
     "Context",
     "Contract",
     "PipelineError",
+    "Remainder",
     "UndeclaredFieldError",
     "contract",
     "contract_of",

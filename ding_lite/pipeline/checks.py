@@ -83,7 +83,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
 def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
     declared = declared_fields(ctx)
     ready = set(fields_at_start(ctx))
-    first_halves = {name for entry in pipeline if entry.contract for name in entry.contract.writes}
+    first_halves = {name for entry in pipeline if entry.contract for name in entry.contract.all_writes}
     opaque = any(entry.contract is None for entry in pipeline)
     opaque_before = False
     for position, entry in enumerate(pipeline):
@@ -92,7 +92,7 @@ def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
             opaque_before = True
             continue
         touched = dict.fromkeys((*terms.reads, *terms.reads_after), "reads")
-        touched.update(dict.fromkeys((*terms.writes, *terms.writes_after), "writes"))
+        touched.update(dict.fromkeys((*terms.all_writes, *terms.writes_after), "writes"))
         for name, verb in touched.items():
             if name not in declared:
                 yield _undeclared(entry, verb, ctx, name)
@@ -104,7 +104,7 @@ def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
         for name in terms.reads_after:
             if name in declared and name not in ready | first_halves | behind and not opaque:
                 yield _unwritten(entry, ctx, name, ())
-        ready.update(terms.writes)
+        ready.update(terms.all_writes)
 
 
 def _undeclared(entry: Entry, verb: str, ctx: Context, name: str) -> str:
@@ -116,7 +116,7 @@ def _undeclared(entry: Entry, verb: str, ctx: Context, name: str) -> str:
 def _unwritten(entry: Entry, ctx: Context, name: str, later: Sequence[Entry]) -> str:
     start = f"{entry.name} reads ctx.{name}, but no earlier middleware writes it: "
     for other in later:
-        if other.contract and name in other.contract.writes:
+        if other.contract and name in other.contract.all_writes:
             return f"{start}move {other.name}, which does, before it."
     provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
     return start + (f"add {provider} before it." if provider else "add one that does before it, or give the field a default.")

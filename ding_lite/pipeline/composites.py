@@ -55,7 +55,7 @@ class Serial:
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
         """Run the first halves, and append the generators that wait for their second."""
         for fn in self.fns:
-            half = first_half(fn, fn(ctx))
+            half = first_half(fn, fn(ctx), ctx)
             if half is not None:
                 waiting.append(half)
 
@@ -94,13 +94,13 @@ class Parallel(Serial):
     def _run(self, fn: Middleware, ctx: Any) -> Half | None:
         _on_a_thread_of_the_pool.set(True)
         with self._parts.counted("running"):
-            return first_half(fn, fn(ctx))
+            return first_half(fn, fn(ctx), ctx)
 
     @staticmethod
     def _run_here(fn: Middleware, ctx: Any) -> Future[Half | None]:
         done: Future[Half | None] = Future()
         try:
-            done.set_result(first_half(fn, fn(ctx)))
+            done.set_result(first_half(fn, fn(ctx), ctx))
         except BaseException as error:  # noqa: BLE001  reported with those of the other threads
             done.set_exception(error)
         return done

@@ -44,6 +44,14 @@ class Contract:
     writes_after: tuple[str, ...] = ()
     """Fields that only what follows the `yield` sets."""
 
+    writes_late: tuple[str, ...] = ()
+    """Fields that only taking the `Remainder` sets, which it returns where others do the work."""
+
+    @property
+    def all_writes(self) -> tuple[str, ...]:
+        """What its first half sets, at once or late."""
+        return (*self.writes, *self.writes_late)
+
     @property
     def lane(self) -> str:
         """The lane of an asynchronous run: evaluate, collect or learn."""
@@ -59,6 +67,7 @@ def contract(
     may_read: Iterable[str] = (),
     reads_after: Iterable[str] = (),
     writes_after: Iterable[str] = (),
+    writes_late: Iterable[str] = (),
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
@@ -72,6 +81,7 @@ def contract(
         stage: one of evaluate, explore, collect, process, learn, record.
         may_read: fields that it reads where they are there.
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
+        writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
 
     Raises:
         ValueError: a stage that does not exist.
@@ -94,6 +104,7 @@ def contract(
         may_read=_names("may_read", may_read),
         reads_after=_names("reads_after", reads_after),
         writes_after=_names("writes_after", writes_after),
+        writes_late=_names("writes_late", writes_late),
     )
 
     def attach(fn: Function) -> Function:
@@ -123,7 +134,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
     needed: list[str] = []
     for part in known:
         needed += [name for name in part.reads if side_by_side or name not in written]
-        written.update(part.writes)
+        written.update(part.all_writes)
     needed_after: list[str] = []
     for part in reversed(known):  # as second halves run
         needed_after += [name for name in part.reads_after if name not in written]
@@ -134,7 +145,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
 
     return Contract(
         reads=tuple(dict.fromkeys(needed)),
-        writes=merged("writes"),
+        writes=merged("all_writes"),
         uses=tuple({id(thing): thing for part in known for thing in part.uses}.values()),
         stage=known[0].stage,
         may_read=merged("may_read"),

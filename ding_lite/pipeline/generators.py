@@ -13,6 +13,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
+from ding_lite.pipeline.remainders import Remainder
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]
@@ -31,8 +32,8 @@ def may_yield(fn: Callable[..., Any]) -> bool:
     return any(body is not None and inspect.isgeneratorfunction(body) for body in bodies)
 
 
-def first_half(fn: Callable[..., Any], result: object) -> Half | None:
-    """Run what `fn` returned up to its `yield`.
+def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
+    """Run what `fn(ctx)` returned up to its `yield`, or take what it left to others.
 
     Returns:
         The waiting generator, or None when there is no second half.
@@ -46,6 +47,9 @@ def first_half(fn: Callable[..., Any], result: object) -> Half | None:
         except StopIteration:
             return None
         return result
+    if isinstance(result, Remainder):
+        result.take(ctx)
+        return None
     if isinstance(result, (FunctionType, MethodType)):
         raise TypeError(
             f"{describe_call(fn)} returned the function {result.__qualname__} instead of working on ctx. If it is a factory, "
@@ -120,7 +124,7 @@ class Backward:
 @contextmanager
 def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
-    half = first_half(fn, fn(ctx))
+    half = first_half(fn, fn(ctx), ctx)
     waiting = [] if half is None else [half]
     try:
         yield
@@ -140,7 +144,7 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
     running: list[list[Half]] = []  # the halves begun by each call that is under way
 
     def inner(ctx: object) -> object:
-        half = first_half(fn, fn(ctx))
+        half = first_half(fn, fn(ctx), ctx)
         if half is None:
             return None
         running[-1].append(half)
@@ -164,7 +168,7 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
         waiting: list[Half] = []
         with collecting(waiting):
             try:
-                half = first_half(outer, outer(ctx))
+                half = first_half(outer, outer(ctx), ctx)
             except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
                 unwind(waiting, error)
                 return None
@@ -191,7 +195,7 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
 
     def hold(ctx: object) -> object:
         with lock:
-            half = first_half(fn, fn(ctx))
+            half = first_half(fn, fn(ctx), ctx)
         return None if half is None else _resumable(half, lock)
 
     hold.__name__ = hold.__qualname__ = name_of(fn)

@@ -38,7 +38,9 @@ def pipeline_table(pipeline: Sequence[Entry]) -> str:
             rows.append(("-", entry.name, "(no contract)", "(no contract)", "all"))
             continue
         reads = [*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)]
-        rows.append((terms.stage or "-", entry.name, _listed(reads), _listed((*terms.writes, *terms.writes_after)), terms.lane))
+        rows.append(
+            (terms.stage or "-", entry.name, _listed(reads), _listed((*terms.all_writes, *terms.writes_after)), terms.lane)
+        )
     lines = [line for row in rows for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
     widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
     lines.insert(1, tuple("-" * width for width in widths))
@@ -121,7 +123,7 @@ def _box_lines(entry: Entry) -> list[str]:
     if terms is None:
         return [entry.location.rpartition("/")[2]]
     reads = (*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read))
-    writes = (*terms.writes, *terms.writes_after)
+    writes = (*terms.all_writes, *terms.writes_after)
     return [line for verb, names in (("reads", reads), ("writes", writes)) if names for line in _wrapped(verb, names)]
 
 

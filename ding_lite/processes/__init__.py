@@ -4,8 +4,9 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy and cloudpickle.
 """
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
-from ding_lite.processes.hosts import Host, LocalHost, ProcessHost, answers
+from ding_lite.processes.hosts import Host, LocalHost, answers
 from ding_lite.processes.pickles import Kept
+from ding_lite.processes.restarts import ProcessHost
 from ding_lite.processes.workers import WorkerProcess
 
 __all__ = [

@@ -23,8 +23,8 @@ REQUEST, ANSWER, FAILURE = range(3)
 
 _ALIGNMENT = 64
 _HEADER = struct.Struct(
-    "=qBIQQQ"
-)  # number, kind, buffers, bytes of the rest, size of a new segment or 0, place of the rest or 0
+    "=qBBIQQQ"
+)  # number, slot, kind, buffers, bytes of the rest, size of a new segment or 0, place of the rest or 0
 _SIZE = struct.Struct("=Q")
 _SPACE_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * 4) if hasattr(socket, "CMSG_SPACE") else 0
 
@@ -33,6 +33,7 @@ class Message(NamedTuple):
     """What came: `load()` gives the object, whose large arrays lie in the sender's segment."""
 
     number: int
+    slot: int
     kind: int
     pickled: bytes | memoryview
     buffers: list[memoryview]
@@ -45,8 +46,8 @@ class Channel:
     """One end of a connection. Both ends are alike; they take turns.
 
     Contiguous buffers of 4 KiB and more (those of numpy arrays, whatever object holds them) are copied once, into a segment
-    that belongs to the sender, and are used there by the receiver: what it loads is valid until the sender sends again. It
-    may be written to, as its original could be; the sender does not see that.
+    that belongs to the sender, and are used there by the receiver: what it loads is valid until the sender sends again, in the
+    same slot. It may be written to, as its original could be; the sender does not see that.
 
     Args:
         connection: a socket of the family AF_UNIX, which is the channel's from now on.
@@ -54,8 +55,8 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._segment: Segment | None = None
-        self._other: memoryview | None = None
+        self._segments: dict[int, Segment] = {}
+        self._others: dict[int, memoryview] = {}
         self._received = bytearray()  # kept here, so that an interrupted receive() can be repeated
         self._descriptors: list[int] = []
 
@@ -63,12 +64,13 @@ class Channel:
         """The socket's descriptor, ready to be read when a message or the end is there."""
         return self._socket.fileno()
 
-    def send(self, number: int, kind: int, value: Any, by_value: bool = False) -> None:
+    def send(self, number: int, kind: int, value: Any, by_value: bool = False, slot: int = 0) -> None:
         """Send `value`.
 
         Args:
             number: of the request that it is or belongs to.
             by_value: see `dumps`.
+            slot: which of its segments to use, 0 to 255; each message under way needs one of its own.
 
         Raises:
             OSError: the other end is closed.
@@ -78,25 +80,27 @@ class Channel:
         pickled = dumps(value, by_value, buffers)
         rest = b"".join([*(_SIZE.pack(buffer.nbytes) for buffer in buffers), pickled])
         is_inline = len(rest) <= INLINE_BYTES
-        places = self._stored(buffers if is_inline else [*buffers, memoryview(rest)])
-        segment = self._segment
+        places = self._stored(slot, buffers if is_inline else [*buffers, memoryview(rest)])
+        segment = self._segments.get(slot)
         fd = segment.fd if segment is not None and places else None
         size, place = segment.size if segment is not None and fd is not None else 0, 0 if is_inline else places[-1]
-        header = _HEADER.pack(number, kind, len(buffers), len(rest), size, place)
+        header = _HEADER.pack(number, slot, kind, len(buffers), len(rest), size, place)
         self._send_bytes(header + rest if is_inline else header, fd)
         if segment is not None and fd is not None:
             segment.handed_over()
 
-    def _stored(self, buffers: list[memoryview]) -> list[int]:
+    def _stored(self, slot: int, buffers: list[memoryview]) -> list[int]:
         """Copy the buffers into the segment, a larger one where need be; where they are."""
         if not buffers:
             return []
         places = _places([buffer.nbytes for buffer in buffers])
         size = places[-1] + buffers[-1].nbytes
-        if self._segment is None or self._segment.size < size:
-            self._segment = None  # first, so that both are never in memory at once
-            self._segment = Segment(size)
-        memory = self._segment.memory
+        segment = self._segments.get(slot)
+        if segment is None or segment.size < size:
+            del segment  # first, so that both are never in memory at once
+            self._segments.pop(slot, None)
+            segment = self._segments[slot] = Segment(size)
+        memory = segment.memory
         for place, buffer in zip(places, buffers):
             memory[place : place + buffer.nbytes] = buffer
         return places
@@ -133,7 +137,7 @@ class Channel:
         """The message in the bytes that have arrived, if they are enough for one."""
         if len(self._received) < _HEADER.size:
             return None
-        number, kind, count, length, size, place = _HEADER.unpack_from(self._received)
+        number, slot, kind, count, length, size, place = _HEADER.unpack_from(self._received)
         end = _HEADER.size + (0 if place else length)
         if len(self._received) < end:
             return None
@@ -142,16 +146,16 @@ class Channel:
                 raise OSError("a descriptor did not arrive, most likely because too many files are open: raise `ulimit -n`.")
             fd = self._descriptors.pop(0)
             try:
-                self._other = None
-                self._other = mapped(fd, size)
+                self._others.pop(slot, None)
+                self._others[slot] = mapped(fd, size)
             finally:
                 os.close(fd)
-        memory = self._other if self._other is not None else memoryview(b"")
+        memory = self._others.get(slot, memoryview(b""))
         rest = bytes(memory[place : place + length] if place else self._received[_HEADER.size : end])
         del self._received[:end]
         sizes = [_SIZE.unpack_from(rest, _SIZE.size * index)[0] for index in range(count)]
         buffers = [memory[at : at + nbytes] for at, nbytes in zip(_places(sizes), sizes)]
-        return Message(number, kind, memoryview(rest)[_SIZE.size * count :], buffers)
+        return Message(number, slot, kind, memoryview(rest)[_SIZE.size * count :], buffers)
 
     def finish(self) -> None:
         """Tell the other end that nothing more will come."""
@@ -160,7 +164,8 @@ class Channel:
     def close(self) -> None:
         """Give everything back but the memory of what was loaded and is still in use."""
         self._socket.close()
-        self._segment = self._other = None
+        self._segments.clear()
+        self._others.clear()
         while self._descriptors:
             os.close(self._descriptors.pop())
 

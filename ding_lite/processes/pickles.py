@@ -18,7 +18,7 @@ OUT_OF_BAND_BYTES = 4096
 
 
 class Kept(Generic[T]):
-    """`Kept(value).value`, from whose arrays nothing refers to shared memory when it has travelled: the receiver may keep it."""
+    """`Kept(value).value`, whose receiver may keep it: no array in it lies in shared memory when it has travelled."""
 
     def __init__(self, value: T) -> None:
         self.value = value

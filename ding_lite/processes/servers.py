@@ -74,10 +74,10 @@ def _answer(channel: Channel, message: Message, objects: dict[str, Any]) -> None
     try:
         value, function = _run(message, objects)
     except BaseException as error:  # noqa: BLE001 (it is raised in the parent; a SystemExit there would end the wrong process)
-        channel.send(message.number, FAILURE, pack(error))
+        channel.send(message.number, FAILURE, pack(error), slot=message.slot)
         return
     try:
-        channel.send(message.number, ANSWER, value)
+        channel.send(message.number, ANSWER, value, slot=message.slot)
     except ConnectionError:
         raise
     except Exception as problem:  # noqa: BLE001 (pickling runs anybody's code)
@@ -87,7 +87,7 @@ def _answer(channel: Channel, message: Message, objects: dict[str, Any]) -> None
             f"sent: {type(problem).__name__}: {problem}. Return numbers, strings, arrays, and lists and dicts of them."
         )
         unsent.__cause__ = problem
-        channel.send(message.number, FAILURE, pack(unsent))
+        channel.send(message.number, FAILURE, pack(unsent), slot=message.slot)
 
 
 def _run(message: Message, objects: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:

@@ -5,6 +5,7 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from types import TracebackType
@@ -44,6 +45,7 @@ class WorkerProcess:
         crumbs: how many there are.
         describe: says in words where the worker is, given the crumbs: "environment 5, step 31 of its episode, action 1".
         timeout_s: seconds without progress after which a request is given up and the worker killed.
+        depth: requests that may be in flight at a time; the worker does them in order, and answers are taken in order.
 
     Raises:
         WorkerDied: the process could not be started.
@@ -58,7 +60,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, name: str, crumbs: int = 0, describe: Callable[[NDArray[np.int64]], str] | None = None, timeout_s: float = 60.0
+        self,
+        name: str,
+        crumbs: int = 0,
+        describe: Callable[[NDArray[np.int64]], str] | None = None,
+        timeout_s: float = 60.0,
+        depth: int = 1,
     ) -> None:
         if crumbs < 0 or not timeout_s > 0:
             raise ValueError(
@@ -68,7 +75,8 @@ class WorkerProcess:
         self.exitcode: int | None = None
         """Once the process is gone: its exit status, or minus the number of the signal that killed it."""
         self._describe = describe
-        self._number, self._in_flight = 0, False
+        self._number, self._depth = 0, depth
+        self._flying: deque[tuple[int, int]] = deque()  # (number, slot) of each request in flight
         self._end = ""  # what became of it, once it is gone
 
         try:
@@ -108,22 +116,25 @@ class WorkerProcess:
             Exception: the request cannot be pickled; the worker is as before.
         """
         self._require_alive()
-        if self._in_flight:
+        if len(self._flying) >= self._depth:
+            count = "a request is" if self._depth == 1 else f"{self._depth} requests are"
             raise RuntimeError(
-                f"{self} was given {name_of(function)}() while a request is in flight: take its result() first, or use another "
+                f"{self} was given {name_of(function)}() while {count} in flight: take its result() first, or use another "
                 "worker."
             )
+        slot = min(set(range(self._depth)).difference(slot for _, slot in self._flying))
         try:
-            self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True)
+            self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True, slot=slot)
         except ConnectionError:
             self._has_died()
         except Exception as error:
             add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
             raise
-        self._number, self._in_flight = self._number + 1, True
+        self._number += 1
+        self._flying.append((self._number, slot))
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the request in flight returned, once it has. Arrays in it are valid until the next request.
+        """What the first request in flight returned, once it has. Arrays in it are valid until the next request.
 
         Args:
             is_stopping: asked a few times a second; once it is true, the wait ends, and the request stays in flight.
@@ -137,10 +148,10 @@ class WorkerProcess:
             RuntimeError: no request is in flight, or the worker is closed.
         """
         self._require_alive()
-        if not self._in_flight:
+        if not self._flying:
             raise RuntimeError(f"{self} has no request in flight: submit() one before result().")
         message = self._awaited(is_stopping)
-        self._in_flight = False
+        self._flying.popleft()
         try:
             value = message.load()
         except Exception as error:
@@ -153,7 +164,9 @@ class WorkerProcess:
         return value
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`submit` and `result`."""
+        """`submit` and `result`, where nothing is in flight."""
+        if self._flying:
+            raise RuntimeError(f"{self}.call({name_of(function)!r}) while a request is in flight: take its result() first.")
         self.submit(function, *args)
         return self.result()
 
@@ -162,7 +175,7 @@ class WorkerProcess:
         if self._end:
             return
         try:
-            if not self._in_flight:
+            if not self._flying:
                 self._child.end(timeout_s)
         finally:
             self._let_go(_CLOSED)
@@ -194,10 +207,11 @@ class WorkerProcess:
                 message = self._child.receive(slice_s)
             except (EOFError, OSError) as error:
                 self._has_died(error)
-            if message is not None and message.number == self._number:
+            number, _ = self._flying[0]
+            if message is not None and message.number == number:
                 return message
             if message is not None:
-                self._has_died(WorkerError(f"it answered request {message.number}, asked was {self._number}"))
+                self._has_died(WorkerError(f"it answered request {message.number}, asked was {number}"))
             now = self._child.board.words.tobytes()
             idle_s = 0.0 if now != seen else idle_s + slice_s
             seen = now
@@ -236,7 +250,8 @@ class WorkerProcess:
 
     def _let_go(self, end: str) -> None:
         """Kill the process if it is there, give everything back, and remember what became of it."""
-        self._end, self._in_flight = end, False
+        self._end = end
+        self._flying.clear()
         self.crumbs = self.crumbs.copy()
         self.exitcode = self._free()
         del self._child
