@@ -16,11 +16,12 @@ from gymnasium.vector import VectorEnv
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves, tree
-from ding_lite.engine import contract
+from ding_lite.engine import Remainder, contract
 from ding_lite.policy import CollectMode
-from ding_lite.rollout import LocalWorker, Rollout, make_worker
+from ding_lite.rollout import LocalWorker, Rollout, SplitWorker, make_worker
 
-_WRITES = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_step", "env_episode")
+_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
+"""What a rollout brings; and the number of its steps, which is known before."""
 
 
 class StepCollector:
@@ -47,20 +48,42 @@ class StepCollector:
         self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
     ) -> None:
         self._worker = make_worker(env, policy)
+        self._asks = isinstance(self._worker, SplitWorker) and self._worker.works_alone
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
         contract(
-            reads=("collect_kwargs", "env_step", "env_episode"),
-            writes=_WRITES,
+            reads=("collect_kwargs", "env_step") if self._asks else ("collect_kwargs", "env_step", "env_episode"),
+            writes=("env_step",) if self._asks else (*_DATA, "env_step"),
+            writes_late=_DATA if self._asks else (),
             uses=(env, policy),
             stage="collect",
         )(self)
 
-    def __call__(self, ctx: OnlineRLContext) -> None:
+    def __call__(self, ctx: OnlineRLContext) -> Remainder | None:
         random = ctx.env_step < self._random_steps * self._worker.num_envs
         num_steps = self._random_steps if random else self._num_steps
         kwargs = {} if random else ctx.collect_kwargs
-        _hand_over(self._worker.collect(num_steps, random, **kwargs), ctx)
+        if self._asks:
+            return self._remainder(num_steps, random, kwargs, ctx)
+        rollout = self._worker.collect(num_steps, random, **kwargs)
+        ctx.env_step += len(rollout.trajectories)
+        _hand_over(rollout, ctx)
+        return None
+
+    def _remainder(self, num_steps: int, random: bool, kwargs: dict[str, Any], ctx: OnlineRLContext) -> Remainder:
+        """Ask the workers, and leave the rest for when their answers are there."""
+        worker = self._worker
+        assert isinstance(worker, SplitWorker)
+        asked = worker.ask(num_steps, random, **kwargs)
+        ctx.env_step += num_steps * worker.num_envs  # worker processes make no steps that are only resets
+
+        def take(ctx: OnlineRLContext) -> None:
+            rollout = worker.take(asked)
+            remainder.span = worker.span
+            _hand_over(rollout, ctx)
+
+        remainder = Remainder(take, lambda: worker.drop(asked))
+        return remainder
 
 
 def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> Callable[[OnlineRLContext], None]:
@@ -117,7 +140,7 @@ def rolloutor(
 
     @contract(
         reads=("action", "inference_output", "env_step", "env_episode"),
-        writes=_WRITES,
+        writes=(*_DATA, "env_step"),
         uses=(env, policy, *([] if transitions is None else [transitions])),
         stage="collect",
     )
@@ -128,6 +151,7 @@ def rolloutor(
         rollout = worker.record(outputs)
         if transitions is not None:
             transitions.append(rollout.trajectories)
+        ctx.env_step += len(rollout.trajectories)
         _hand_over(rollout, ctx)
 
     return roll_out
@@ -138,7 +162,6 @@ def _hand_over(rollout: Rollout, ctx: OnlineRLContext) -> None:
     ctx.trajectory_end_idx = rollout.trajectories.end_idx
     ctx.finished_episodes = rollout.episodes
     ctx.policy_version = rollout.version
-    ctx.env_step += len(rollout.trajectories)
     ctx.env_episode += len(rollout.episodes)
 
 

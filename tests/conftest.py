@@ -3,8 +3,9 @@
 A spawned process cannot import this file, so what it needs from here is pickled by value.
 """
 
+import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -253,3 +254,22 @@ def rule_policy() -> type[RulePolicy]:
 def action_rule() -> Callable[[np.ndarray], Any]:
     """The rule by which RulePolicy acts."""
     return rule
+
+
+def _told(thing: Any) -> Any:
+    """Everything that tells two things apart, to the last bit, as nested tuples."""
+    if isinstance(thing, torch.Tensor):
+        thing = thing.numpy()
+    if isinstance(thing, np.ndarray) and thing.dtype != object:
+        return thing.dtype.str, thing.shape, thing.tobytes()
+    if isinstance(thing, Mapping):
+        return tuple((name, _told(part)) for name, part in sorted(thing.items()))
+    if isinstance(thing, (list, tuple, np.ndarray)):
+        return type(thing).__name__, tuple(_told(part) for part in thing)
+    return type(thing).__name__, repr(thing)
+
+
+@pytest.fixture(scope="session")
+def digest() -> Callable[..., str]:
+    """A hash of arrays, tensors and numbers, nested; episodes and rollouts are told by their parts."""
+    return lambda *things: hashlib.sha256(repr(_told(things)).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Events: in order, each exactly once, and a listener's error reaches whoever emitted.
 
-Room: ding_lite.engine, floor 0. Standard library only.
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ding_lite.basics.messages import add_note
+from ding_lite.engine.lanes import LaneRun
 from ding_lite.pipeline.lifecycles import POOL, Openable
 
 Listener = Callable[..., Any]
@@ -120,6 +121,7 @@ class HasEvents(Openable):
     """Something that emits events while it is open."""
 
     _events: Events
+    _lanes: LaneRun | None
 
     def emit(self, event: str, *args: Any, only_remote: bool = False, only_local: bool = False, **kwargs: Any) -> None:
         """Call every listener of `event` with these arguments, in order; their errors leave here.
@@ -163,28 +165,31 @@ class HasEvents(Openable):
                 others that wait as well.
         """
         self._require_open(f"wait_for({event!r})")
-        if timeout == math.inf:
-            received = self._wait_without_limit(event)
-        else:
-            received = self._events.wait_for(event, timeout, give_up=lambda: self.stopping)
+        with nullcontext() if self._lanes is None else self._lanes.blocked():
+            if timeout == math.inf:
+                received = self._wait_without_limit(event)
+            else:
+                received = self._events.wait_for(event, timeout, give_up=lambda: self.stopping)
         if received is None and not ignore_timeout_exception:
             raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
         return received
 
     def _wait_without_limit(self, event: str) -> EventArguments | None:
-        here = threading.current_thread()
+        here, lanes = threading.current_thread(), self._lanes
         in_pool = here.name.startswith(POOL)
+        may_start = in_pool or lanes is not None  # something else, in a moment
         looks = 0
 
         def nobody_is_left() -> bool:
             nonlocal looks
-            alone = all(thread is here or _is_idle(thread, in_pool) for thread in threading.enumerate())
+            others = [it for it in threading.enumerate() if it is not here and not _is_idle(it, in_pool)]
+            alone = all(lanes is not None and lanes.is_at_rest(thread) for thread in others)
             stuck = alone and (not in_pool or self._parts.waiting >= self._parts.running)
-            looks = looks + 1 if stuck else 0  # a part may be about to start
-            return looks > (2 if in_pool else 0)
+            looks = looks + 1 if stuck else 0
+            return looks > (2 if may_start else 0)
 
         with self._parts.counted("waiting") if in_pool else nullcontext():
-            stuck = not in_pool and nobody_is_left()
+            stuck = not may_start and nobody_is_left()
             received = None if stuck else self._events.wait_for(event, math.inf, lambda: self.stopping or nobody_is_left())
         if received is None and not self.stopping:
             raise RuntimeError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")

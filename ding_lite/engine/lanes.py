@@ -29,6 +29,7 @@ LANE_THREAD = "task.lane"
 
 _LOOK_S = 0.5  # between two looks at whether there is still anything to wait for
 _GRACE_S = 60.0  # that a middleware may take to end after the run has; then its thread is given up
+_PAUSE_S = 0.0005  # between two looks at whether others have paused
 _SWITCH_S = 0.0005  # a thread that comes back from waiting gets the interpreter within this time, not Python's 5 ms
 
 
@@ -50,9 +51,9 @@ class LaneRun:
         self.asked_to_stop = False
         self.error: BaseException | None = None
         # The caller's context is the one of the learn lane, which is the one that comes back.
-        self.frames = tuple(Frame(lane, ctx if lane == LEARN else copy.copy(ctx)) for lane in range(len(LANES)))
+        self.frames = tuple(Frame(lane, ctx if lane == LEARN else _twin(ctx)) for lane in range(len(LANES)))
         self._sizes = tuple(len(lane) for lane in plan.lanes)
-        self._initial = [_own(getattr(ctx, it)) if isinstance(it, str) else it.snapshot() for it in plan.initial]
+        self._initial = [self._first_value(ctx, it) for it in plan.initial]
         self._values: list[list[Any]] = [[None] * plan.ring for _ in plan.initial]
         self._data_slots = [slot for half in plan.halves for _, slot, is_kept in half.publishes if not is_kept]
         self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
@@ -73,9 +74,17 @@ class LaneRun:
         self._alert = False
         self._paused_by: int | None = None
         self._idle = [not size for size in self._sizes]
+        self._blocked = [False] * len(LANES)  # by something that another lane may have to do
+        # Before it counts as done, what wrappers' halves and `task.wrap` left to the end of the iteration runs as well.
+        self._closing = frozenset(it for lane in plan.lanes for it in [it for it in lane if it.entry is not None][-1:])
         self._threaded = False
         self._threads: list[threading.Thread] = []
         self._deferred: list[Deferred[Any]] = []
+
+    @property
+    def ctx(self) -> Any:
+        """The context of the iteration that is complete next, or was last."""
+        return self.frames[LEARN].ctx
 
     # What middleware ask, on whichever lane.
 
@@ -87,26 +96,24 @@ class LaneRun:
         frame = current_frame() or self.frames[LEARN]
         if frame.iteration + 1 >= self.max_step:
             return True
-        if self._threaded:
-            for lane, halves in enumerate(self.plan.lanes):
-                if lane != frame.lane:
-                    earlier = sum(half.position < frame.position for half in halves)
-                    if earlier:
-                        self._wait(frame, lane, frame.iteration * len(halves) + earlier, None)
+        if self._threaded and self._paused_by != frame.lane:  # where others are paused, it has waited already
+            for lane, until in self._before(frame):
+                self._wait(frame, lane, until, None)
         return self._decided(frame.iteration, frame.position)
 
     def ask_to_finish(self, value: bool) -> None:
         """Make the iteration of whoever asks the last one, or take that back."""
         frame = current_frame() or self.frames[LEARN]  # a thread of the script's own counts as the caller's
         iteration, position = frame.iteration, frame.position
-        if position == self.plan.halves[-1].position:  # a signal, just when an iteration has ended
+        is_through = self._progress[LEARN] >= (iteration + 1) * self._sizes[LEARN] - 1
+        if frame.lane == LEARN and is_through:  # a signal, and no saver of this iteration could know any more
             iteration, position = iteration + 1, -1
         self._finishes.setdefault(iteration, []).append((position, value))
 
     def ask_to_stop(self) -> None:
         """End the run where it stands."""
-        self.asked_to_stop = self.stopping = True
-        self._call_attention()
+        self.asked_to_stop = True
+        self._break_off()
 
     def steps_left(self) -> int:
         """The most iterations that may follow that of whoever asks."""
@@ -119,9 +126,29 @@ class LaneRun:
             self._wants[lane] is not None or idle for lane, idle in enumerate(self._idle) if lane != (frame and frame.lane)
         )
 
+    def is_at_rest(self, thread: threading.Thread) -> bool:
+        """Whether this is the thread of a lane, and no lane but that of whoever asks runs anything."""
+        return (thread is self._home or thread.name.startswith(LANE_THREAD)) and self.nobody_else_runs()
+
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """For the time of the block, whoever asks waits for something that another lane may have to do."""
+        frame = current_frame()
+        if frame is None or not self._threaded:
+            yield
+            return
+        self._blocked[frame.lane] = self._idle[frame.lane] = True
+        try:
+            yield
+        finally:
+            self._blocked[frame.lane] = False
+            self._may_go_on(frame.lane)
+
     def defer(self, work: Deferred[Any]) -> None:
         """Do this beside what follows, or now where nothing overlaps."""
-        self._deferred = [other for other in self._deferred if not other.is_taken] + [work]
+        with self._mutex:  # several lanes may come at once
+            self._deferred = [other for other in self._deferred if not other.is_taken] + [work]
+        work.is_over = self.stopping
         if not self._threaded:
             work.run_here()
             return
@@ -132,16 +159,17 @@ class LaneRun:
 
         work.run_beside(prepare, self._fail, lambda: self.stopping)
         assert work.thread is not None
-        self._threads = [thread for thread in self._threads if thread.is_alive()] + [work.thread]
+        with self._mutex:
+            self._threads = [thread for thread in self._threads if thread.is_alive()] + [work.thread]
 
     def _decided(self, iteration: int, before: int) -> bool:
         asked = [request for request in self._finishes.get(iteration, ()) if request[0] <= before]
-        return max(asked, key=lambda request: request[0])[1] if asked else False
+        return max(reversed(asked), key=lambda request: request[0])[1] if asked else False  # of one half, the last word
 
     # The two ways to carry it out.
 
-    def run(self, overlap: bool) -> Context:
-        """All iterations. Returns the context of the last one, complete.
+    def run(self, overlap: bool) -> None:
+        """All iterations. Leaves in `ctx` the context of the last one.
 
         Args:
             overlap: on a thread a lane; else on this thread, in sequence, with the same result.
@@ -150,6 +178,7 @@ class LaneRun:
             BaseException: what a middleware raised and no generator on its lane handled.
         """
         outside = current_frame()
+        self._home = threading.current_thread()
         self.timeline.begin()
         try:
             if overlap and any(self._sizes[:LEARN]):
@@ -162,9 +191,10 @@ class LaneRun:
             self.timeline.sum_up(self.frames)
             self._unwind_rest()
             enter(outside)
+            if self.error is not None or self.asked_to_stop:
+                self._gather()
         if self.error is not None:
             raise self.error
-        return self.frames[LEARN].ctx  # type: ignore[no-any-return]
 
     def _run_in_sequence(self) -> None:
         try:
@@ -179,8 +209,6 @@ class LaneRun:
                     frame = self.frames[half.lane]
                     enter(frame)
                     self._perform(half, frame)
-                    if half.index + 1 == self._sizes[half.lane]:
-                        self._finish_lane(frame)
         except BaseException as error:  # noqa: BLE001  raised again when what waits has seen it
             self._fail(error)
 
@@ -200,7 +228,8 @@ class LaneRun:
             try:
                 for thread in lanes:
                     thread.start()
-                self._threads += lanes
+                    with self._mutex:
+                        self._threads.append(thread)
                 self._run_lane(LEARN)
             except BaseException as error:  # noqa: BLE001  a signal, between two halves
                 self._fail(error)
@@ -223,10 +252,9 @@ class LaneRun:
                     for other, offset, wait in waits:
                         if progress[other] < iteration * size_of[other] + offset:
                             self._wait(frame, other, iteration * size_of[other] + offset, (half, wait))
-                    if self._alert and not self._may_go_on(lane):
+                    if (self._alert or self.stopping) and not self._may_go_on(lane):  # a wait ends where the run does
                         return
                     self._perform(half, frame)
-                self._finish_lane(frame)
         except BaseException as error:  # noqa: BLE001  raised on the thread that called run()
             self._fail(error)
         finally:
@@ -247,24 +275,9 @@ class LaneRun:
         if frame.dropped or (self._skipped and self._is_cut_off(half, iteration)):
             self._skip(half, frame)
         else:
-            frame.waited_ns = 0
-            begun = time.perf_counter_ns()
-            try:
-                if half.is_late:
-                    self._take(half, frame)
-                elif half.is_second:
-                    frame.end(half.entry)
-                else:
-                    result = half.entry.call(ctx)
-                    if result is not None:
-                        self._keep(half, frame, result)
-            except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
-                self._recover(half, frame, error)
-            ended = time.perf_counter_ns()
-            frame.busy_ns += ended - begun - frame.waited_ns
-            if half.is_late:  # what it waited for stands on the lane that did it
-                begun += frame.waited_ns
-            self.timeline.ran[frame.lane].append((half, iteration, begun, ended))
+            self._run_half(half, frame)
+        if half in self._closing:
+            self._finish_lane(frame)
         for name, slot, is_kept in half.publishes:
             value = getattr(ctx, name)
             self._values[slot][iteration % ring] = _own(value) if is_kept else value
@@ -272,9 +285,38 @@ class LaneRun:
             self._values[slot][iteration % ring] = leader.snapshot()
         self._advance(frame.lane)
 
+    def _run_half(self, half: HalfStep, frame: Frame) -> None:
+        entry = half.entry
+        assert entry is not None
+        frame.waited_ns = 0
+        begun = time.perf_counter_ns()
+        try:
+            if half.is_late:
+                self._take(half, frame)
+            elif half.is_second:
+                frame.end(entry)
+            else:
+                result = entry.call(frame.ctx)
+                if result is not None:
+                    self._keep(half, frame, result)
+        except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
+            self._recover(half, frame, error)
+        ended = time.perf_counter_ns()
+        frame.busy_ns += ended - begun - frame.waited_ns
+        if half.is_late:  # what it waited for stands on the lane that did it
+            begun += frame.waited_ns
+        self.timeline.ran[frame.lane].append((half, frame.iteration, begun, ended))
+
+    def _first_value(self, ctx: Context, it: Any) -> Any:
+        """Of a field, or of a leader, before the first iteration."""
+        if not isinstance(it, str):
+            return it.snapshot()
+        return _own(getattr(ctx, it)) if it in self.plan.kept else None  # data is never older than its iteration
+
     def _load(self, half: HalfStep, frame: Frame) -> None:
         for name, slot, distance in half.loads:
-            setattr(frame.ctx, name, self._value(slot, frame.iteration - distance))
+            value = self._value(slot, frame.iteration - distance)
+            setattr(frame.ctx, name, _own(value) if name in self.plan.kept else value)
 
     def _value(self, slot: int, iteration: int) -> Any:
         return self._values[slot][iteration % self.plan.ring] if iteration >= 0 else self._initial[slot]
@@ -307,6 +349,16 @@ class LaneRun:
         frame.waited_ns += waited
         self.timeline.took(asked, frame.iteration, frame.lane, waited, remainder.span)
 
+    def _gather(self) -> None:
+        """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
+        frame = self.frames[LEARN]
+        sources = {slot: half for half in self.plan.halves for _, slot, is_kept in half.publishes if is_kept}
+        for name, slot, _ in self.plan.halves[-1].loads:
+            if slot in sources:
+                half, iteration = sources[slot], frame.iteration
+                is_done = self._progress[half.lane] > iteration * self._sizes[half.lane] + half.index
+                setattr(frame.ctx, name, self._value(slot, iteration if is_done else iteration - 1))
+
     def _end_iteration(self, half: HalfStep, frame: Frame) -> None:
         iteration = frame.iteration
         if kept_fields(frame.ctx) is not self.plan.kept and kept_fields(frame.ctx) != self.plan.kept:
@@ -318,8 +370,7 @@ class LaneRun:
         last = iteration + 1 >= self.max_step or self._decided(iteration, half.position)
         if last:
             self._load(half, frame)
-            self.stopping = True
-            self._call_attention()
+            self._break_off()
         for slot in self._data_slots:  # nobody reads them any more, and they may be large
             self._values[slot][iteration % self.plan.ring] = None
         self._finishes.pop(iteration, None)
@@ -329,7 +380,11 @@ class LaneRun:
     def _finish_lane(self, frame: Frame) -> None:
         """What a lane's middleware left to the end of the iteration: wrappers' halves, and what `task.wrap` began."""
         if frame.waiting and not self.stopping:
-            unwind(frame.waiting)
+            try:
+                unwind(frame.waiting)
+            except BaseException as error:
+                add_note(error, f"in iteration {self.first_step + frame.iteration} of the task")
+                raise
 
     # Errors.
 
@@ -342,7 +397,9 @@ class LaneRun:
         )
         if not frame.waiting:
             raise error
-        with self._others_paused(frame.lane):
+        if not isinstance(error, Exception):  # such as a second Ctrl-C: it waits for nobody, and no middleware undoes it
+            self._fail(error)
+        with self._others_paused(frame):
             unwind(frame.waiting, error)
         frame.begun.clear()
         frame.dropped = True
@@ -350,6 +407,8 @@ class LaneRun:
 
     def _skip(self, half: HalfStep, frame: Frame) -> None:
         self._skipped.setdefault(frame.iteration, set()).add(half)
+        if half.is_late and (left := self._remainders.pop((id(half.entry), frame.iteration), None)):
+            left[1].drop()
 
     def _is_cut_off(self, half: HalfStep, iteration: int) -> bool:
         """Whether something that it needs of this iteration was skipped. A second half still runs: it cleans up."""
@@ -364,8 +423,7 @@ class LaneRun:
                 self.error = error
             elif error is not self.error:
                 add_note(self.error, f"after it, another lane raised {type(error).__name__}: {error}")
-        self.stopping = True
-        self._call_attention()
+        self._break_off()
 
     def _unwind_rest(self) -> None:
         """Generators that still wait see the error, or are closed, and nobody takes remainders: their iteration was dropped."""
@@ -382,6 +440,20 @@ class LaneRun:
                 self._fail(error)
 
     # Waiting for each other.
+
+    def _break_off(self) -> None:
+        """From here on nothing begins, and what is under way may stop early."""
+        self.stopping = True
+        for work in self._deferred:
+            work.is_over = True
+        self._call_attention()
+
+    def _before(self, frame: Frame) -> Iterator[tuple[int, int]]:
+        """How far each lane is, of which anything stands before the half that runs, when that is done."""
+        for lane, halves in enumerate(self.plan.lanes):
+            earlier = sum(half.position < frame.position for half in halves)
+            if earlier and lane != frame.lane:
+                yield lane, frame.iteration * len(halves) + earlier
 
     def _advance(self, lane: int) -> None:
         self._progress[lane] = done = self._progress[lane] + 1
@@ -404,7 +476,7 @@ class LaneRun:
             self._wants[lane] = other, until  # first said, then looked again: whoever advances looks after it advanced
             if (self._progress[other] < until or self._is_paused(lane)) and not self.stopping:
                 self._gates[lane].acquire(timeout=_LOOK_S)
-        self._wants[lane] = None
+            self._wants[lane] = None  # first said, then looked again, too: whoever pauses it looks after it paused it
         if begun:
             ended = time.perf_counter_ns()
             frame.waited_ns += ended - begun
@@ -417,38 +489,43 @@ class LaneRun:
 
     def _may_go_on(self, lane: int) -> bool:
         """At the boundary between two halves: stop, or pause while another lane recovers from an error."""
-        while not self.stopping and self._is_paused(lane):
-            self._idle[lane] = True
+        while not self.stopping:
+            with self._mutex:
+                self._idle[lane] = self._is_paused(lane)
+                if not self._idle[lane]:
+                    self._alert = self.stopping or self._paused_by is not None
+                    break
             self._gates[lane].acquire(timeout=_LOOK_S)
-        with self._mutex:
-            self._idle[lane] = False
-            self._alert = self.stopping or self._paused_by is not None
         return not self.stopping
 
     def _is_paused(self, lane: int) -> bool:
         return self._paused_by not in (None, lane)
 
     @contextlib.contextmanager
-    def _others_paused(self, lane: int) -> Iterator[None]:
-        """For the time of the block no other lane runs anything."""
+    def _others_paused(self, frame: Frame) -> Iterator[None]:
+        """For the time of the block no other lane runs anything, and all that stands before it has run."""
         if not self._threaded:
             yield
             return
-        while True:
+        self._idle[frame.lane] = True
+        while not self.stopping and not self._has_caught_up(frame):
+            time.sleep(_PAUSE_S)
+        while self._may_go_on(frame.lane):
             with self._mutex:
                 if self._paused_by is None:
-                    self._paused_by = lane
+                    self._paused_by = frame.lane
                     break
-            if not self._may_go_on(lane):
-                break
         self._call_attention()
         while not self.stopping and not self.nobody_else_runs():
-            time.sleep(0.0005)
+            time.sleep(_PAUSE_S)
         try:
             yield
         finally:
             self._paused_by = None
             self._call_attention()
+
+    def _has_caught_up(self, frame: Frame) -> bool:
+        return all(self._progress[lane] >= until or self._blocked[lane] for lane, until in self._before(frame))
 
     def _join(self) -> None:
         deadline = time.monotonic() + _GRACE_S
@@ -475,6 +552,15 @@ class LaneRun:
 def _own(value: Any) -> Any:
     """A value as it is now: what can be changed in place is copied, because another lane may do so meanwhile."""
     return value if is_scalar(value) else copy.deepcopy(value)
+
+
+def _twin(ctx: Context) -> Context:
+    """The same context for another lane, which may fill its lists and dicts."""
+    twin = copy.copy(ctx)
+    for name, value in vars(ctx).items():
+        if type(value) in (list, dict, set):
+            setattr(twin, name, value.copy())
+    return twin
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ class HasPipeline(Openable):
     def _clear_pipeline(self) -> None:
         self._entries: list[Entry] = []
         self._wrappers: list[Wrapper] = []
-        self._lock = threading.RLock()
+        self._lock, self._pool_lock = threading.RLock(), threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._parts = Parts()
 
@@ -138,9 +138,10 @@ class HasPipeline(Openable):
         return locked(fn, self._lock if lock is True else lock)
 
     def _executor(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix=POOL)
-        return self._pool
+        with self._pool_lock:  # several lanes may ask at once
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix=POOL)
+            return self._pool
 
     def _shut_pool(self) -> None:
         if self._pool is not None:

@@ -135,7 +135,7 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
     _order_opaque(plan)
     _bound_flight(plan)
     for half in halves:
-        half.needs = frozenset(wait.half for wait in half.waits if wait.distance == 0)
+        half.needs |= {wait.half for wait in half.waits if wait.distance == 0}
     for lane in plan.lanes:
         _prune(lane, plan.lanes)
     return plan
@@ -208,6 +208,8 @@ class _Flows:
                             held[half.lane, name] = source
                         if is_final:
                             self._load(half, name, source)
+                    if source is not None and source.distance == 0 and name in half.reads:
+                        half.needs |= {source.half}
                     if name in half.writes:
                         held[half.lane, name] = Source(half, 0)
             held = {

@@ -197,12 +197,12 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         if self.async_mode:
             _warn_of_barriers(plan)
         self._timeline = Timeline()
-        self._lanes = lanes = LaneRun(plan, self.ctx, max_step, self._timeline)
+        self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline)
         try:
-            self.ctx = lanes.run(overlap=self.async_mode)
+            lanes.run(overlap=self.async_mode)
             self._finish = True
         finally:
-            self._lanes = None
+            self._lanes, self.ctx = None, lanes.ctx
             for half in plan.halves:
                 for follower, *_ in half.adopts:
                     follower.adopt(None)
@@ -256,7 +256,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         if self._lanes is not None:
             self._lanes.ask_to_finish(bool(value))
             return
-        self._finish = bool(value)
+        self._finish = bool(value) or (self._iterating and not self._left)  # the last of max_step stays the last
         self._ended = False
 
     def _ask_to_finish(self) -> None:

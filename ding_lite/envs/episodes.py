@@ -5,10 +5,11 @@ Room: ding_lite.envs, floor 2. Imports nothing of ours.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ class EpisodeStarts:
         self.number = -1
         """Of the current episode."""
         self.start: dict[str, Any] = {}
-        """How the current episode began: {"seed": ...}, or the simulator's state."""
+        """How the current episode began: {"seed": ...} or the simulator's state, and {"options": ...} where there were any."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
         """What was done since, the last million steps."""
         self._is_dear = hasattr(env.unwrapped, "ale")
@@ -79,13 +80,14 @@ class EpisodeStarts:
         """Reset the environment for its next episode. Returns its observation and info."""
         self.number += 1
         self.actions.clear()
+        told = {} if options is None else {"options": copy.deepcopy(options)}
         if self._is_dear and self.number > 0:
-            self.start = simulator_state(self.env)
+            self.start = {**simulator_state(self.env), **told}
             return self.env.reset(options=options)
         place = self.number % _SEEDS
         if place == 0 or not self._seeds:
             self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
-        self.start = {"seed": self._seeds[place]}
+        self.start = {"seed": self._seeds[place], **told}
         return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,13 +100,19 @@ class EpisodeStarts:
             raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
         return {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        """Bring the environment back to where it was, by playing the episode again. Returns its observation."""
+    def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+        """Bring the environment back to where it was, by playing the episode again. Returns its observation.
+
+        Args:
+            played: told the number of steps after each.
+        """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self.actions = deque(state["actions"], maxlen=_LONGEST)
         obs = None
-        for result in replay_episode(self.env, self.start, state["actions"]):
+        for step, result in enumerate(replay_episode(self.env, self.start, state["actions"])):
             obs = result[0]
+            if played is not None:
+                played(step)
         return obs
 
 
@@ -138,8 +146,8 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
         inner: Any = env.unwrapped
         inner.restore_state(ALEState(np.asarray(start["ale"]).tobytes()))
         inner.np_random.bit_generator.state = start["np_random"]
-        yield env.reset()
+        yield env.reset(options=copy.deepcopy(start.get("options")))
     else:
-        yield env.reset(seed=start["seed"])
+        yield env.reset(seed=start["seed"], options=copy.deepcopy(start.get("options")))
     for action in actions:
         yield env.step(action)

@@ -96,7 +96,7 @@ def make_envs(
         return LocalVectorEnv(factories, seed)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
-    host = local_host if backend == "local" else partial(process_host, f"worker of {name}", timeout_s, restart)
+    host = local_host if backend == "local" else partial(process_host, name, timeout_s, restart)
     return SplitVectorEnv(factories, seed, sizes, host)
 
 

@@ -6,6 +6,7 @@ Room: ding_lite.envs, floor 2. Imports processes, data and the room's other file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -14,15 +15,16 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ding_lite.data import allocate, map_leaves
+from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
-from ding_lite.processes import Host, LocalHost, ProcessHost
+from ding_lite.processes import Host, Kept, LocalHost, ProcessHost, answers
 
+_DEPTH = 128  # rollouts that may be asked for before the first is taken; max_lag is never near that
 ENV = "env"
 """Under which name the environments of a piece stand among the objects of its host."""
 
@@ -52,11 +54,13 @@ class SplitVectorEnv(SameStepVectorEnv):
     ) -> None:
         ends = list(accumulate(sizes))
         self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
-        self.hosts = [make_host(piece.start, piece.stop - piece.start) for piece in self.slices]
+        self.hosts: list[Host] = []
         try:
+            for piece in self.slices:
+                self.hosts.append(make_host(piece.start, len_of(piece)))
             for host, piece in zip(self.hosts, self.slices):
                 host.submit(_make, factories[piece], seed, piece.start, lasting=True)
-            traits = [host.result() for host in self.hosts]
+            traits: list[Traits] = [kept.value for kept in answers(self.hosts)]
             first = traits[0]
             for piece, other in zip(self.slices, traits):
                 alike = same_layout(other.observation_space, first.observation_space)
@@ -79,7 +83,12 @@ class SplitVectorEnv(SameStepVectorEnv):
         """`fn(objects, ...)` at every host at the same time, with the items of `each` at its place."""
         for host, *args in zip(self.hosts, *each):
             host.submit(fn, *args)
-        return [host.result() for host in self.hosts]
+        return answers(self.hosts)
+
+    @property
+    def works_alone(self) -> bool:
+        """Whether the pieces work while nobody waits for them."""
+        return all(host.works_alone for host in self.hosts)
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
@@ -87,8 +96,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         if seed is not None:
             self.run_seed = seed
             self.action_space.seed(seed)
-        answers = self.ask(_begin, [seed] * count, [options] * count)
-        self._join(answers, out)
+        self._join(self.ask(_begin, [seed] * count, [Kept(options)] * count), out)
         self.restarted = np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
@@ -96,9 +104,11 @@ class SplitVectorEnv(SameStepVectorEnv):
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
-        answers = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
-        steps: list[Step] = [answer[2] for answer in answers]
-        self._join(answers, out)
+        for _, leaf in flatten(action):
+            if len(leaf) != self.num_envs:
+                raise ValueError(f"{self.num_envs} environments want as many actions, got {len(leaf)}.")
+        told = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
+        steps: list[Step] = self._join(told, out)
         terminated = np.concatenate([step.terminated for step in steps])
         truncated = np.concatenate([step.truncated for step in steps])
         ended = terminated | truncated
@@ -107,20 +117,18 @@ class SplitVectorEnv(SameStepVectorEnv):
             np.concatenate([step.reward for step in steps]),
             terminated,
             truncated,
-            {
-                piece.start + index: map_leaves(np.array, obs)  # a copy of what shows for a moment only
-                for piece, step in zip(self.slices, steps)
-                for index, obs in step.final_obs.items()
-            },
+            {piece.start + index: obs for piece, step in zip(self.slices, steps) for index, obs in step.final_obs.items()},
             None,
             [episode for step in steps for episode in step.finished],
         )
 
-    def _join(self, answers: Sequence[Any], out: Any) -> None:
-        for piece, (obs, *_) in zip(self.slices, answers):
+    def _join(self, told: Sequence[tuple[Any, Kept[Any]]], out: Any) -> list[Any]:
+        """Write what the pieces observe to `out`, and give what else they told of their steps."""
+        for piece, (obs, _) in zip(self.slices, told):
             map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
-        self._info = tuple(info for answer in answers for info in answer[1])
+        self._info = tuple(info for _, kept in told for info in kept.value[0])
         self.current = out
+        return [kept.value[1] for _, kept in told]
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is, by piece."""
@@ -132,12 +140,17 @@ class SplitVectorEnv(SameStepVectorEnv):
         Raises:
             ValueError: the state of another number of pieces, or of environments in one.
         """
-        if len(state["pieces"]) != len(self.hosts):
+        pieces = state.get("pieces", [state])
+        if len(pieces) != len(self.hosts):
             raise ValueError(
-                f"the state of {len(state['pieces'])} workers does not fit {len(self.hosts)}: make as many as were saved."
+                f"the state of environments in {len(pieces)} pieces does not fit {len(self.hosts)}: make them with "
+                f"workers={len(pieces)}."
             )
-        for host, piece in zip(self.hosts, state["pieces"]):
+        for host, piece in zip(self.hosts, pieces):
             host.load_state({ENV: piece})
+        self.run_seed = int(pieces[0]["run_seed"])
+        self.action_space.seed(self.run_seed)
+        self.current = self.restarted = None
         found = self.ask(_current)
         if all(obs is not None for obs, _ in found):
             self.current = allocate(self._obs_spec, self.num_envs)
@@ -150,28 +163,29 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""
-        return tuple(map_leaves(np.array, frame) for frames in self.ask(_render) for frame in frames)
+        return tuple(frame for kept in self.ask(_render) for frame in kept.value)
 
     def release(self) -> None:
         """Give back the processes; whatever comes next starts them again, where they were."""
-        for host in self.hosts:
-            host.release()
+        with ExitStack() as stack:  # all of them, also where one raises
+            for host in self.hosts:
+                stack.callback(host.release)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment, and end the processes."""
         self._close_hosts()
 
     def _close_hosts(self) -> None:
-        for host in self.hosts:
-            host.close()
+        with ExitStack() as stack:
+            for host in self.hosts:
+                stack.callback(host.close)
 
 
 def process_host(name: str, timeout_s: float, restart: bool, first_env: int, num_envs: int) -> ProcessHost:
     """A host for a piece of environments in a process of its own."""
     describe = partial(describe_crumbs, num_envs=num_envs, first_env=first_env)
-    return ProcessHost(
-        f"{name}, environments {first_env} to {first_env + num_envs - 1}", crumbs_for(num_envs), describe, timeout_s, restart
-    )
+    name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
+    return ProcessHost(name, crumbs_for(num_envs), describe, timeout_s, restart, _DEPTH)
 
 
 def local_host(first_env: int, num_envs: int) -> LocalHost:
@@ -187,7 +201,7 @@ def len_of(piece: slice) -> int:
 # What runs where the environments are.
 
 
-def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Traits:
+def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Kept[Traits]:
     crumbs = objects.get("crumbs")
     env = LocalVectorEnv(factories, seed, first_env) if crumbs is None else WatchedVectorEnv(factories, seed, first_env, crumbs)
     objects[ENV] = env
@@ -195,28 +209,27 @@ def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, f
     try:
         cloudpickle.dumps(traits)
     except Exception:  # noqa: BLE001  whatever it holds, it is for people only
-        return traits._replace(spec=None, metadata={})
-    return traits
+        return Kept(traits._replace(spec=None, metadata={}))
+    return Kept(traits)
 
 
-def _begin(objects: dict[str, Any], seed: int | None, options: dict[str, Any] | None) -> tuple[Any, ...]:
+def _begin(objects: dict[str, Any], seed: int | None, options: Kept[dict[str, Any] | None]) -> tuple[Any, Kept[Any]]:
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
-    env.begin(out, seed, options)
-    return out, env.infos
+    env.begin(out, seed, options.value)
+    return out, Kept((env.infos, None))
 
 
-def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, ...]:
+def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, Kept[Any]]:
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
     step = env.advance(action, out)
-    return out, env.infos, step
+    return out, Kept((env.infos, step))
 
 
 def _current(objects: dict[str, Any]) -> tuple[Any, Any]:
     return objects[ENV].current, objects[ENV].restarted
 
 
-def _render(objects: dict[str, Any]) -> tuple[Any, ...]:
-    frames: tuple[Any, ...] = objects[ENV].render()
-    return frames
+def _render(objects: dict[str, Any]) -> Kept[tuple[Any, ...]]:
+    return Kept(objects[ENV].render())

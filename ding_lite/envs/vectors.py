@@ -189,13 +189,19 @@ class LocalVectorEnv(SameStepVectorEnv):
             ValueError: the state of another number of environments.
             EnvDataError: an environment does not come back to the same observation: it is not a function of its seed.
         """
+        if len(pieces := state.get("pieces", [state])) != 1:
+            raise ValueError(
+                f"the state of environments in {len(pieces)} pieces does not fit these, in one: make them with "
+                f"workers={len(pieces)}."
+            )
+        state = pieces[0]
         saved = self.num_envs if state["current"] is None else len(state["episodes"])
         if saved != self.num_envs:
             raise ValueError(f"the state of {saved} environments does not fit {self.num_envs}: make as many as were saved.")
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
-        obs = [start.load_state_dict(arrays(one)) for start, one in zip(self.starts, state["episodes"], strict=True)]
+        obs = [self._restore(index, one) for index, one in enumerate(state["episodes"])]
         self._remember = [start.actions.append for start in self.starts]
         self.current = allocate(self._obs_spec, self.num_envs)
         self._write(obs, self.current)
@@ -210,6 +216,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._returns[:] = state["returns"]
         self._clock = max(state["lengths"])
         self._begun_at = [self._clock - length for length in state["lengths"]]
+
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+        return self.starts[index].load_state_dict(arrays(state), played)
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""

@@ -5,7 +5,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's other files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.vectors import LocalVectorEnv
 
 _ACTION = 64  # numbers of an action that find place
-_NOWHERE, _RESETS = -1, -2
+_NUMBERS = "biuf"
+_NOWHERE = -1
+_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # a trace of zeros is that of environments in the making
 
 
 def crumbs_for(num_envs: int) -> int:
@@ -28,14 +30,16 @@ def describe_crumbs(crumbs: NDArray[np.int64], num_envs: int, first_env: int) ->
     """In words, what the environments were doing that left this trace."""
     trace = _Trace(crumbs, num_envs)
     index, what = int(trace.place[0]), int(trace.place[1])
-    if index == _NOWHERE:
-        return f"environments {first_env} to {first_env + num_envs - 1}, between two steps"
+    if what == _MAKES or index == _NOWHERE:
+        doing = "being made" if what == _MAKES else "between two steps"
+        return f"environments {first_env} to {first_env + num_envs - 1}, {doing}"
     where = f"environment {first_env + index}, episode {trace.numbers[index]}"
     if what == _RESETS:
         return f"{where}, in its reset"
-    size = int(trace.place[3])
-    action = trace.actions[index, :size].tolist()
-    step = int(trace.place[2] - trace.begun[index])
+    step, size = int(trace.place[2] - trace.begun[index]), int(trace.place[3])
+    if what == _REPLAYS:
+        return f"{where}, which is played again up to where it was, step {step} of it"
+    action = [int(number) if number.is_integer() else number for number in trace.actions[index, :size].tolist()]
     return f"{where}, step {step} of it" + (f", action {action[0] if size == 1 else action}" if size else "")
 
 
@@ -44,7 +48,7 @@ class _Trace:
 
     def __init__(self, crumbs: NDArray[np.int64], num_envs: int) -> None:
         self.place = crumbs[:4]
-        """The environment at work, whether it resets, the clock, and how many numbers an action has."""
+        """The environment at work, what it does, the clock, and how many numbers an action has."""
         self.begun = crumbs[4 : 4 + num_envs]
         self.numbers = crumbs[4 + num_envs : 4 + 2 * num_envs]
         self.actions = crumbs[4 + 2 * num_envs :].view(np.float64).reshape(num_envs, _ACTION)
@@ -55,8 +59,8 @@ class WatchedVectorEnv(LocalVectorEnv):
 
     def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, crumbs: NDArray[np.int64]) -> None:
         self._trace = _Trace(crumbs, len(factories))
-        self._trace.place[0] = _NOWHERE
         super().__init__(factories, seed, first_env)
+        self._trace.place[:2] = _NOWHERE, _STEPS
         place = memoryview(self._trace.place)  # type: ignore[arg-type]  # a numpy element costs twice as much to set
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
@@ -65,17 +69,36 @@ class WatchedVectorEnv(LocalVectorEnv):
         trace = self._trace
         trace.numbers[index], trace.begun[index] = self.starts[index].number + 1, self._clock
         self._place[0], self._place[1] = index, _RESETS
-        result = super()._begin(index, options)
-        self._place[0] = _NOWHERE
-        return result
+        try:
+            return super()._begin(index, options)
+        finally:
+            self._place[0], self._place[1] = _NOWHERE, _STEPS
 
     def _play(self, action: Any) -> list[Any]:
         place = self._place
-        place[1], place[2] = 0, self._clock
-        place[3] = _write(action, self._trace.actions)
-        results = super()._play(action)
-        place[0] = _NOWHERE
-        return results
+        place[2], place[3] = self._clock, _write(action, self._trace.actions)
+        try:
+            return super()._play(action)
+        finally:
+            place[0] = _NOWHERE
+
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+        place, trace = self._place, self._trace
+        trace.numbers[index], trace.begun[index] = state["number"], 0
+
+        def seen(step: int) -> None:
+            place[2] = step
+
+        place[0], place[1], place[2] = index, _REPLAYS, 0
+        try:
+            return super()._restore(index, state, seen)
+        finally:
+            place[0], place[1] = _NOWHERE, _STEPS
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring each environment back to where it was, by playing its episode again."""
+        super().load_state_dict(state)
+        self._trace.begun[:] = self._begun_at
 
 
 def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Callable[[Any], Any]:
@@ -87,12 +110,18 @@ def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Calla
 
 
 def _write(action: Any, rows: NDArray[np.float64]) -> int:
-    """Write actions [B, ...] as rows of numbers. Returns how many each has, 0 where there is no place for them."""
-    if type(action) is np.ndarray and action.ndim == 1:
+    """Write actions [B, ...] as rows of numbers. Returns how many each has, 0 where there is no place for them.
+
+    What are no actions at all is for the environments to refuse.
+    """
+    if type(action) is np.ndarray and action.shape == (len(rows),) and action.dtype.kind in _NUMBERS:
         rows[:, 0] = action
         return 1
-    leaves = [np.asarray(leaf, np.float64).reshape(len(rows), -1) for _, leaf in flatten(action)]
-    size = sum(leaf.shape[1] for leaf in leaves)
+    leaves = [np.asarray(leaf) for _, leaf in flatten(action)]
+    if not all(leaf.shape[:1] == (len(rows),) and leaf.dtype.kind in _NUMBERS for leaf in leaves):
+        return 0
+    leaves = [leaf.reshape(len(rows), -1) for leaf in leaves]
+    size: int = sum(leaf.shape[1] for leaf in leaves)
     if size > _ACTION:
         return 0
     rows[:, :size] = np.concatenate(leaves, axis=1)

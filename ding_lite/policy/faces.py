@@ -77,6 +77,7 @@ class ActMode:
         self._adopted: Weights | None = None
         self._held: Weights | None = None
         self._twins: Any = None
+        self._loaded: list[Any] = []  # for twins to come
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
         self._plain = self.actor.device.type == "cpu"
@@ -173,33 +174,51 @@ class ActMode:
         states: Callable[[], Sequence[dict[str, Any]]],
         load_states: Callable[[Sequence[Mapping[str, Any]]], None],
     ) -> None:
-        """From now on twins act for this face: these functions get and set where their random numbers are."""
-        self._twins = states, load_states
+        """From now on twins act for this face: these functions get and set where their random numbers are.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where its random numbers are; with more than one twin, those of each."""
-        if self._twins is None:
-            return self.actor.generator_state()
-        states = self._twins[0]()
-        return states[0] if len(states) == 1 else {"twins": list(states)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state.
+        As many as acted before, or were in a loaded state, go on with the random numbers of these.
 
         Raises:
-            ValueError: it was saved with another number of workers.
+            ValueError: the state that was loaded is of another number of workers.
         """
-        if self._twins is None and "twins" not in state:
-            self.actor.load_generator_state(state)
-            return
-        states = state.get("twins", [state])
-        count = 1 if self._twins is None else len(self._twins[0]())
-        if len(states) != count or self._twins is None:
+        earlier, count = self._generator_states(), len(states())
+        if self._loaded:
+            self._require_as_many(self._loaded, count)
+        self._twins, self._loaded = (states, load_states), []
+        if len(earlier) == count:
+            load_states(earlier)
+
+    def _generator_states(self) -> list[Any]:
+        return list(self._twins[0]()) if self._twins else self._loaded or [self.actor.generator_state()]
+
+    @staticmethod
+    def _require_as_many(states: Sequence[Any], count: int) -> None:
+        if len(states) != count:
             raise ValueError(
                 f"the state of a policy that acted in {len(states)} workers does not fit {count}: make the environments with "
                 f"workers={len(states)}."
             )
-        self._twins[1](states)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its random numbers are; with more than one twin, those of each."""
+        states = self._generator_states()
+        return states[0] if len(states) == 1 else {"twins": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state; those of several workers are kept for when there are as many.
+
+        Raises:
+            ValueError: it was saved with another number of workers.
+        """
+        states = list(state.get("twins", [state]))
+        if self._twins:
+            self._require_as_many(states, len(self._twins[0]()))
+            self._twins[1](states)
+        elif len(states) > 1:
+            self._loaded = states
+        else:
+            self._loaded = []
+            self.actor.load_generator_state(state)
 
 
 class CollectMode(ActMode):

@@ -120,7 +120,7 @@ class Channel:
             OSError: it was closed amid something.
         """
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0) | (0 if wait else socket.MSG_DONTWAIT)
-        while (message := self._assembled()) is None:
+        while (message := self.arrived()) is None:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(2 * INLINE_BYTES, _SPACE_FOR_DESCRIPTORS, flags)
             except BlockingIOError:
@@ -133,8 +133,8 @@ class Channel:
                 raise EOFError("the other end of the channel is closed.")
         return message
 
-    def _assembled(self) -> Message | None:
-        """The message in the bytes that have arrived, if they are enough for one."""
+    def arrived(self) -> Message | None:
+        """The next message, if the bytes that were received are enough for one; it may have come with the one before."""
         if len(self._received) < _HEADER.size:
             return None
         number, slot, kind, count, length, size, place = _HEADER.unpack_from(self._received)

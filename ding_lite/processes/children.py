@@ -47,6 +47,9 @@ class Child:
         Raises:
             EOFError, OSError: the process is gone, or has closed the channel, and no message is left.
         """
+        message = self.channel.arrived()  # with the one before it, so that the socket is silent
+        if message is not None:
+            return message
         events = self._poller.poll(1000 * timeout_s)
         # Read first: a process may end right after its last answer.
         message = self.channel.receive(wait=False) if events else None

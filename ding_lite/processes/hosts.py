@@ -16,16 +16,27 @@ Request = tuple[Callable[..., Any], tuple[Any, ...]]
 class Host(Protocol):
     """Holds a dict of objects, and runs functions on them, called as `function(objects, *args)`; one request at a time."""
 
+    span: tuple[int, int] | None
+    """When the work on the last result began and ended, in nanoseconds on the clock of `time.perf_counter_ns`, if known."""
     starts: int
     """How often its objects were made. What was sent to them before is to be sent again when this has changed."""
 
-    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> None:
+    works_alone: bool
+    """Whether it works on what was submitted while nobody waits for it."""
+
+    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`.
 
         Args:
             lasting: it makes objects; a new process runs it again first.
             prepare: what a new process runs before this request, so that it stands where the old one did.
+
+        Returns:
+            The request, for `forget`.
         """
+
+    def forget(self, request: Any) -> None:
+        """Nobody wants what this request gives: `result` passes over it."""
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """What the request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`."""
@@ -69,15 +80,22 @@ def _yes() -> bool:
 class LocalHost:
     """Objects of this process. `objects["is_stopping"]` tells a request whether anybody still waits for it."""
 
-    starts = 1
+    starts, works_alone = 1, False
+    span: tuple[int, int] | None = None
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self._request: Request | None = None
 
-    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> None:
+    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Ask for `fn(objects, *args)`, which runs when its result is wanted."""
         self._request = fn, args
+        return self._request
+
+    def forget(self, request: Any) -> None:
+        """Nobody wants what this request gives: it does not run."""
+        if self._request is request:
+            self._request = None
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """What the request gives.

@@ -6,10 +6,14 @@ Room: ding_lite.processes, floor 1. Imports basics, numpy and the room's workers
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pickle
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +27,17 @@ from ding_lite.processes.workers import WorkerProcess
 _ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be lasting
 
 
-class _Request(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class _Request:
     """What a process is asked."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     lasting: bytes | None
     prepare: Request | None
+    refusal: Exception | None = None
+    """Why it could not be asked."""
+    is_unwanted: bool = False
 
 
 class ProcessHost:
@@ -42,7 +50,10 @@ class ProcessHost:
         name, crumbs, describe, timeout_s: of its `WorkerProcess`.
         restart: when the process dies or hangs, or a request raises, start a new one from the last acknowledged state, and ask
             it again; the third time in a row it is an error. Costs the transfer of that state with every answer.
+        depth: requests that may be in flight at a time. One thread may submit them while another takes the results.
     """
+
+    works_alone = True
 
     def __init__(
         self,
@@ -51,16 +62,19 @@ class ProcessHost:
         describe: Callable[[NDArray[np.int64]], str] | None = None,
         timeout_s: float = 60.0,
         restart: bool = False,
+        depth: int = 1,
     ) -> None:
-        self.name, self.restart = name, restart
+        self.name, self.restart, self._depth = name, restart, depth
         self.starts = self.restarts = 0
         """How often a process was started, and how often in place of one that failed."""
-        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s)
+        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, depth)
         self._lasting: list[bytes] = []
         self._known: bytes | str = dumps({})
         """The state from which a new process goes on, pickled; or why there is none."""
-        self._request: _Request | None = None
-        self._refusal: Exception | None = None
+        self.span: tuple[int, int] | None = None
+        """When the work on the last result began and ended there, in nanoseconds on the clock of `time.perf_counter_ns`."""
+        self._requests: deque[_Request] = deque()
+        self._lock = threading.Lock()
         self._is_closed = False
         self._process: WorkerProcess | None = None
         self._start()
@@ -75,8 +89,11 @@ class ProcessHost:
         """Of the process; None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> None:
+    def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
         """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`, unless it is a wrong order.
+
+        Returns:
+            The request, for `forget`.
 
         Raises:
             RuntimeError: a request is in flight, or the host is closed.
@@ -84,7 +101,7 @@ class ProcessHost:
         """
         if self._is_closed:
             raise RuntimeError(f"worker {self.name!r} is closed, and cannot run {name_of(fn)}(): make another one.")
-        if self._request is not None:
+        if len(self._requests) >= self._depth:
             raise RuntimeError(
                 f"worker {self.name!r} was given {name_of(fn)}() while a request is in flight: take its result()."
             )
@@ -99,64 +116,87 @@ class ProcessHost:
                 raise
             # As bytes: what it makes lives longer than the shared memory by which large arrays travel.
             fn, args = _run_packed, (packed,)
-        self._request = _Request(fn, args, packed, prepare)
-        self._ask()
+        request = _Request(fn, args, packed, prepare)
+        with self._lock:
+            self._requests.append(request)
+            self._ask(request)
+        return request
 
-    def _ask(self) -> None:
-        assert self._request is not None
-        self._refusal = None
+    def _ask(self, request: _Request) -> None:
+        request.refusal = None
         try:
-            process = self._process or self._started_again(self._request.prepare)
-            process.submit(_serve, self._request.fn, self._request.args, self.restart or self._request.lasting is not None)
+            process = self._process or self._started_again(request.prepare)
+            process.submit(_serve, request.fn, request.args, self.restart or request.lasting is not None)
         except Exception as error:  # noqa: BLE001  raised by result(), which is able to mend it
-            self._refusal = error
+            request.refusal = error
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the request gave, or raised.
+        """What the first request in flight gave, or raised.
 
         Raises:
             WorkerDied: the process is gone, or hung and was killed.
             InterruptedError: `is_stopping()` became true; the process was killed.
             Exception: what the function raised.
         """
-        assert self._request is not None
+        while self._requests and self._requests[0].is_unwanted:
+            with contextlib.suppress(Exception):
+                self._first_result(is_stopping)
+        return self._first_result(is_stopping)
+
+    def forget(self, request: Any) -> None:
+        """Nobody wants what this request gives, which `submit` returned."""
+        request.is_unwanted = True
+
+    def _first_result(self, is_stopping: Callable[[], bool]) -> Any:
+        request = self._requests[0]
         first = ""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                value, known = self._answer(is_stopping)
+                value, known, self.span = self._answer(request, is_stopping)
                 break
             except Exception as error:
                 told = f"{type(error).__name__}: {error}"
                 first = first or told
                 interrupted = isinstance(error, InterruptedError)
-                if interrupted or isinstance(error, WorkerDied):
-                    self._drop()
+                has_ended = interrupted or isinstance(error, WorkerDied)
                 if interrupted or not self.restart or attempt == _ATTEMPTS:
-                    self._request = None
+                    self._give_up(error if has_ended else None)
                     if attempt > 1:
                         began = "" if told == first else f"; the first ended with {first}"
                         add_note(error, f"this was attempt {attempt} at the same request, each in a new process{began}")
                     raise
-                self.restarts += 1
-                self._drop()
-                self._ask()
-            except BaseException:  # Ctrl-C: nobody will take the answer
-                self._request = None
-                self._drop()
+                with self._lock:
+                    self.restarts += 1
+                    self._drop()
+                    for waiting in self._requests:
+                        self._ask(waiting)
+            except BaseException as error:  # Ctrl-C: nobody will take the answer
+                self._give_up(error)
                 raise
-        if self._request.lasting is not None:
-            self._lasting.append(self._request.lasting)
+        if request.lasting is not None:
+            self._lasting.append(request.lasting)
         self._known = self._known if known is None else known
-        self._request = None
+        with self._lock:
+            self._requests.popleft()
         return value
 
-    def _answer(self, is_stopping: Callable[[], bool]) -> tuple[Any, bytes | str | None]:
-        if self._refusal is not None:
-            refusal, self._refusal = self._refusal, None
+    def _answer(self, request: _Request, is_stopping: Callable[[], bool]) -> tuple[Any, bytes | str | None, tuple[int, int]]:
+        if request.refusal is not None:
+            refusal, request.refusal = request.refusal, None
             raise refusal
         assert self._process is not None
-        answer: tuple[Any, bytes | str | None] = self._process.result(is_stopping)
+        answer: tuple[Any, bytes | str | None, tuple[int, int]] = self._process.result(is_stopping)
         return answer
+
+    def _give_up(self, ended: BaseException | None) -> None:
+        """Forget the first request; where its process has ended, or is to, those behind it have no answer either."""
+        with self._lock:
+            self._requests.popleft()
+            if ended is None:
+                return
+            self._drop()
+            for waiting in self._requests:
+                waiting.refusal = WorkerDied(f"worker {self.name!r} had ended before it came to this: {ended}")
 
     def _started_again(self, prepare: Request | None) -> WorkerProcess:
         process = self._start()
@@ -199,16 +239,21 @@ class ProcessHost:
         self._known = merged
 
     def release(self) -> None:
-        """End the process. The next request starts one that goes on from where this one was."""
-        if self._process is not None and self._request is None and not self.restart:
+        """End the process, when what is in flight is done. The next request starts one that goes on from where this one was."""
+        while self._requests:
+            with contextlib.suppress(Exception):  # nobody wants what it gives
+                self.result()
+        if self._process is not None and not self.restart:
             with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
                 self.submit(_kept_state)
                 self._known = self.result()
-        self._request = None
         self._drop()
 
     def close(self) -> None:
-        """End the process for good. Its last state is still known."""
+        """End the process for good, at once where a request is in flight. Its last state is still known."""
+        if self._requests:
+            self._requests.clear()
+            self._drop()
         if not self._is_closed:
             self.release()
         self._is_closed = True
@@ -217,9 +262,10 @@ class ProcessHost:
 # What runs in the process.
 
 
-def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, Any]:
+def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, ...]:
+    begun = time.perf_counter_ns()
     value = fn(objects, *args)
-    return value, _kept_state(objects) if wants_state else None
+    return value, _kept_state(objects) if wants_state else None, (begun, time.perf_counter_ns())
 
 
 def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:

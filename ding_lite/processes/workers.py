@@ -5,6 +5,7 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.util import Finalize
@@ -31,14 +32,16 @@ class WorkerProcess:
 
     A request is a function, called there as `function(objects, *args)`. Functions, classes and closures of a script travel by
     value, those of a module by name. Large arrays, in either direction, go through shared memory: what arrives is a view of
-    it, **valid until the next request**. Whoever keeps it longer copies it, in the worker as in the parent.
+    it, **valid until the next request** or, with a `depth` above 1, until the next result is taken. Whoever keeps it longer
+    copies it, in the worker as in the parent.
 
     `objects["crumbs"]` is an int64 array, into which whatever runs there may write how far it has got, at any time; the
     parent sees it at once, and still sees it when the worker is dead. A worker has `timeout_s` seconds from one sign of life to
     the next, a sign being an answer or a change of a crumb.
 
-    The worker dies when its parent does, whatever it is doing, and when this object is collected or the interpreter ends.
-    It runs on one thread, ignores Ctrl-C, and never imports the script. Any thread may use it, one at a time.
+    The worker dies when its parent does, whatever it is doing, and when this object is collected or the interpreter ends. It
+    runs on one thread, ignores Ctrl-C, and never imports the script. One thread may submit while another waits for a result;
+    otherwise any thread may use it, one at a time.
 
     Args:
         name: in messages, and in the list of processes.
@@ -77,6 +80,8 @@ class WorkerProcess:
         self._describe = describe
         self._number, self._depth = 0, depth
         self._flying: deque[tuple[int, int]] = deque()  # (number, slot) of each request in flight
+        self._read_slot = -1
+        self._lock = threading.Lock()  # one thread may ask while another waits for an answer
         self._end = ""  # what became of it, once it is gone
 
         try:
@@ -122,16 +127,21 @@ class WorkerProcess:
                 f"{self} was given {name_of(function)}() while {count} in flight: take its result() first, or use another "
                 "worker."
             )
-        slot = min(set(range(self._depth)).difference(slot for _, slot in self._flying))
-        try:
-            self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True, slot=slot)
-        except ConnectionError:
-            self._has_died()
-        except Exception as error:
-            add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
-            raise
-        self._number += 1
-        self._flying.append((self._number, slot))
+        with self._lock:
+            self._require_alive()
+            taken = {slot for _, slot in tuple(self._flying)}
+            if self._depth > 1:  # another thread may still read the answer that was taken last
+                taken.add(self._read_slot)
+            slot = next(slot for slot in range(self._depth + 1) if slot not in taken)
+            try:
+                self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True, slot=slot)
+            except ConnectionError:
+                pass  # whoever waits for the answers finds out; a last one may be there
+            except Exception as error:
+                add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
+                raise
+            self._number += 1
+            self._flying.append((self._number, slot))
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """What the first request in flight returned, once it has. Arrays in it are valid until the next request.
@@ -151,7 +161,7 @@ class WorkerProcess:
         if not self._flying:
             raise RuntimeError(f"{self} has no request in flight: submit() one before result().")
         message = self._awaited(is_stopping)
-        self._flying.popleft()
+        _, self._read_slot = self._flying.popleft()
         try:
             value = message.load()
         except Exception as error:
@@ -250,11 +260,12 @@ class WorkerProcess:
 
     def _let_go(self, end: str) -> None:
         """Kill the process if it is there, give everything back, and remember what became of it."""
-        self._end = end
-        self._flying.clear()
-        self.crumbs = self.crumbs.copy()
-        self.exitcode = self._free()
-        del self._child
+        with self._lock:
+            self._end = end
+            self._flying.clear()
+            self.crumbs = self.crumbs.copy()
+            self.exitcode = self._free()
+            del self._child
 
     def _require_alive(self) -> None:
         if self._end == _CLOSED:

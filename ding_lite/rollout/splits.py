@@ -14,9 +14,10 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Trajectories, map_leaves
-from ding_lite.engine import BrokenOff, arrays, released
+from ding_lite.engine import BrokenOff, released
 from ding_lite.envs import ENV, Episode, SplitVectorEnv
 from ding_lite.policy import ActMode, Weights
+from ding_lite.processes import Kept, answers
 from ding_lite.rollout.evaluation import shares
 from ding_lite.rollout.workers import LocalWorker, Rollout
 
@@ -52,11 +53,12 @@ class SplitWorker:
         self.env, self.policy = env, policy
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
-        self._sent: list[int | None] = [None] * len(env.hosts)
+        self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
+        """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
+        self._acted_with: Weights | None = None
         for index, host in enumerate(env.hosts):
             host.submit(_make, self._name, policy.twin(index), lasting=True)
-        for host in env.hosts:
-            host.result()
+        answers(env.hosts)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
@@ -70,10 +72,34 @@ class SplitWorker:
             random: take actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        answers = self._ask(_collect, [(num_steps, random, kwargs)] * len(self.env.hosts))
-        columns = _joined([answer[0] for answer in answers])
-        episodes = [Episode(*row) for answer in answers for row in answer[1]]
+        return self.take(self.ask(num_steps, random, **kwargs))
+
+    @property
+    def works_alone(self) -> bool:
+        """Whether what `ask` began goes on while nobody waits for it."""
+        return self.env.works_alone
+
+    def ask(self, num_steps: int, random: bool = False, **kwargs: Any) -> list[Any]:
+        """Begin `collect`. Returns what `take` or `drop` want, each in the order of asking."""
+        return self._submit(_collect, [(num_steps, random, kwargs)] * len(self.env.hosts))
+
+    def take(self, asked: list[Any]) -> Rollout:
+        """The rollout that was asked for."""
+        told = self._answers()
+        columns = _joined([columns for columns, _ in told])
+        episodes = [Episode(*row) for _, kept in told for row in kept.value]
         return Rollout(Trajectories(columns), episodes)
+
+    def drop(self, asked: list[Any]) -> None:
+        """Do without the rollout that was asked for; the environments go through it all the same."""
+        for host, request in zip(self.env.hosts, asked):
+            host.forget(request)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """When the work on the last answers began and ended; see `Remainder.span`."""
+        spans = [host.span for host in self.env.hosts if host.span is not None]
+        return (min(begun for begun, _ in spans), max(ended for _, ended in spans)) if spans else None
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`.
@@ -83,34 +109,37 @@ class SplitWorker:
         """
         due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
         try:
-            answers = self._ask(_play, [(due[piece],) for piece in self.env.slices], is_stopping)
+            self._submit(_play, [(due[piece],) for piece in self.env.slices])
+            told = self._answers(is_stopping)
         except InterruptedError as error:
             raise BrokenOff("the run ended during an evaluation.") from error
-        return [episode for answer in answers for episode in answer]
+        return [episode for kept in told for episode in kept.value]
 
-    def _ask(
-        self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]], is_stopping: Callable[[], bool] = lambda: False
-    ) -> list[Any]:
-        version, tensors = self.policy.weights
-        weights = version, [tensor.cpu().numpy() for tensor in tensors]  # torch would write each tensor as a file of its own
-        for index, (host, args) in enumerate(zip(self.env.hosts, each)):
-            new = None if self._sent[index] == version else weights
-            host.submit(fn, self._name, new, *args, prepare=(_adopt, (self._name, weights)))
-            self._sent[index] = version
-        with released():
-            answers, failed = [], None
-            for host in self.env.hosts:  # all of them, so that none has an answer left that nobody asked for
-                try:
-                    answers.append(host.result(is_stopping))
-                except BaseException as error:  # noqa: BLE001  raised below, the first one
-                    failed = failed or error
-            if failed is not None:
-                raise failed
-        return answers
+    def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
+        weights = self._acted_with = self.policy.weights
+        # As arrays, because torch would write each tensor as a file of its own.
+        sent = weights.version, [tensor.cpu().numpy() for tensor in weights.weights]
+        requests: list[Any] = []
+        for host, last, args in zip(self.env.hosts, self._sent, each):
+            # Told apart as objects: after load_state_dict() other weights may bear a version that there was.
+            is_there = last is not None and last[0] == host.starts and last[1] is weights
+            new = None if is_there else sent
+            requests.append(host.submit(fn, self._name, new, *args, prepare=(_adopt, (self._name, sent))))
+        self._sent = [(host.starts, weights) for host in self.env.hosts]
+        return requests
+
+    def _answers(self, is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+        try:
+            with released():
+                return answers(self.env.hosts, is_stopping)
+        except BaseException:
+            self._sent = [None] * len(self._sent)  # who knows what each has
+            raise
 
     def get_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights that it acts with."""
-        self.policy.actor.copy_weights(self.policy.weights)
+        """A copy of the weights that it acted with last."""
+        if self._acted_with is not None:
+            self.policy.actor.copy_weights(self._acted_with)
         return self.policy.get_weights()
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,7 +148,13 @@ class SplitWorker:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the worker did that gave this state."""
-        for host, piece in zip(self.env.hosts, state["pieces"], strict=True):
+        pieces = state.get("pieces", [state])
+        if len(pieces) != len(self.env.hosts):
+            raise ValueError(
+                f"the state of {len(pieces)} workers does not fit {len(self.env.hosts)}: make the environments with "
+                f"workers={len(pieces)}."
+            )
+        for host, piece in zip(self.env.hosts, pieces):
             host.load_state({self._name: piece})
 
     def _generator_states(self) -> list[dict[str, Any]]:
@@ -127,7 +162,7 @@ class SplitWorker:
 
     def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for host, state in zip(self.env.hosts, states, strict=True):
-            host.load_state({_face(self._name): arrays(state)})
+            host.load_state({_face(self._name): state})
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -162,10 +197,11 @@ def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: 
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect(num_steps, random, **kwargs)
-    return rollout.trajectories.columns, [tuple(episode) for episode in rollout.episodes]  # a third of the time to pickle
+    # As tuples, which take a third of the time to pickle.
+    return rollout.trajectories.columns, Kept([tuple(episode) for episode in rollout.episodes])
 
 
-def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> list[Episode]:
+def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[list[Episode]]:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
-    return worker.play_episodes(due)
+    return Kept(worker.play_episodes(due, objects.get("is_stopping", lambda: False)))

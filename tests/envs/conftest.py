@@ -1,6 +1,6 @@
 """Playing environments with known actions, and the environments to play."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,3 +63,17 @@ def known_actions() -> Callable[..., list[Seen]]:
 def make(request) -> Callable[[int, int], LocalVectorEnv]:
     """A function of (num_envs, seed) that makes environments of nine steps an episode; the parameter is a name."""
     return _MAKERS[request.param]
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., Any]]:
+    """A function that is make_envs, whose environments are closed in the end."""
+    all_made = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        all_made.append(make_envs(*args, **kwargs))
+        return all_made[-1]
+
+    yield make
+    for envs in all_made:
+        envs.close()

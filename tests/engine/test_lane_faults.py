@@ -1,0 +1,305 @@
+"""Errors where iterations overlap: wherever one is raised, run() raises that one, nothing hangs, and nothing is left behind."""
+
+import dataclasses
+import threading
+
+import pytest
+
+from ding_lite.engine import Context, Task, contract
+
+pytestmark = pytest.mark.timeout(60)
+
+STAGES = ["evaluate", "collect", "learn"]
+MODES = pytest.mark.parametrize("overlap", [True, False], ids=["threads", "one thread"])
+ON_EACH_LANE = pytest.mark.parametrize("who", STAGES)
+
+
+@dataclasses.dataclass
+class Counts(Context):
+    count: int = 0
+    batch: int | None = None
+    result: int | None = None
+
+    def __post_init__(self):
+        self.keep("count")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("task.")] == []
+
+
+def start(overlap=True, **settings):
+    return Task().start(async_mode=overlap, max_lag=1, ctx=Counts(), **settings)
+
+
+def raises(error, stage, at=3, half=1):
+    @contract(stage=stage)
+    def broken(ctx):
+        if half == 2:
+            yield
+        if ctx.total_step == at:
+            raise error
+
+    return broken
+
+
+def watches(stage, log):
+    """A generator that tells how each of its iterations ended: with None, or with an error."""
+
+    @contract(stage=stage)
+    def watch(ctx):
+        try:
+            yield
+        except BaseException as error:
+            log.append((ctx.total_step, stage, error))
+            raise
+        log.append((ctx.total_step, stage, None))
+
+    return watch
+
+
+@MODES
+@ON_EACH_LANE
+@pytest.mark.parametrize("half", [1, 2])
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit, StopIteration, GeneratorExit])
+def test_run_raises_the_very_error_with_a_note_that_names_middleware_and_iteration(overlap, who, half, kind):
+    error, log = kind("broken on purpose"), []
+    with start(overlap) as loop:
+        for stage in STAGES:
+            loop.use(watches(stage, log))
+        loop.use(raises(error, who, half=half))
+        with pytest.raises(BaseException) as caught:  # noqa: B017, PT011  any kind
+            loop.run(50)
+
+    shown = caught.value if caught.value is error else caught.value.__cause__  # Python's own rule, of StopIteration in generators
+    assert shown is error
+    assert (caught.value is error) or kind is StopIteration
+    place = "raises (second half)" if half == 2 else "raises"
+    assert any(f"in middleware {place} ({__file__}" in note and "iteration 3 of" in note for note in caught.value.__notes__)
+    assert (3, who) in [(k, stage) for k, stage, seen in log if seen is caught.value]
+    assert all(seen in (None, caught.value) for *_, seen in log)
+    assert len(log) == len({entry[:2] for entry in log})
+
+
+@MODES
+@ON_EACH_LANE
+def test_the_error_of_a_listener_comes_out_of_the_middleware_that_emits(overlap, who):
+    error = ValueError("heard badly")
+
+    def listen(step):
+        if step == 2:
+            raise error
+
+    with start(overlap) as loop:
+        loop.on("tick", listen)
+        for stage in STAGES:
+            loop.use(contract(stage=stage)(lambda ctx: None))
+        loop.use(contract(stage=who)(lambda ctx: loop.emit("tick", ctx.total_step)))
+        with pytest.raises(ValueError, match="heard badly") as caught:
+            loop.run(9)
+    assert caught.value is error
+    assert "raised by a listener of the event 'tick'" in caught.value.__notes__
+    assert "iteration 2 of the task" in caught.value.__notes__[-1]
+
+
+@ON_EACH_LANE
+def test_the_generators_that_wait_on_all_lanes_see_the_error(who):
+    log, meet = [], threading.Barrier(3, timeout=30)
+    with start() as loop:
+        for stage in STAGES:
+            loop.use(watches(stage, log))
+        for stage in STAGES:
+            loop.use(contract(stage=stage)(lambda ctx: meet.wait() and None))
+        loop.use(raises(ValueError("seen by all"), who, at=0))
+        for stage in STAGES:
+            if stage != who:  # nobody gets to its second half before the error
+                loop.use(contract(stage=stage)(lambda ctx: threading.Event().wait(0.01 if loop.stopping else 0.1) and None))
+        with pytest.raises(ValueError, match="seen by all") as caught:
+            loop.run(9)
+    assert {stage for _, stage, error in log if error is caught.value} == set(STAGES)
+
+
+class Handling:
+    """A pipeline of three lanes, one middleware of which fails, and a generator before it that handles the error."""
+
+    def __init__(self, who, half):
+        self.who, self.half, self.log = who, half, []
+
+    def run(self, overlap):
+        with start(overlap) as loop:
+            loop.use(self._handler())
+            loop.use(self._step("evaluate", ("count",), (), 0))
+            loop.use(self._step("collect", ("count",), ("batch",), 1))
+            loop.use(self._step("learn", ("batch", "count"), ("count", "result"), 2))
+            loop.use(self._step("record", ("result",), (), 3))
+            loop.run(6)
+            return sorted(self.log, key=str), loop.ctx.count, loop.ctx.total_step
+
+    def _handler(self):
+        @contract(stage=self.who)
+        def handle(ctx):
+            try:
+                yield
+            except ZeroDivisionError:
+                self.log.append((ctx.total_step, "handled"))
+
+        return handle
+
+    def _step(self, stage, reads, writes, place):
+        @contract(reads, writes, stage=stage)
+        def step(ctx):
+            if self.half == 2:
+                yield
+            self.log.append((ctx.total_step, stage, tuple(getattr(ctx, name) for name in reads)))
+            if (stage, ctx.total_step) == (self.who, 2):
+                raise ZeroDivisionError
+            for name in writes:
+                setattr(ctx, name, ctx.total_step * 10 + place)
+
+        return step
+
+
+@ON_EACH_LANE
+@pytest.mark.parametrize("half", [1, 2])
+def test_a_generator_on_the_same_lane_handles_an_error_and_the_run_goes_on_as_on_one_thread(who, half):
+    wanted = Handling(who, half).run(overlap=False)
+    got = Handling(who, half).run(overlap=True)
+
+    assert got == wanted
+    assert (2, "handled") in wanted[0]
+    assert wanted[2] == 5
+    depends = {"evaluate": set(), "collect": {"learn", "record"}, "learn": {"record"}}[who]
+    ran = {entry[1] for entry in wanted[0] if entry[0] == 2}
+    if half == 1:
+        assert ran.isdisjoint(depends)
+        assert ran == {"handled", "evaluate", "collect", "learn", "record"} - depends
+
+
+@ON_EACH_LANE
+def test_a_generator_that_handles_an_error_may_ask_whether_its_iteration_is_the_last(who):
+    answers = []
+
+    @contract(stage=who)
+    def saves(ctx):
+        try:
+            yield
+        except ValueError:
+            pass
+        finally:
+            answers.append(loop.finish)
+
+    @contract(stage="learn")
+    def finishes(ctx):
+        if ctx.total_step == 1:
+            loop.finish = True
+
+    with start() as loop:
+        for stage in STAGES:
+            loop.use(contract(stage=stage)(lambda ctx: None))
+        loop.use(finishes).use(saves).use(raises(ValueError(), who, at=1))
+        loop.run(9)
+        assert loop.ctx.total_step == 1
+    assert answers[:2] == [False, True]
+
+
+class TestTwo:
+    @pytest.mark.parametrize("pair", [("evaluate", "collect"), ("collect", "learn"), ("evaluate", "learn")])
+    @pytest.mark.parametrize("watched", [False, True])
+    def test_the_first_error_is_raised_and_the_other_noted(self, pair, watched):
+        log, meet, errors = [], threading.Barrier(2, timeout=30), [ValueError("one"), KeyError("two")]
+
+        def fails(stage, error):
+            @contract(stage=stage)
+            def fail(ctx):
+                meet.wait()
+                raise error
+
+            return fail
+
+        with start() as loop:
+            for stage, error in zip(pair, errors):
+                if watched:
+                    loop.use(watches(stage, log))
+                loop.use(fails(stage, error))
+            with pytest.raises((ValueError, KeyError)) as caught:
+                loop.run(9)
+        (other,) = [error for error in errors if error is not caught.value]
+        assert f"after it, another lane raised {type(other).__name__}: {other}" in caught.value.__notes__
+
+
+class TestWaiting:
+    @MODES
+    @pytest.mark.parametrize("watched", [False, True])
+    @pytest.mark.parametrize("timeout", [30.0, float("inf")])
+    def test_an_error_lets_go_whoever_waits_for_an_event_on_another_lane(self, overlap, watched, timeout):
+        waiting, log = threading.Event(), []
+
+        @contract(stage="collect")
+        def waits(ctx):
+            if ctx.total_step == 1:
+                waiting.set()
+                loop.wait_for("never", timeout if overlap else 0)
+
+        @contract(stage="learn")
+        def fails(ctx):
+            assert not overlap or waiting.wait(30)
+            raise ValueError("lets go")
+
+        with start(overlap) as loop:
+            loop.use(waits)
+            if watched:
+                loop.use(watches("learn", log))
+            loop.use(fails)
+            with pytest.raises(ValueError, match="lets go"):
+                loop.run(9)
+
+    @ON_EACH_LANE
+    def test_waiting_for_an_event_that_no_lane_can_emit_any_more_is_refused(self, who):
+        with start() as loop:
+            for stage in STAGES:
+                loop.use(contract(stage=stage)(lambda ctx: None))
+            loop.use(contract(stage=who)(lambda ctx: loop.wait_for("never") and None))
+            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it. Set a timeout"):
+                loop.run(9)
+
+    def test_an_event_that_another_lane_emits_is_waited_for(self):
+        got = []
+        with start() as loop:
+            loop.use(contract(stage="collect")(lambda ctx: got.append(loop.wait_for("trained")) if ctx.total_step == 1 else None))
+
+            @contract(stage="learn")
+            def learn(ctx):
+                while ctx.total_step == 0 and not loop._events._listeners.get("trained"):
+                    threading.Event().wait(0.001)
+                loop.emit("trained", ctx.total_step)
+
+            loop.use(learn)
+            loop.run(3)
+        assert got == [((0,), {})]
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+@pytest.mark.parametrize("barrier", ["one object", "a plain function"])
+def test_a_pipeline_that_cannot_overlap_runs_in_order_with_the_same_result(barrier):
+    def run(overlap):
+        thing, log = object(), []
+
+        def step(stage):
+            terms = {"uses": (thing,)} if barrier == "one object" else {}
+            return contract(("count",), ("count",), stage=stage, **terms)(lambda ctx: work(ctx, stage))
+
+        def work(ctx, stage):
+            log.append((ctx.total_step, stage, ctx.count))
+            ctx.count += 1
+
+        with start(overlap) as loop:
+            for stage in ("learn", "collect", "evaluate", "record"):
+                loop.use(step(stage))
+            if barrier == "a plain function":
+                loop.use(lambda ctx: work(ctx, "plain"))
+            loop.run(10)
+            return log, loop.ctx.count
+
+    assert run(overlap=True) == run(overlap=False)

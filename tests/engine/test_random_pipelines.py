@@ -1,0 +1,306 @@
+"""Random pipelines: lanes on threads, the same schedule on one thread, and what DESIGN section 5 says, all see the same values.
+
+The specification is simulated naively, from whole histories; it shares no code with what schedules.
+"""
+
+import copy
+import dataclasses
+import random
+import sys
+import time
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ding_lite.engine import Context, Task, contract
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows")]
+
+STAGES = ["evaluate", "explore", "collect", "process", "learn", "record", None]
+LANE = dict(zip(STAGES, [0, 1, 1, 2, 2, 2, 2]))
+KEPT, DATA = ["count", "other", "history"], ["batch", "more", "rows"]
+FIELDS = [*KEPT, *DATA]
+OBJECTS = range(3)
+
+
+@dataclasses.dataclass
+class Mixed(Context):
+    count: int = 1
+    other: int = 2
+    history: list = dataclasses.field(default_factory=list)
+    batch: int = 0
+    more: int = 0
+    rows: list = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.keep(*KEPT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What one middleware of a random pipeline does, and what its contract says of it."""
+
+    index: int
+    stage: str | None
+    is_opaque: bool
+    reads: tuple[str, ...]
+    may_read: tuple[str, ...]
+    writes: tuple[str, ...]
+    uses: tuple[int, ...]
+    follows: tuple[int, ...]
+    """Objects whose state it acts on through a follower."""
+    yields: bool
+    reads_after: tuple[str, ...]
+    writes_after: tuple[str, ...]
+    finishes: dict[int, bool]
+    """What it sets `task.finish` to, by iteration."""
+    asks: bool
+    delay: float
+
+    def seen_in(self, half: int) -> list[str]:
+        return sorted({*self.reads, *self.may_read, *(self.reads_after if half else ())})
+
+    def written_in(self, half: int) -> list[str]:
+        return sorted({*self.writes, *(self.writes_after if half else ())})
+
+    def reads_of(self, half: int) -> set[str]:
+        """The fields whose values it has to see exactly as its contract promises."""
+        return set(FIELDS) if self.is_opaque else set(self.seen_in(half))
+
+    def writes_of(self, half: int) -> set[str]:
+        return set(FIELDS) if self.is_opaque else set(self.written_in(half))
+
+    @property
+    def lane(self) -> int:
+        return 2 if self.is_opaque else LANE[self.stage]
+
+
+class Thing:
+    """A shared object: its state is a number, and it knows who changed it."""
+
+    def __init__(self) -> None:
+        self.value, self.changes, self.user = 0, [], None
+
+    def snapshot(self) -> int:
+        return self.value
+
+    def change(self, who: tuple[int, int, int], value: int) -> None:
+        self.value = value
+        self.changes.append((*who, value))
+
+
+class Copycat:
+    """Acts on the state of another."""
+
+    def __init__(self, leader: Thing) -> None:
+        self.leader, self.adopted = leader, None
+
+    def adopt(self, snapshot: int | None) -> None:
+        self.adopted = snapshot
+
+    @property
+    def value(self) -> int:
+        return self.leader.value if self.adopted is None else self.adopted
+
+
+def work(step: Step, half: int, ctx: Any, things: list[Thing], followed: list[int], task: Any, log: dict[Any, Any], pace) -> None:
+    """One half of a middleware: a hash of all that it may see goes into all that it may write, or into some of it."""
+    who = (ctx.total_step, half, step.index)
+    for number in step.uses:
+        assert things[number].user is None, f"{who} and {things[number].user} use one object at the same time"
+        things[number].user = who
+    pace(step.delay)
+    seen = {name: copy.copy(getattr(ctx, name)) for name in step.seen_in(half)}
+    held = [things[number].value for number in step.uses]
+    last = task.finish if step.asks else None
+    log[who] = seen, held, followed, last
+    mix = zlib.crc32(repr((who, seen, held, followed, last)).encode())
+    for place, name in enumerate(step.written_in(half)):
+        if (mix >> place) % 4 == 0:
+            continue
+        if name not in ("history", "rows"):
+            setattr(ctx, name, mix + place)
+        elif name in seen and name in step.writes and mix % 2:
+            getattr(ctx, name).append(mix)
+            del getattr(ctx, name)[:-3]
+        else:
+            setattr(ctx, name, [mix])
+    for number in step.uses:
+        if mix % 5:
+            things[number].change(who, mix)
+        things[number].user = None
+    if not half and ctx.total_step in step.finishes:
+        task.finish = step.finishes[ctx.total_step]
+
+
+@st.composite
+def pipelines(draw: Any) -> list[Step]:
+    fields = st.lists(st.sampled_from(FIELDS), max_size=3, unique=True).map(tuple)
+    few = st.lists(st.sampled_from(FIELDS), max_size=1).map(tuple)
+    steps = []
+    for index in range(draw(st.integers(2, 7))):
+        is_opaque = draw(st.integers(0, 9)) == 0
+        yields = draw(st.booleans())
+        uses = draw(st.sets(st.sampled_from(OBJECTS), max_size=2))
+        follows = draw(st.sets(st.sampled_from(OBJECTS), max_size=1)) - uses
+        steps.append(
+            Step(
+                index=index,
+                stage=draw(st.sampled_from(STAGES)),
+                is_opaque=is_opaque,
+                reads=draw(fields),
+                may_read=draw(few),
+                writes=draw(fields),
+                uses=tuple(sorted(uses)),
+                follows=() if is_opaque else tuple(follows),
+                yields=yields,
+                reads_after=draw(few) if yields else (),
+                writes_after=draw(few) if yields else (),
+                finishes=draw(st.dictionaries(st.integers(2, 6), st.sampled_from([True, True, False]), max_size=1))
+                if draw(st.integers(0, 5)) == 0
+                else {},
+                asks=draw(st.integers(0, 3)) == 0,
+                delay=draw(st.sampled_from([0.0, 0.0, 1e-4, 1e-3])),
+            )
+        )
+    return steps
+
+
+class Outcome(SimpleNamespace):
+    """What a run left: the log by (iteration, half, middleware), the changes of the objects, and the last context."""
+
+    def __init__(self, log: dict[Any, Any], things: list[Thing], ctx: Any) -> None:
+        last = ctx.total_step
+        self.log = {who: entry for who, entry in log.items() if who[0] <= last}
+        self.changes = [[change for change in thing.changes if change[0] <= last] for thing in things]
+        self.ctx = {name: copy.copy(getattr(ctx, name)) for name in ("total_step", *FIELDS)}
+
+
+def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copycat], log: dict[Any, Any], pace) -> Any:
+    def half_of(half: int, ctx: Mixed) -> None:
+        work(step, half, ctx, things, [copycats[number].value for number in step.follows], loop, log, pace)
+
+    def run(ctx):
+        half_of(0, ctx)
+
+    def run_both(ctx):
+        half_of(0, ctx)
+        yield
+        half_of(1, ctx)
+
+    fn = run_both if step.yields else run
+    fn.__name__ = fn.__qualname__ = f"m{step.index}"
+    if step.is_opaque:
+        return fn
+    uses = [things[number] for number in step.uses] + [copycats[number] for number in step.follows]
+    more = {"may_read": step.may_read, "reads_after": step.reads_after, "writes_after": step.writes_after}
+    return contract(step.reads, step.writes, uses, step.stage, **more)(fn)
+
+
+def engine(steps: list[Step], iterations: int, pace=lambda delay: None, **mode: Any) -> Outcome:
+    things = [Thing() for _ in OBJECTS]
+    copycats, log = [Copycat(thing) for thing in things], {}
+    with Task().start(ctx=Mixed(), **mode) as loop:
+        for step in steps:
+            loop.use(middleware(step, loop, things, copycats, log, pace))
+        loop.run(iterations)
+        return Outcome(log, things, loop.ctx)
+
+
+class Asked:
+    """`task.finish` as the specification has it, for one iteration."""
+
+    def __init__(self, is_last: bool) -> None:
+        self._is_last, self._asked = is_last, False
+
+    @property
+    def finish(self) -> bool:
+        return self._is_last or self._asked
+
+    @finish.setter
+    def finish(self, value: bool) -> None:
+        self._asked = value
+
+
+def specification(steps: list[Step], iterations: int, lag: int) -> Outcome:
+    """DESIGN section 5 word by word: run in sequence, and look up late values in what earlier iterations ended with."""
+    halves = [(step, 0) for step in steps] + [(step, 1) for step in reversed(steps) if step.yields]
+    things, log = [Thing() for _ in OBJECTS], {}
+    ends = [(vars(Mixed()), [0 for _ in OBJECTS])]  # what iterations ended with; before the first one, the beginning
+    for iteration in range(iterations):
+        now = {**vars(Mixed()), **{name: copy.copy(ends[-1][0][name]) for name in KEPT}, "total_step": iteration}
+        asked = Asked(iteration + 1 == iterations)
+        late = ends[max(0, len(ends) - 1 - lag)]
+        for place, (step, half) in enumerate(halves):
+
+            def is_late(changers: list[int], step: Step = step, place: int = place) -> bool:
+                """Whether only halves behind this one, the last of them on a later lane, change it."""
+                return bool(changers) and changers[0] >= place and step.lane < halves[changers[-1]][0].lane
+
+            view = dict(now)
+            for name in (step.reads_of(half) & set(KEPT)) - step.writes_of(half):
+                if is_late([i for i, (other, part) in enumerate(halves) if name in other.writes_of(part)]):
+                    view[name] = copy.copy(late[0][name])
+            followed = []
+            for number in step.follows:
+                users = [i for i, (other, _) in enumerate(halves) if other.is_opaque or number in other.uses]
+                followed.append(late[1][number] if is_late(users) else things[number].value)
+            ctx = SimpleNamespace(**view)
+            work(step, half, ctx, things, followed, asked, log, lambda delay: None)
+            now.update({name: getattr(ctx, name) for name in step.writes_of(half)})
+        ends.append((copy.deepcopy({name: now[name] for name in KEPT}), [thing.value for thing in things]))
+        if asked.finish:
+            break
+    return Outcome(log, things, SimpleNamespace(**now))
+
+
+def assert_same(got: Outcome, wanted: Outcome) -> None:
+    assert got.ctx == wanted.ctx
+    for who in sorted(wanted.log.keys() | got.log.keys()):
+        assert got.log.get(who) == wanted.log.get(who), f"(iteration, half, middleware) = {who}"
+    assert got.changes == wanted.changes
+
+
+CASES = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@CASES
+@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 8))
+def test_one_thread_sees_what_the_specification_says(steps, lag, iterations):
+    assert_same(engine(steps, iterations, async_mode=False, max_lag=lag), specification(steps, iterations, lag))
+
+
+@CASES
+@given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 8), seed=st.integers(0, 1000))
+def test_threads_see_what_one_thread_sees(steps, lag, iterations, seed):
+    draw = random.Random(seed)
+
+    def pace(delay: float) -> None:
+        if delay:
+            time.sleep(delay * draw.random())
+
+    wanted = engine(steps, iterations, async_mode=False, max_lag=lag)
+    assert_same(engine(steps, iterations, pace, async_mode=True, max_lag=lag), wanted)
+    assert_same(engine(steps, iterations, async_mode=True, max_lag=lag), wanted)
+
+
+@settings(CASES, max_examples=60)
+@given(steps=pipelines(), iterations=st.integers(1, 6))
+def test_without_lag_threads_see_what_a_plain_run_sees(steps, iterations):
+    assert_same(engine(steps, iterations, async_mode=True, max_lag=0), engine(steps, iterations))
+
+
+@settings(CASES, max_examples=60)
+@given(steps=pipelines(), lag=st.integers(0, 3))
+def test_it_holds_where_threads_switch_at_every_chance(steps, lag):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        got = engine(steps, 8, async_mode=True, max_lag=lag)
+    finally:
+        sys.setswitchinterval(before)
+    assert_same(got, engine(steps, 8, async_mode=False, max_lag=lag))

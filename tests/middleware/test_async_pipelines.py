@@ -1,0 +1,212 @@
+"""Both pipelines in asynchronous mode: the same run every time, and the same as on one thread, here and in worker processes."""
+
+import json
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ding_lite import Task, contract
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    gae_estimator,
+    interaction_evaluator,
+    multistep_trainer,
+    online_logger,
+    termination_checker,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+pytestmark = pytest.mark.timeout(240)
+
+ITERATIONS, RUNS = 8, 10
+ALGORITHMS = {
+    "dqn": (
+        DQNConfig,
+        DQNPolicy,
+        {"policy.collect.n_sample": 32, "policy.learn": {"learning_starts": 32, "update_per_collect": 3, "batch_size": 16}},
+    ),
+    "ppo": (
+        PPOConfig,
+        PPOPolicy,
+        {"policy.collect.n_sample": 32, "policy.learn": {"epoch_per_collect": 2, "batch_size": 16}},
+    ),
+}
+
+
+def run(name, folder, async_mode, max_lag, workers=1, backend="local"):
+    """Everything that a run comes to: weights, optimizer, random numbers, buffer, counters, curve, checkpoints."""
+    make_config, make_policy, changes = ALGORITHMS[name]
+    cfg = make_config(exp_name=folder, seed=3).override({**changes, "env.stop_value": None, "env.n_evaluator_episode": 2})
+    cfg.policy.eval.evaluator.eval_freq = 15
+    envs = make_envs("CartPole-v1", 4, seed=3, workers=workers, backend=backend)
+    policy = make_policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer = ReplayBuffer(1000, seed=3)
+    loop = Task()
+    with loop.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
+        loop.use(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 2, seed=4)))
+        if name == "dqn":
+            loop.use(eps_greedy_handler(cfg))
+        loop.use(StepCollector(cfg, policy.collect_mode, envs))
+        if name == "dqn":
+            loop.use(data_pusher(cfg, buffer))
+            loop.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+        else:
+            loop.use(gae_estimator(cfg, policy.collect_mode))
+            loop.use(multistep_trainer(cfg, policy.learn_mode))
+        loop.use(CkptSaver(policy, cfg.exp_name, train_freq=10))
+        loop.use(online_logger(cfg, train_show_freq=1, show_every_s=1e9))
+        loop.run(max_step=ITERATIONS)
+    ctx = loop.ctx
+    names = ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter", "last_eval_value", "policy_version")
+    files = sorted(path.name for path in (folder / "ckpt").iterdir())
+    found = policy.state_dict(), buffer.state_dict(), [getattr(ctx, it) for it in names], files, curve_of(folder)
+    envs.close()
+    return found
+
+
+def curve_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "time_s"} for row in rows]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ten_asynchronous_runs_are_the_run_on_one_thread(name, max_lag, tmp_path, digest):
+    expected = digest(*run(name, tmp_path / "one", async_mode=False, max_lag=max_lag))
+    found = {digest(*run(name, tmp_path / str(i), async_mode=True, max_lag=max_lag)) for i in range(RUNS)}
+
+    assert found == {expected}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_without_lag_an_asynchronous_run_is_the_plain_one_and_with_lag_it_is_another(name, tmp_path, digest):
+    plain = digest(*run(name, tmp_path / "plain", async_mode=False, max_lag=None))
+
+    assert digest(*run(name, tmp_path / "none", async_mode=True, max_lag=0)) == plain
+    assert digest(*run(name, tmp_path / "default", async_mode=True, max_lag=None)) != plain
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ten_runs_with_worker_processes_are_the_run_with_as_many_workers_here(name, workers, tmp_path, digest):
+    expected = {
+        lag: digest(*run(name, tmp_path / f"one {lag}", async_mode=False, max_lag=lag, workers=workers)) for lag in (0, 1, 3)
+    }
+    for turn in range(RUNS):
+        lag, overlaps = (1, 0, 3)[turn % 3], turn % 5 < 4
+        found = run(name, tmp_path / str(turn), overlaps, lag, workers=workers, backend="process")
+        assert digest(*found) == expected[lag], f"max_lag={lag}, async_mode={overlaps}"
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+def test_each_transition_bears_the_version_that_acted_and_the_lag_is_in_the_curve(max_lag, tmp_path):
+    _, buffer, _, _, curve = run("dqn", tmp_path / "run", async_mode=True, max_lag=max_lag)
+    steps = 3  # gradient steps an iteration, from the first on
+    versions = np.asarray(buffer["columns"]["policy_version"]).reshape(ITERATIONS, -1)
+
+    assert versions.tolist() == [[steps * max(0, k - max_lag)] * 32 for k in range(ITERATIONS)]
+    assert [row["policy_lag"] for row in curve] == [steps * min(k, max_lag) for k in range(ITERATIONS)]
+
+
+class Slow(gymnasium.Env):
+    """Episodes of one step, which lasts until the test lets it end."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+    gate = threading.Event()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert Slow.gate.wait(60)
+        return np.zeros(2, np.float32), 7.0, True, False, {}
+
+
+def test_a_long_evaluation_stalls_nobody_and_joins_when_the_next_is_due(tmp_path):
+    cfg = DQNConfig(exp_name=tmp_path).override({"env.n_evaluator_episode": 1, "env.stop_value": None})
+    cfg.policy.eval.evaluator.eval_freq = 20
+    envs = make_envs(Slow, 1)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    evaluated = []
+
+    @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+    def learn(ctx):
+        ctx.train_iter += 1
+        if ctx.total_step == 15:  # long before its result is wanted, long after it began
+            Slow.gate.set()
+
+    @contract(may_read=("eval_value", "last_eval_iter"), stage="record")
+    def record(ctx):
+        if ctx.eval_value > -float("inf"):
+            evaluated.append((ctx.total_step, ctx.last_eval_iter, ctx.eval_value))
+
+    def results(async_mode):
+        evaluated.clear()
+        Slow.gate.clear() if async_mode else Slow.gate.set()
+        loop = Task()
+        with loop.start(async_mode=async_mode, max_lag=1, ctx=OnlineRLContext()):
+            loop.use(interaction_evaluator(cfg, policy.eval_mode, envs))
+            loop.use(learn)
+            loop.use(record)
+            loop.run(max_step=60)
+        return list(evaluated)
+
+    # Begun in iterations 0, 22 and 43, with train_iter as it was two iterations before; the last joins before the end.
+    assert results(async_mode=True) == results(async_mode=False) == [(21, 0, 7.0), (41, 20, 7.0), (58, 40, 7.0), (59, 58, 7.0)]
+
+
+def test_what_is_still_evaluated_when_the_run_ends_is_dropped_and_nothing_is_left(tmp_path):
+    cfg = DQNConfig(exp_name=tmp_path).override({"env.n_evaluator_episode": 4, "env.stop_value": None})
+    envs = make_envs("CartPole-v1", 1, max_episode_steps=None)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    evaluator = interaction_evaluator(cfg, policy.eval_mode, envs)
+
+    @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+    def learn(ctx):
+        ctx.train_iter += 1
+
+    for _ in range(2):
+        loop = Task()
+        with loop.start(async_mode=True, ctx=OnlineRLContext()):
+            loop.use(evaluator)
+            loop.use(learn)
+            loop.use(termination_checker(max_train_iter=5))
+            loop.run(max_step=10**6)
+        assert loop.ctx.train_iter == 5
+        assert loop.ctx.last_eval_iter == -1
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("task.")]
+
+
+def test_an_error_in_an_evaluation_ends_the_run(tmp_path):
+    class Raises(Slow):
+        def step(self, action):
+            raise OSError("the simulator is gone")
+
+    cfg = DQNConfig(exp_name=tmp_path).override({"env.n_evaluator_episode": 1})
+    envs = make_envs(Raises, 1)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+    @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+    def learn(ctx):
+        time.sleep(0.001)
+
+    loop = Task()
+    with loop.start(async_mode=True, ctx=OnlineRLContext()):
+        loop.use(interaction_evaluator(cfg, policy.eval_mode, envs))
+        loop.use(learn)
+        with pytest.raises(OSError, match="simulator is gone") as caught:
+            loop.run(max_step=10**9)
+    assert any("raised by environment 0" in note for note in caught.value.__notes__)

@@ -1,0 +1,150 @@
+"""Snapshots of weights: what they hold never changes, and a face acts with the one that it is given."""
+
+import copy
+import pickle
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.data import tree
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, Policy, PolicyConfig, PPOPolicy, PPOPolicyConfig
+
+OBS, ACTION = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+class Normalizing(Policy):
+    """A model with buffers, which acting does not change and learning does."""
+
+    def make_model(self):
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        return self.model(obs).argmax(-1), state, {}
+
+    def loss(self, batch):
+        loss = self.model(batch.obs).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
+KINDS = {"dqn": (DQNPolicy, DQNPolicyConfig), "ppo": (PPOPolicy, PPOPolicyConfig), "buffers": (Normalizing, PolicyConfig)}
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind, seed=0):
+    policy, config = KINDS[kind]
+    return policy(config().override({"seed": seed}), OBS, ACTION)
+
+
+def learn(policy, n=8):
+    rng, number, no = np.random.default_rng(1), np.arange(n, dtype=np.float32), np.zeros(n, bool)
+    obs = rng.normal(size=(n, 4)).astype(np.float32)
+    rows = {"obs": obs, "next_obs": obs, "action": rng.integers(3, size=n), "reward": number, "terminated": no,
+            "truncated": no, "log_prob": -number / n, "advantage": number, "value": number, "return_": number}  # fmt: skip
+    policy.learn_mode.forward(
+        tree({name: leaf[:, None] if isinstance(policy, PPOPolicy) else leaf for name, leaf in rows.items()})
+    )
+
+
+def observations(n=40):
+    return np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+
+
+@each
+def test_what_a_snapshot_holds_never_changes(kind, same):
+    policy = made(kind)
+    snapshot = policy.snapshot()
+    before = copy.deepcopy(snapshot)
+    learn(policy)
+    policy.set_weights({name: tensor + 1 for name, tensor in policy.get_weights().items()})
+    policy.load_state_dict(made(kind, seed=1).state_dict())
+    policy.collect_mode.adopt(snapshot)
+    policy.collect_mode.forward(observations())
+    with torch.no_grad():
+        for tensor in [*policy.weights, *policy.collect_mode.actor.weights]:
+            tensor.zero_()
+    assert same(snapshot, before)
+    assert not any(tensor.requires_grad for tensor in snapshot.weights)
+
+
+@each
+def test_a_snapshot_is_the_same_object_while_the_weights_are_the_same_and_a_new_one_after(kind, same):
+    policy = made(kind)
+    snapshots = [policy.snapshot()]
+    for change in (
+        lambda: learn(policy),
+        lambda: policy.set_weights(policy.get_weights()),
+        lambda: policy.load_state_dict(policy.state_dict()),
+        lambda: policy.load_state_dict({"model": policy.state_dict()["model"]}),
+        lambda: policy.load_state_dict(made(kind, seed=1).state_dict()),
+    ):
+        assert policy.snapshot() is policy.learn_mode.snapshot() is snapshots[-1]
+        assert policy.collect_mode.weights is policy.eval_mode.weights is snapshots[-1]
+        policy.collect_mode.forward(observations())
+        assert policy.snapshot() is snapshots[-1]
+        change()
+        assert all(policy.snapshot() is not one for one in snapshots)
+        snapshots.append(policy.snapshot())
+        assert snapshots[-1].version == policy.version
+        assert all(map(torch.equal, snapshots[-1].weights, policy.weights))
+
+
+@each
+def test_a_face_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(kind, same):
+    policy, obs = made(kind), observations()
+    face = policy.eval_mode
+    before, first = face.forward(obs)[0], policy.snapshot()
+    policy.set_weights(
+        {name: -tensor if tensor.is_floating_point() else tensor for name, tensor in made(kind, 5).get_weights().items()}
+    )
+    newest = policy.get_weights()
+    face.adopt(first)
+    assert (face.is_led, face.weights is first) == (True, True)
+    np.testing.assert_array_equal(face.forward(obs)[0], before)
+    assert (face.version, same(list(face.actor.weights), first.weights)) == (0, True)
+    face.adopt(None)
+    face.forward(obs)
+    assert (face.is_led, face.version, same(face.get_weights(), newest)) == (False, policy.version, True)
+
+
+@each
+def test_a_held_face_acts_with_the_weights_of_that_moment_whatever_is_learned_or_adopted(kind, same):
+    policy, obs = made(kind), observations()
+    face, other = policy.eval_mode, policy.collect_mode
+    face.hold()
+    held = policy.snapshot()
+    learn(policy)
+    face.adopt(policy.snapshot())
+    face.forward(obs)
+    assert face.weights is held
+    assert same(list(face.actor.weights), held.weights)
+    other.forward(obs)
+    assert other.version == policy.version
+    face.let_go()
+    face.forward(obs)
+    assert face.version == policy.version
+
+
+@each
+def test_a_twin_stands_alone_and_takes_over_what_it_adopts(kind, same):
+    policy, obs = made(kind), observations()
+    twin = pickle.loads(cloudpickle.dumps(policy.eval_mode.twin(0)))
+    before = twin.get_weights()
+    learn(policy)
+    twin.forward(obs)
+    assert same(twin.get_weights(), before)
+    twin.adopt(policy.snapshot())
+    np.testing.assert_array_equal(twin.forward(obs)[0], policy.eval_mode.forward(obs)[0])
+    assert same(twin.get_weights(), policy.get_weights())
+    assert twin.version == policy.version
+
+
+def test_twins_draw_random_numbers_of_their_own_and_the_first_those_of_the_face():
+    policy, obs = made("dqn"), observations(200)
+    expected = policy.collect_mode.forward(obs, eps=0.9)[0]
+    actions = [policy.collect_mode.twin(index).forward(obs, eps=0.9)[0] for index in range(3)]
+    np.testing.assert_array_equal(actions[0], expected)
+    assert all(0.1 < np.mean(actions[0] == one) < 0.9 for one in actions[1:])
+    assert 0.1 < np.mean(actions[1] == actions[2]) < 0.9

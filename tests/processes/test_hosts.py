@@ -1,0 +1,236 @@
+"""Hosts: the same answers from this process and from another one, also from one that was started again."""
+
+import os
+import signal
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from ding_lite.processes import LocalHost, ProcessHost, WorkerDied, WorkerHangs, answers
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.timeout(60)
+
+FAULTS = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(3),
+    "hang": lambda: time.sleep(60),
+    "raise": lambda: int("no number"),
+}
+HOSTS = {"here": LocalHost, "process": lambda: ProcessHost("w"), "restarting process": lambda: ProcessHost("w", restart=True)}
+
+
+class Counter:
+    """Adds up, and writes into a file when it is closed."""
+
+    def __init__(self, total, path=None):
+        self.total, self.path = total, path
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+    def close(self):
+        if self.path is not None:
+            self.path.touch()
+
+
+def make(objects, total, path=None):
+    objects["counter"] = Counter(total, path)
+    return "made"
+
+
+def add(objects, amount):
+    objects["counter"].total += amount
+    return objects["counter"].total
+
+
+def scale(objects, factor):
+    objects["factor"] = factor
+
+
+def add_scaled(objects, amount):
+    return add(objects, amount * objects["factor"])
+
+
+def echo(objects, value):
+    return value
+
+
+def sleep(objects, seconds):
+    time.sleep(seconds)
+
+
+def faulty(fn, amount, path, fault, times=1):
+    """`fn`, where a fault happens the first `times` it is run, when the work is done and not yet told."""
+
+    def run(objects):
+        result = fn(objects, amount)
+        with path.open("a") as file:
+            file.write(".")
+        if path.stat().st_size <= times:
+            FAULTS[fault]()
+        return result
+
+    return run
+
+
+def ask(host, fn, *args, **kwargs):
+    host.submit(fn, *args, **kwargs)
+    return host.result()
+
+
+@pytest.fixture
+def hosted():
+    """A function that makes hosts, which are closed in the end."""
+    made = []
+
+    def of(host):
+        made.append(host)
+        return host
+
+    yield of
+    for host in made:
+        host.close()
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_every_host_runs_functions_on_its_objects_and_gives_and_takes_their_state(kind, hosted, tmp_path):
+    host = hosted(HOSTS[kind]())
+    assert ask(host, make, 10, tmp_path / "closed", lasting=True) == "made"
+    assert [ask(host, add, 1), ask(host, add, 2)] == [11, 13]
+    assert host.state() == {"counter": {"total": 13}}
+    host.load_state({"counter": {"total": 100}})
+    assert (ask(host, add, 1), host.state()) == (101, {"counter": {"total": 101}})
+    with pytest.raises(ValueError, match="invalid literal"):
+        ask(host, lambda objects: int("no number"))
+    assert ask(host, add, 1) == 102
+    host.close()
+    assert (tmp_path / "closed").exists()
+    assert host.state() == {"counter": {"total": 102}}
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_a_released_host_goes_on_where_it_was(kind, hosted):
+    host = hosted(HOSTS[kind]())
+    ask(host, make, 0, lasting=True)
+    found = []
+    for amount in range(1, 4):
+        found.append(ask(host, add, amount))
+        host.release()
+        host.release()
+        assert host.state() == {"counter": {"total": found[-1]}}
+    assert found == [1, 3, 6]
+    host.load_state({"counter": {"total": 50}})
+    assert ask(host, add, 1) == 51
+
+
+def test_a_released_host_has_no_process_and_the_next_request_starts_one(hosted, gone):
+    host = hosted(ProcessHost("w"))
+    ask(host, make, 0, lasting=True)
+    pid, starts = host.pid, host.starts
+    host.release()
+    assert host.pid is None
+    assert gone(pid)
+    ask(host, add, 1)
+    assert (host.pid is not None, host.starts, host.restarts) == (True, starts + 1, 0)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_restarted_process_gives_what_an_undisturbed_one_gives(fault, hosted, tmp_path):
+    host = hosted(ProcessHost("w", timeout_s=0.5, restart=True))
+    ask(host, make, 0, lasting=True)
+    assert ask(host, add, 5) == 5
+    assert ask(host, faulty(add, 7, tmp_path / "runs", fault)) == 12
+    assert ask(host, add, 1) == 13
+    assert (host.restarts, (tmp_path / "runs").read_text()) == (1, "..")
+
+
+@pytest.mark.parametrize("fault", ["SIGKILL", "raise"])
+def test_a_new_process_makes_what_is_lasting_and_prepares_before_it_is_asked_again(fault, hosted, tmp_path):
+    host = hosted(ProcessHost("w", restart=True))
+    ask(host, faulty(make, 10, tmp_path / "making", fault), lasting=True)
+    ask(host, scale, 3)
+    request = faulty(add_scaled, 7, tmp_path / "adding", fault)
+    assert ask(host, request, prepare=(scale, (3,))) == 10 + 3 * 7
+    assert host.restarts == 2
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_third_failure_in_a_row_is_an_error(fault, hosted, tmp_path):
+    host = hosted(ProcessHost("w", timeout_s=0.3, restart=True))
+    ask(host, make, 0, lasting=True)
+    with pytest.raises(ValueError if fault == "raise" else WorkerDied) as caught:
+        ask(host, faulty(add, 1, tmp_path / "runs", fault, times=9))
+    assert (tmp_path / "runs").read_text() == "..."
+    assert any(note.startswith("this was attempt 3 at the same request") for note in caught.value.__notes__)
+    assert ask(host, make, 5, lasting=True) == "made"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_without_restart_the_error_arrives_at_once_and_as_it_was(fault, hosted, tmp_path):
+    host = hosted(ProcessHost("w", timeout_s=0.5))
+    ask(host, make, 3, lasting=True)
+    began = time.monotonic()
+    with pytest.raises({"raise": ValueError, "hang": WorkerHangs}.get(fault, WorkerDied)) as caught:
+        ask(host, faulty(add, 1, tmp_path / "runs", fault, times=9))
+    assert time.monotonic() - began < (1.5 if fault == "hang" else 1.0)
+    assert not any("attempt" in note for note in getattr(caught.value, "__notes__", ()))
+    assert ask(host, add, 1) == (5 if fault == "raise" else 4)  # where it was last known to be
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_process_that_is_killed_between_two_requests_is_found_dead_by_result(restart, hosted, gone):
+    host = hosted(ProcessHost("w", restart=restart))
+    ask(host, make, 0, lasting=True)
+    ask(host, add, 5)
+    pid = host.pid
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    host.submit(add, 1)
+    if restart:
+        assert host.result() == 6
+    else:
+        with pytest.raises(WorkerDied, match="was killed by signal 9"):
+            host.result()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_wait_ends_when_nobody_waits_any_more_and_the_next_request_works(restart, hosted, gone):
+    host = hosted(ProcessHost("w", restart=restart))
+    ask(host, make, 3, lasting=True)
+    pid, began = host.pid, time.monotonic()
+    host.submit(sleep, 60)
+    with pytest.raises(InterruptedError):
+        host.result(lambda: time.monotonic() > began + 0.2)
+    assert time.monotonic() - began < 1.5
+    assert gone(pid)
+    assert (ask(host, add, 1), host.restarts) == (4, 0)
+
+
+def test_after_ctrl_c_the_next_request_works(hosted):
+    def ctrl_c():
+        raise KeyboardInterrupt
+
+    hosts = [hosted(ProcessHost(f"w{index}")) for index in range(2)]
+    for host in hosts:
+        host.submit(sleep, 60)
+    with pytest.raises(KeyboardInterrupt):
+        answers(hosts, ctrl_c)
+    assert [ask(host, echo, 1) for host in hosts] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_an_error_of_one_host_leaves_the_others_without_an_answer_that_nobody_asked_for(kind, hosted):
+    hosts = [hosted(HOSTS[kind]()) for _ in range(3)]
+    for host, text in zip(hosts, ["1", "two", "three"]):
+        host.submit(lambda objects, text: int(text), text)
+    with pytest.raises(ValueError, match="'two'"):
+        answers(hosts)
+    for host in hosts:
+        host.submit(echo, 4)
+    assert answers(hosts) == [4, 4, 4]

@@ -1,0 +1,107 @@
+"""Workers that come and go leave nothing: no thread, process, descriptor, mapping or name in shared memory."""
+
+import gc
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from ding_lite.engine import Context, Task, contract
+from ding_lite.envs import make_envs
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig
+from ding_lite.rollout import make_worker
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def warm():
+    """The fork server and the resource tracker run, and torch has its threads."""
+    torch.set_num_threads(1)
+    for end in ("release", "close", "forget"):
+        cycle(end)
+
+
+def cycle(end, number=0):
+    envs = make_envs("CartPole-v1", 4, seed=number, workers=2, backend="process", restart=number % 2 == 1)
+    cfg = DQNPolicyConfig().override({"model.encoder_hidden_size_list": [64, 64]})
+    policy = DQNPolicy(cfg, envs.single_observation_space, envs.single_action_space)
+    worker = make_worker(envs, policy.collect_mode)
+    columns = worker.collect(100).trajectories.columns
+    worker.play_episodes(4)
+    if end == "release":
+        envs.release()
+        if number % 4 == 0:
+            worker.collect(1)
+            envs.release()
+    if end == "close":
+        envs.close()
+    return columns
+
+
+def census():
+    gc.collect()
+    me = psutil.Process()
+    return {
+        "threads": threading.active_count(),
+        "system threads": me.num_threads(),
+        "descriptors": me.num_fds(),
+        "processes": {child.pid for child in me.children(recursive=True)},
+        "known children": len(multiprocessing.active_children()),
+        "names": sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else [],
+        "maps": sum("ding_lite" in region.path for region in me.memory_maps(grouped=False)),
+    }
+
+
+@pytest.mark.parametrize("end", ["release", "close", "forget"])
+def test_cycles_leave_nothing_behind(end):
+    before = census()
+    for number in range({"release": 16, "close": 18, "forget": 16}[end]):
+        cycle(end, number)
+    assert census() == before
+
+
+def test_rollouts_outlive_the_processes_and_hold_no_shared_memory():
+    before = census()
+    columns = cycle("close")
+    checksum = float(np.sum(columns["obs"]))
+    after = census()
+    cycle("close")
+    assert float(np.sum(columns["obs"])) == checksum
+    assert after == before
+
+
+def test_environments_whose_maker_failed_leave_nothing_behind():
+    before = census()
+    for _ in range(3):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+            make_envs("CartPole-v1", 4, workers=2, backend="process", colour="red")
+    assert census() == before
+
+
+def test_stopping_the_task_gives_the_processes_back():
+    before = census()
+    envs = make_envs("CartPole-v1", 2, workers=2, backend="process")
+    policy = DQNPolicy(DQNPolicyConfig(), envs.single_observation_space, envs.single_action_space)
+    worker = make_worker(envs, policy.collect_mode)
+    seen = []
+
+    @contract(uses=(envs, policy.collect_mode))
+    def collect(ctx):
+        seen.append(worker.collect(4).trajectories.columns["obs"])
+
+    task = Task()
+    for _ in range(2):
+        with task.start(ctx=Context()):
+            task.use(collect).run(max_step=2)
+        assert [host.pid for host in envs.hosts] == [None, None]
+        assert census() == before
+    expected = make_envs("CartPole-v1", 2, workers=2)
+    policy = DQNPolicy(DQNPolicyConfig(), expected.single_observation_space, expected.single_action_space)
+    worker = make_worker(expected, policy.collect_mode)
+    np.testing.assert_array_equal(seen, [worker.collect(4).trajectories.columns["obs"] for _ in range(4)])
