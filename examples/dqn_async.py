@@ -32,7 +32,7 @@ ACROBOT = DQNConfig(exp_name="runs/dqn_async", async_mode=True).override(
         "env.n_evaluator_episode": 16,
         "env.backend": "process",
         "policy.collect.n_sample": 256,
-        "policy.learn.update_per_collect": 32,
+        "policy.learn.update_per_collect": 16,
     }
 )
 

@@ -140,7 +140,10 @@ def _report(timeline: Timeline) -> Iterator[str]:
             continue
         waits = sorted(timeline.waiting_ns[lane].items(), key=lambda item: -item[1])
         told = "; ".join(f"{spent / wall:.0%} for {what} ({why})" for (what, why), spent in waits[:3] if spent / wall >= 0.005)
+        # A lane that left its work to others waits while they do it.
         busy, waited = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall
+        waited = min(waited, max(0.0, 1 - busy)) if timeline.elsewhere_ns[lane] else waited
+        told = "" if timeline.elsewhere_ns[lane] else told
         yield f"  {name:8} busy {busy:4.0%}, waits {waited:4.0%}" + (f": {told}" if told else "")
     yield f"speed-up over sequential: {total / wall:.2f}; best possible for this pipeline: {total / longest:.2f}"
     yield from _advice(timeline, wall, work)
@@ -158,8 +161,7 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
     total = max(1, sum(work))
     collect, learn = work[LANES.index("collect")] / total, work[LEARN] / total
     cpu = timeline.cpu_ns[LANES.index("collect")]
-    barriers = {why: spent for lane in timeline.waiting_ns for (_, why), spent in lane.items() if "no contract" in why}
-    barred = sum(barriers.values()) / wall
+    barred = max(sum(spent for (_, why), spent in lane.items() if "no contract" in why) for lane in timeline.waiting_ns) / wall
     if total / wall >= 0.9 * total / max(max(work), 1) and total / wall > 1.2:
         yield "advice: this is as good as it gets; to go faster, make the busiest lane faster."
     elif barred > 0.1:

@@ -5,6 +5,8 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -22,7 +24,7 @@ from ding_lite.basics.messages import add_note
 from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
 from ding_lite.processes.errors import WorkerError, pack
-from ding_lite.processes.launches import ONE_THREAD
+from ding_lite.processes.launches import ONE_THREAD, PRELOADED
 
 
 def serve(parent: socket.socket, crumbs: int) -> None:
@@ -39,6 +41,9 @@ def serve(parent: socket.socket, crumbs: int) -> None:
     board = Board.received_from(parent, crumbs)
     threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
     channel, objects = Channel(parent), {"crumbs": board.crumbs}
+    for name in PRELOADED:  # where somebody else's fork server did not: what takes seconds belongs to the start
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     board.started = True
     while True:
         try:

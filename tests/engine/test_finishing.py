@@ -1,4 +1,4 @@
-"""The end of a run whose iterations overlap: the last iteration completes in full, later ones are dropped, and a run can follow."""
+"""The end of a run whose iterations overlap: the last one completes in full, later ones are dropped, and a run can follow."""
 
 import dataclasses
 import threading

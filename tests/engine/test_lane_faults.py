@@ -70,10 +70,12 @@ def test_run_raises_the_very_error_with_a_note_that_names_middleware_and_iterati
         for stage in STAGES:
             loop.use(watches(stage, log))
         loop.use(raises(error, who, half=half))
-        with pytest.raises(BaseException) as caught:  # noqa: B017, PT011  any kind
+        with pytest.raises(BaseException) as caught:  # noqa: PT011  any kind
             loop.run(50)
 
-    shown = caught.value if caught.value is error else caught.value.__cause__  # Python's own rule, of StopIteration in generators
+    shown = (
+        caught.value if caught.value is error else caught.value.__cause__
+    )  # Python's own rule, of StopIteration in generators
     assert shown is error
     assert (caught.value is error) or kind is StopIteration
     place = "raises (second half)" if half == 2 else "raises"
@@ -267,7 +269,9 @@ class TestWaiting:
     def test_an_event_that_another_lane_emits_is_waited_for(self):
         got = []
         with start() as loop:
-            loop.use(contract(stage="collect")(lambda ctx: got.append(loop.wait_for("trained")) if ctx.total_step == 1 else None))
+            loop.use(
+                contract(stage="collect")(lambda ctx: got.append(loop.wait_for("trained")) if ctx.total_step == 1 else None)
+            )
 
             @contract(stage="learn")
             def learn(ctx):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM where iterations overlap: the first lets the iteration finish as the last one, the second stops at once."""
+"""Ctrl-C and SIGTERM where iterations overlap: the first lets an iteration finish as the last, the second stops at once."""
 
 import signal
 import subprocess

@@ -28,6 +28,29 @@ class Loop(Context):
         self.keep("env_step", "train_iter")
 
 
+class Weights:
+    """What a learner changes."""
+
+    version = 0
+
+    def snapshot(self):
+        return self.version
+
+
+class Copy:
+    """What acts on the weights."""
+
+    def __init__(self, leader):
+        self.leader, self.adopted = leader, None
+
+    def adopt(self, snapshot):
+        self.adopted = snapshot
+
+    @property
+    def version(self):
+        return self.leader.version if self.adopted is None else self.adopted
+
+
 @dataclasses.dataclass
 class Listing(Context):
     kept: list = dataclasses.field(default_factory=list)
@@ -100,6 +123,24 @@ class TestLag:
         full = ["start", *((k, stage) for k in range(6) for stage in ("collect", "learn"))]
         assert lent == [full[: 1 + 2 * max(0, k - 1)] for k in range(6)]
         assert ctx.kept == full
+
+    @MODES
+    @pytest.mark.parametrize("lag", range(4))
+    def test_a_follower_acts_on_the_state_that_its_leader_had_so_many_iterations_ago(self, overlap, lag):
+        weights, acted, saved = Weights(), [], []
+        copy, exact = Copy(weights), Copy(weights)
+        collect = contract(uses=(copy,), stage="collect")(lambda ctx: acted.append(copy.version))
+
+        @contract(uses=(weights,), stage="learn")
+        def learn(ctx):
+            weights.version += 1
+
+        saves = contract(uses=(exact,), stage="record")(lambda ctx: saved.append(exact.version))
+        run(collect, learn, saves, steps=8, async_mode=overlap, max_lag=lag)
+
+        assert acted == [max(0, k - lag) for k in range(8)]
+        assert saved == [k + 1 for k in range(8)]
+        assert (copy.adopted, exact.adopted) == (None, None)  # after the run they follow the leader itself again
 
 
 class TestOrder:

@@ -107,7 +107,9 @@ class Copycat:
         return self.leader.value if self.adopted is None else self.adopted
 
 
-def work(step: Step, half: int, ctx: Any, things: list[Thing], followed: list[int], task: Any, log: dict[Any, Any], pace) -> None:
+def work(
+    step: Step, half: int, ctx: Any, things: list[Thing], followed: list[int], task: Any, log: dict[Any, Any], pace
+) -> None:
     """One half of a middleware: a hash of all that it may see goes into all that it may write, or into some of it."""
     who = (ctx.total_step, half, step.index)
     for number in step.uses:

@@ -103,6 +103,16 @@ def test_a_policy_that_cannot_be_sent_is_refused_and_the_environments_stay_usabl
     assert len(make_worker(envs, dqn_case.policy().eval_mode).play_episodes(5)) == 5
 
 
+def test_weights_that_could_not_be_sent_with_one_request_are_sent_with_the_next(dqn_case):
+    policy = dqn_case.policy()
+    worker = make_worker(dqn_case.envs(2, "process"), policy.collect_mode)
+    worker.collect(1)
+    policy.set_weights(policy.get_weights())
+    with pytest.raises(TypeError, match="cannot pickle"):
+        worker.collect(1, what=threading.Lock())
+    assert worker.collect(1).version == 1
+
+
 def test_a_wrong_argument_for_the_policy_is_an_error_and_the_next_rollout_is_well(dqn_case):
     worker = make_worker(dqn_case.envs(2, "process"), dqn_case.policy().collect_mode)
     with pytest.raises(TypeError):
