@@ -9,8 +9,9 @@ PY = .venv/bin/python
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
 
+# One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
 test: lint
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest $(ARGS)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

@@ -114,10 +114,9 @@ def test_the_generators_that_wait_on_all_lanes_see_the_error(who):
             loop.use(watches(stage, log))
         for stage in STAGES:
             loop.use(contract(stage=stage)(lambda ctx: meet.wait() and None))
-        loop.use(raises(ValueError("seen by all"), who, at=0))
-        for stage in STAGES:
-            if stage != who:  # nobody gets to its second half before the error
-                loop.use(contract(stage=stage)(lambda ctx: threading.Event().wait(0.01 if loop.stopping else 0.1) and None))
+        loop.use(contract(writes=("batch",), stage=who)(raises(ValueError("seen by all"), who, at=0)))
+        for stage in STAGES:  # nobody gets to its second half without what the one that fails gives
+            loop.use(contract(reads=("batch",), stage=stage)(lambda ctx: None))
         with pytest.raises(ValueError, match="seen by all") as caught:
             loop.run(9)
     assert {stage for _, stage, error in log if error is caught.value} == set(STAGES)
