@@ -28,7 +28,7 @@ setup(
     packages=sorted({*find_packages(include=["ding_lite", "ding_lite.*"]), *MOVED}),
     package_dir={"ding_lite": "ding_lite", **MOVED},
     package_data={"ding_lite": ["py.typed"]},
-    install_requires=["torch>=2.6", "gymnasium>=1.1,<2", "numpy>=1.26", "DI-treetensor>=0.5", "cloudpickle>=2"],
+    install_requires=["torch>=2.6", "gymnasium>=1.1,<2", "numpy>=1.26", "DI-treetensor>=0.5"],
     extras_require={
         "cli": ["tyro>=0.9"],
         "plot": ["matplotlib>=3.8"],
