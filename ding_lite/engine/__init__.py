@@ -3,26 +3,35 @@
 Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
 """
 
-from ding_lite.basics.checkpoints import (
+from ding_lite.basics import (
     CheckpointError,
+    Config,
+    ConfigError,
+    add_note,
     arrays,
+    bounded,
+    did_you_mean,
     load_checkpoint,
     move_aside,
     plain,
+    require_extra,
     save_checkpoint,
     write_atomically,
 )
-from ding_lite.basics.configs import Config, ConfigError, bounded
-from ding_lite.basics.messages import add_note, did_you_mean, require_extra
 from ding_lite.engine.deferrals import BrokenOff, Deferred
 from ding_lite.engine.frames import released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
-from ding_lite.pipeline.checks import PipelineError
-from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
-from ding_lite.pipeline.contracts import Contract, contract, contract_of
-from ding_lite.pipeline.generators import engaged
-from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline import (
+    Context,
+    Contract,
+    PipelineError,
+    Remainder,
+    UndeclaredFieldError,
+    contract,
+    contract_of,
+    engaged,
+)
 
 __all__ = [
     "BrokenOff",

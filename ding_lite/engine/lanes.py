@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
-import os
-import sys
 import threading
 import time
 import warnings
@@ -17,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ding_lite.basics.messages import add_note
+from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
 from ding_lite.engine.deferrals import BrokenOff, Deferred
 from ding_lite.engine.frames import Frame, current_frame, enter
 from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
@@ -31,7 +30,6 @@ LANE_THREAD = "task.lane"
 _LOOK_S = 0.5  # between two looks at whether there is still anything to wait for
 _GRACE_S = 60.0  # that a middleware may take to end after the run has; then its thread is given up
 _PAUSE_S = 0.0005  # between two looks at whether others have paused
-_SWITCH_S = 0.0005  # a thread that comes back from waiting gets the interpreter within this time, not Python's 5 ms
 
 
 class LaneRun:
@@ -156,7 +154,7 @@ class LaneRun:
 
         def prepare() -> None:
             enter(None)  # it belongs to no iteration any more
-            _one_thread_of_torch()
+            one_thread_of_torch()
 
         work.run_beside(prepare, self._fail, lambda: self.stopping)
         assert work.thread is not None
@@ -182,7 +180,7 @@ class LaneRun:
         self._home = threading.current_thread()
         self.timeline.begin()
         try:
-            with _cores_left_free():
+            with cores_left_free():
                 if overlap and any(self._sizes[:LEARN]):
                     self._run_on_threads()
                 else:
@@ -226,7 +224,7 @@ class LaneRun:
             for lane in range(LEARN)
             if self._sizes[lane]
         ]
-        with _quick_switches():
+        with quick_switches():
             try:
                 for thread in lanes:
                     thread.start()
@@ -242,7 +240,7 @@ class LaneRun:
         frame, halves = self.frames[lane], [(half, self._waits[half]) for half in self.plan.lanes[lane]]
         progress, size_of = self._progress, self._sizes
         if lane != LEARN:
-            _one_thread_of_torch()
+            one_thread_of_torch()
         enter(frame)
         self.timeline.begin_lane(lane)
         try:
@@ -563,40 +561,3 @@ def _twin(ctx: Context) -> Context:
         if type(value) in (list, dict, set):
             setattr(twin, name, value.copy())
     return twin
-
-
-@contextlib.contextmanager
-def _quick_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-def _one_thread_of_torch() -> None:
-    """Torch on a fresh thread gathers a team of threads for each operation, several times slower than none."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def _cores_left_free() -> Iterator[None]:
-    """Let torch have half of the cores: an operation on all of them waits for the one on which another lane works.
-
-    Measured with one worker process on two cores: 1 ms a gradient step on one thread, up to 66 on two. It is the same where
-    the lanes run on one thread, so that the results are.
-    """
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, cores // 2)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -121,7 +121,8 @@ def _picture(timeline: Timeline, iterations: int) -> str:
                 f"<title>{name}, iteration {iteration}: {(stop - start) / 1e6:.2f} ms</title></rect>"
             )
             label = next((text for text in (f"{name} {iteration}", str(iteration)) if width > 7 * len(text)), "")
-            parts.append(f'<text x="{x + width / 2:.1f}" y="{top + 21}" text-anchor="middle" fill="{_INK}">{label}</text>')
+            if label:
+                parts.append(f'<text x="{x + width / 2:.1f}" y="{top + 21}" text-anchor="middle" fill="{_INK}">{label}</text>')
     axis = _TOP + _ROW * len(lanes) + 8
     parts.append(f'<text x="{_MARGIN}" y="{axis + 12}" fill="{_FAINT}">0</text>')
     parts.append(
@@ -138,12 +139,12 @@ def _report(timeline: Timeline) -> Iterator[str]:
     for lane, name in enumerate(LANES):
         if not timeline.ran[lane]:
             continue
-        waits = sorted(timeline.waiting_ns[lane].items(), key=lambda item: -item[1])
-        told = "; ".join(f"{spent / wall:.0%} for {what} ({why})" for (what, why), spent in waits[:3] if spent / wall >= 0.005)
-        # A lane that left its work to others waits while they do it.
-        busy, waited = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall
-        waited = min(waited, max(0.0, 1 - busy)) if timeline.elsewhere_ns[lane] else waited
-        told = "" if timeline.elsewhere_ns[lane] else told
+        busy, waited, told = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall, ""
+        if timeline.elsewhere_ns[lane]:  # it waits while others do its work, which is no waiting
+            waited = min(waited, max(0.0, 1 - busy))
+        else:
+            waits = sorted(timeline.waiting_ns[lane].items(), key=lambda item: -item[1])[:3]
+            told = "; ".join(f"{spent / wall:.0%} for {what} ({why})" for (what, why), spent in waits if spent / wall >= 0.005)
         yield f"  {name:8} busy {busy:4.0%}, waits {waited:4.0%}" + (f": {told}" if told else "")
     yield f"speed-up over sequential: {total / wall:.2f}; best possible for this pipeline: {total / longest:.2f}"
     yield from _advice(timeline, wall, work)

@@ -58,9 +58,11 @@ class SplitVectorEnv(SameStepVectorEnv):
         try:
             for piece in self.slices:
                 self.hosts.append(make_host(piece.start, len_of(piece)))
-            for host, piece in zip(self.hosts, self.slices):
+            made = [
                 host.submit(_make, factories[piece], seed, piece.start, lasting=True)
-            traits: list[Traits] = [kept.value for kept in answers(self.hosts)]
+                for host, piece in zip(self.hosts, self.slices)
+            ]
+            traits: list[Traits] = [kept.value for kept in answers(self.hosts, made)]
             first = traits[0]
             for piece, other in zip(self.slices, traits):
                 alike = same_layout(other.observation_space, first.observation_space)
@@ -81,9 +83,7 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
         """`fn(objects, ...)` at every host at the same time, with the items of `each` at its place."""
-        for host, *args in zip(self.hosts, *each):
-            host.submit(fn, *args)
-        return answers(self.hosts)
+        return answers(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
 
     @property
     def works_alone(self) -> bool:

@@ -38,8 +38,13 @@ class Host(Protocol):
     def forget(self, request: Any) -> None:
         """Nobody wants what this request gives: `result` passes over it."""
 
-    def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`."""
+    def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
+        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`.
+
+        Args:
+            is_stopping: once it is true, the wait ends.
+            request: which one is meant; None for the first, whichever it is. Another one is an error.
+        """
 
     def state(self) -> dict[str, Any]:
         """By name, the state of each object that has a `state_dict`."""
@@ -54,13 +59,13 @@ class Host(Protocol):
         """Give it back for good."""
 
 
-def answers(hosts: Sequence[Host], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
-    """What the request to each host gave; or the first error, once none has an answer left that nobody asked for."""
+def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+    """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took."""
     found: list[Any] = []
     failed: BaseException | None = None
-    for host in hosts:
+    for host, request in zip(hosts, requests, strict=True):
         try:
-            found.append(host.result(is_stopping))
+            found.append(host.result(is_stopping, request))
         except BaseException as error:  # noqa: BLE001  raised below
             failed = failed or error
             if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
@@ -97,13 +102,15 @@ class LocalHost:
         if self._request is request:
             self._request = None
 
-    def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
+    def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """What the request gives.
 
         Raises:
             InterruptedError: `is_stopping()` was true before it began.
+            RuntimeError: nothing was asked for, or something else than is meant.
         """
-        assert self._request is not None
+        if self._request is None or (request is not None and request is not self._request):
+            raise RuntimeError("a host was asked for a result while something else, or nothing, is in flight: ask before.")
         (fn, args), self._request = self._request, None
         if is_stopping():
             raise InterruptedError(f"{name_of(fn)}() was not begun, because nobody waits for it any more.")

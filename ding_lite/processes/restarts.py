@@ -130,17 +130,31 @@ class ProcessHost:
         except Exception as error:  # noqa: BLE001  raised by result(), which is able to mend it
             request.refusal = error
 
-    def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
+    def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """What the first request in flight gave, or raised.
 
+        Args:
+            is_stopping: asked a few times a second; once it is true, the process is killed.
+            request: which one is meant, as `submit` returned it; None for the first, whichever it is.
+
         Raises:
+            RuntimeError: nothing is in flight, or the first is another one than is meant.
             WorkerDied: the process is gone, or hung and was killed.
             InterruptedError: `is_stopping()` became true; the process was killed.
             Exception: what the function raised.
         """
         while self._requests and self._requests[0].is_unwanted:
-            with contextlib.suppress(Exception):
+            try:
                 self._first_result(is_stopping)
+            except InterruptedError:
+                raise
+            except Exception:  # noqa: BLE001  nobody wants what it gives, nor what it raises
+                pass
+        if not self._requests or (request is not None and self._requests[0] is not request):
+            if request is not None:
+                self.forget(request)
+            what = "another request is first" if self._requests else "nothing is in flight"
+            raise RuntimeError(f"worker {self.name!r} was asked for a result while {what}: take them in the order of asking.")
         return self._first_result(is_stopping)
 
     def forget(self, request: Any) -> None:
@@ -225,8 +239,8 @@ class ProcessHost:
     def state(self) -> dict[str, Any]:
         """By name, the state of each object that has a `state_dict`; the last known one where there is no process."""
         if self._process is not None and not self.restart:
-            self.submit(_kept_state)
-            self._known = self.result()
+            asked = self.submit(_kept_state)
+            self._known = self.result(request=asked)
         states: dict[str, Any] = pickle.loads(self._known_state())
         return states
 
@@ -234,8 +248,7 @@ class ProcessHost:
         """Bring the objects of these names back to these states."""
         merged = dumps({**self.state(), **states}, by_value=True)
         if self._process is not None:
-            self.submit(_load, dumps(dict(states), by_value=True))
-            self.result()
+            self.result(request=self.submit(_load, dumps(dict(states), by_value=True)))
         self._known = merged
 
     def release(self) -> None:

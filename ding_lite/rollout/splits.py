@@ -1,6 +1,6 @@
 """Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one.
 
-Room: ding_lite.rollout, floor 4. Imports policy, envs, data and the room's workers.
+Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, data and the room's workers.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ class SplitWorker:
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
-        for index, host in enumerate(env.hosts):
-            host.submit(_make, self._name, policy.twin(index), lasting=True)
-        answers(env.hosts)
+        made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
+        answers(env.hosts, made)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
@@ -85,7 +84,7 @@ class SplitWorker:
 
     def take(self, asked: list[Any]) -> Rollout:
         """The rollout that was asked for."""
-        told = self._answers()
+        told = self._answers(asked)
         columns = _joined([columns for columns, _ in told])
         episodes = [Episode(*row) for _, kept in told for row in kept.value]
         return Rollout(Trajectories(columns), episodes)
@@ -109,8 +108,8 @@ class SplitWorker:
         """
         due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
         try:
-            self._submit(_play, [(due[piece],) for piece in self.env.slices])
-            told = self._answers(is_stopping)
+            asked = self._submit(_play, [(due[piece],) for piece in self.env.slices])
+            told = self._answers(asked, is_stopping)
         except InterruptedError as error:
             raise BrokenOff("the run ended during an evaluation.") from error
         return [episode for kept in told for episode in kept.value]
@@ -128,10 +127,10 @@ class SplitWorker:
         self._sent = [(host.starts, weights) for host in self.env.hosts]
         return requests
 
-    def _answers(self, is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+    def _answers(self, asked: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
         try:
             with released():
-                return answers(self.env.hosts, is_stopping)
+                return answers(self.env.hosts, asked, is_stopping)
         except BaseException:
             self._sent = [None] * len(self._sent)  # who knows what each has
             raise

@@ -65,6 +65,11 @@ def sleep(objects, seconds):
     time.sleep(seconds)
 
 
+def slowly_add(objects, amount):
+    time.sleep(0.3)
+    return add(objects, amount)
+
+
 def faulty(fn, amount, path, fault, times=1):
     """`fn`, where a fault happens the first `times` it is run, when the work is done and not yet told."""
 
@@ -221,10 +226,9 @@ def test_after_ctrl_c_the_next_request_works(hosted):
 
     asked, began = [], time.monotonic()
     hosts = [hosted(ProcessHost(f"w{index}")) for index in range(2)]
-    for host in hosts:
-        host.submit(sleep, 60)
+    requests = [host.submit(sleep, 60) for host in hosts]
     with pytest.raises(KeyboardInterrupt):
-        answers(hosts, ctrl_c)
+        answers(hosts, requests, ctrl_c)
     assert time.monotonic() - began < 10
     assert [ask(host, echo, 1) for host in hosts] == [1, 1]
 
@@ -232,10 +236,51 @@ def test_after_ctrl_c_the_next_request_works(hosted):
 @pytest.mark.parametrize("kind", HOSTS)
 def test_an_error_of_one_host_leaves_the_others_without_an_answer_that_nobody_asked_for(kind, hosted):
     hosts = [hosted(HOSTS[kind]()) for _ in range(3)]
-    for host, text in zip(hosts, ["1", "two", "three"]):
-        host.submit(lambda objects, text: int(text), text)
+    requests = [host.submit(lambda objects, text: int(text), text) for host, text in zip(hosts, ["1", "two", "three"])]
     with pytest.raises(ValueError, match="'two'"):
-        answers(hosts)
-    for host in hosts:
-        host.submit(echo, 4)
-    assert answers(hosts) == [4, 4, 4]
+        answers(hosts, requests)
+    assert answers(hosts, [host.submit(echo, 4) for host in hosts]) == [4, 4, 4]
+
+
+def test_several_requests_are_answered_in_order_and_what_nobody_wants_is_passed_over(hosted):
+    host = hosted(ProcessHost("w", depth=4))
+    first, unwanted, third = (host.submit(echo, value) for value in (1, 2, 3))
+    host.forget(unwanted)
+    assert [host.result(request=first), host.result(request=third)] == [1, 3]
+    with pytest.raises(RuntimeError, match="nothing is in flight: take them in the order of asking"):
+        host.result()
+
+
+def test_a_result_out_of_order_is_refused_and_the_first_is_still_there(hosted):
+    host = hosted(ProcessHost("w", depth=2))
+    first, second = host.submit(echo, 1), host.submit(echo, 2)
+    with pytest.raises(RuntimeError, match="another request is first"):
+        host.result(request=second)
+    assert host.result(request=first) == 1
+    assert ask(host, echo, 3) == 3
+    host.submit(echo, 4)
+    with pytest.raises(RuntimeError, match="another request is first"):
+        host.state()
+    assert host.result() == 4
+
+
+def test_a_wait_that_ends_amid_a_request_that_nobody_wants_is_told_as_that(hosted):
+    host = hosted(ProcessHost("w", depth=2))
+    host.forget(host.submit(sleep, 60))
+    wanted = host.submit(echo, 1)
+    with pytest.raises(InterruptedError):
+        host.result(lambda: True, wanted)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_in_flight_is_asked_again_of_a_new_process_in_order(restart, hosted):
+    host = hosted(ProcessHost("w", restart=restart, depth=3))
+    ask(host, make, 0, lasting=True)
+    requests = [host.submit(slowly_add, 1) for _ in range(3)]
+    os.kill(host.pid, signal.SIGKILL)
+    if restart:
+        assert [host.result(request=request) for request in requests] == [1, 2, 3]
+    else:
+        for request in requests:
+            with pytest.raises(WorkerDied):
+                host.result(request=request)
