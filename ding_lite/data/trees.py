@@ -24,6 +24,7 @@ Tree: TypeAlias = treetensor.Tensor
 
 _TREE: type = treetensor.Tensor  # the same class, where a type checker wants one
 _NESTING = {dict, _TREE}
+_LEAVES = {np.ndarray, torch.Tensor}
 
 Path = tuple[str, ...]
 
@@ -91,9 +92,12 @@ def unflatten(leaves: Mapping[Path, Any]) -> Any:
 
 def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
     """`fn` of each leaf, and of the leaves at the same place in `others`. A tree gives a tree, a dict a dict, a leaf a leaf."""
-    if isinstance(structure, _TREE):
+    kind = type(structure)
+    if kind in _LEAVES:  # first, because the other questions take longer than most functions of a leaf
+        return fn(structure, *others)
+    if issubclass(kind, _TREE):
         return tree(map_leaves(fn, nested(structure), *map(nested, others)))
-    if isinstance(structure, Mapping):
+    if kind is dict or issubclass(kind, Mapping):
         return {name: map_leaves(fn, inner, *(other[name] for other in others)) for name, inner in structure.items()}
     return fn(structure, *others)
 

@@ -25,7 +25,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _IN_NUMPY: dict[str, Callable[..., Any]] = {"relu": lambda x: np.maximum(x, 0, out=x), "tanh": lambda x: np.tanh(x, out=x)}
-_FEW = 256  # rows, up to which numpy's calls cost less than torch's
+_SMALL = 1 << 18
+"""Multiplications of a layer up to which numpy is faster than torch. Above, its BLAS takes as many threads as there are cores,
+whatever torch is told; where another process uses the cores, that is six times slower."""
 
 
 class MLP(nn.Module):
@@ -33,8 +35,8 @@ class MLP(nn.Module):
 
     The same function as an `nn.Sequential` of them. What that costs for a few dozen rows is not arithmetic but torch's
     bookkeeping, so: the layers' weights are used without calling the layers as modules, which takes about half the time; and
-    under `torch.inference_mode`, on the CPU, for up to 256 rows, numpy does the arithmetic on the same memory, which takes
-    about a third, and equals torch but for the last bits. Hooks of single layers are not called; a policy that wants them makes
+    under `torch.inference_mode`, on the CPU, numpy does the arithmetic of small batches on the same memory, which takes about
+    a third, and equals torch but for the last bits. Hooks of single layers are not called; a policy that wants them makes
     an `nn.Sequential` in `make_model`.
 
     Args:
@@ -57,6 +59,7 @@ class MLP(nn.Module):
             raise ValueError(f"there is no activation {activation!r}{hint} Take one of {', '.join(ACTIVATIONS)}.")
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(sizes))
         self.activation, self.activate_last = activation, activate_last
+        self._few = _SMALL // max([1, *(before * after for before, after in pairwise(sizes))])  # rows
         self._arrays: list[Any] = []
         self._places: list[int] = []
 
@@ -66,7 +69,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., sizes[0]] to [..., sizes[-1]]."""
         if torch.is_inference_mode_enabled():
-            few = x.dtype is torch.float32 and x.ndim > 0 and len(x) <= _FEW and x.device.type == "cpu"
+            few = x.dtype is torch.float32 and x.ndim > 0 and x.numel() <= self._few * x.shape[-1] and x.device.type == "cpu"
             if few and self._find_arrays():
                 return torch.from_numpy(self._infer(x.numpy()))
         activation = ACTIVATIONS[self.activation]

@@ -56,6 +56,7 @@ class SplitWorker:
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
+        self._arrays: Arrays = (0, [])
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
         answers(env.hosts, made)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
@@ -115,9 +116,11 @@ class SplitWorker:
         return [episode for kept in told for episode in kept.value]
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
-        weights = self._acted_with = self.policy.weights
-        # As arrays, because torch would write each tensor as a file of its own.
-        sent = weights.version, [tensor.cpu().numpy() for tensor in weights.weights]
+        weights = self.policy.weights
+        if weights is not self._acted_with:
+            # As arrays, because torch would write each tensor as a file of its own.
+            self._arrays = weights.version, [tensor.cpu().numpy() for tensor in weights.weights]
+        self._acted_with, sent = weights, self._arrays
         requests: list[Any] = []
         for host, last, args in zip(self.env.hosts, self._sent, each):
             # Told apart as objects: after load_state_dict() other weights may bear a version that there was.

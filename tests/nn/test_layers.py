@@ -69,7 +69,7 @@ def test_has_the_gradients_of_a_sequential(activation, activate_last):
 
 @activations
 @ends
-@pytest.mark.parametrize("lead", [(1,), (0,), (255,), (256,), (257,), (4, 3)])
+@pytest.mark.parametrize("lead", [(1,), (0,), (2047,), (2048,), (2049,), (4, 3)])
 @pytest.mark.parametrize("sizes", [[5, 3], SIZES])
 def test_equals_a_sequential_to_the_last_bits_under_inference_mode(activation, activate_last, lead, sizes):
     mlp = made(activation, activate_last, sizes)
@@ -78,6 +78,19 @@ def test_equals_a_sequential_to_the_last_bits_under_inference_mode(activation, a
 
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert isinstance(found, torch.Tensor)
+
+
+@pytest.mark.parametrize("width", [2, 64, 511, 512, 600])
+def test_no_product_is_left_to_numpy_that_it_would_do_on_several_threads(monkeypatch, width):
+    mlp, seen = made(sizes=[5, width, width, 2]), []
+    infer = mlp._infer
+    monkeypatch.setattr(mlp, "_infer", lambda x: [seen.append(len(x)), infer(x)][1])
+    with torch.inference_mode():
+        for rows in (1, 2, 7, 64, 65, 1000, 70_000):
+            mlp(inputs(rows))
+
+    assert max(seen, default=0) * width * width <= 2**18
+    assert (1 in seen) == (width <= 512)
 
 
 @activations
