@@ -5,35 +5,36 @@ Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard li
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import copy
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
 from ding_lite.engine.deferrals import BrokenOff, Deferred
 from ding_lite.engine.frames import Frame, current_frame, enter
+from ding_lite.engine.gates import Gates
 from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
+from ding_lite.engine.slots import Slots
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.contexts import Context, is_scalar, kept_fields
+from ding_lite.pipeline.contexts import Context, kept_fields
 from ding_lite.pipeline.generators import first_half, unwind
 from ding_lite.pipeline.remainders import Remainder
 
 LANE_THREAD = "task.lane"
 """What the names of lanes' threads begin with."""
 
-_LOOK_S = 0.5  # between two looks at whether there is still anything to wait for
+_LOOK_S = 0.5  # between two looks at whether a thread has ended
 _GRACE_S = 60.0  # that a middleware may take to end after the run has; then its thread is given up
-_PAUSE_S = 0.0005  # between two looks at whether others have paused
 
 
 class LaneRun:
-    """One run of a plan: values handed from lane to lane, and who has come how far.
+    """One run of a plan: the halves of middleware on their lanes, what they ask of the run, and what becomes of errors.
 
     Args:
         plan: what waits for what.
@@ -45,24 +46,16 @@ class LaneRun:
     def __init__(self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline) -> None:
         self.plan, self.max_step, self.timeline = plan, max_step, timeline
         self.first_step = ctx.total_step
-        self.stopping = False
-        """Whether the run is over, or breaks off: what is under way may stop early."""
         self.asked_to_stop = False
         self.error: BaseException | None = None
         # The caller's context is the one of the learn lane, which is the one that comes back.
         self.frames = tuple(Frame(lane, ctx if lane == LEARN else _twin(ctx)) for lane in range(len(LANES)))
         self._sizes = tuple(len(lane) for lane in plan.lanes)
-        self._initial = [self._first_value(ctx, it) for it in plan.initial]
-        self._values: list[list[Any]] = [[None] * plan.ring for _ in plan.initial]
-        self._data_slots = [slot for half in plan.halves for _, slot, is_kept in half.publishes if not is_kept]
+        self._slots = Slots(plan, ctx)
+        self._gates = Gates(self._sizes, timeline)
         self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
         late = {id(half.entry) for half in plan.halves if half.is_late}
         self._has_late = frozenset(it for it in plan.halves if id(it.entry) in late and not it.is_late and not it.is_second)
-        self._progress = [0] * len(LANES)
-        self._wants: list[tuple[int, int] | None] = [None] * len(LANES)
-        self._gates = [threading.Lock() for _ in LANES]
-        for gate in self._gates:
-            gate.acquire()
         self._waits = {
             half: tuple((w.half.lane, w.half.index + 1 - w.distance * self._sizes[w.half.lane], w) for w in half.waits)
             for half in plan.halves
@@ -70,15 +63,15 @@ class LaneRun:
         self._finishes: dict[int, list[tuple[int, bool]]] = {}
         self._skipped: dict[int, set[HalfStep]] = {}
         self._mutex = threading.Lock()
-        self._alert = False
-        self._paused_by: int | None = None
-        self._idle = [not size for size in self._sizes]
-        self._blocked = [False] * len(LANES)  # by something that another lane may have to do
         # Before it counts as done, what wrappers' halves and `task.wrap` left to the end of the iteration runs as well.
         self._closing = frozenset(it for lane in plan.lanes for it in [it for it in lane if it.entry is not None][-1:])
-        self._threaded = False
         self._threads: list[threading.Thread] = []
         self._deferred: list[Deferred[Any]] = []
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is over, or breaks off: what is under way may stop early."""
+        return self._gates.stopping
 
     @property
     def ctx(self) -> Any:
@@ -95,16 +88,16 @@ class LaneRun:
         frame = current_frame() or self.frames[LEARN]
         if frame.iteration + 1 >= self.max_step:
             return True
-        if self._threaded and self._paused_by != frame.lane:  # where others are paused, it has waited already
+        if self._gates.threaded and not self._gates.has_paused_others(frame.lane):  # where it has, it has waited already
             for lane, until in self._before(frame):
-                self._wait(frame, lane, until, None)
+                self._gates.wait(frame, lane, until, None)
         return self._decided(frame.iteration, frame.position)
 
     def ask_to_finish(self, value: bool) -> None:
         """Make the iteration of whoever asks the last one, or take that back."""
         frame = current_frame() or self.frames[LEARN]  # a thread of the script's own counts as the caller's
         iteration, position = frame.iteration, frame.position
-        is_through = self._progress[LEARN] >= (iteration + 1) * self._sizes[LEARN] - 1
+        is_through = self._gates.progress[LEARN] >= (iteration + 1) * self._sizes[LEARN] - 1
         if frame.lane == LEARN and is_through:  # a signal, and no saver of this iteration could know any more
             iteration, position = iteration + 1, -1
         self._finishes.setdefault(iteration, []).append((position, value))
@@ -121,34 +114,23 @@ class LaneRun:
     def nobody_else_runs(self) -> bool:
         """Whether every lane but that of whoever asks waits, or has nothing to do."""
         frame = current_frame()
-        return all(
-            self._wants[lane] is not None or idle for lane, idle in enumerate(self._idle) if lane != (frame and frame.lane)
-        )
+        return self._gates.nobody_else_runs(None if frame is None else frame.lane)
 
     def is_at_rest(self, thread: threading.Thread) -> bool:
         """Whether this is the thread of a lane, and no lane but that of whoever asks runs anything."""
         return (thread is self._home or thread.name.startswith(LANE_THREAD)) and self.nobody_else_runs()
 
-    @contextlib.contextmanager
-    def blocked(self) -> Iterator[None]:
+    def blocked(self) -> AbstractContextManager[None]:
         """For the time of the block, whoever asks waits for something that another lane may have to do."""
         frame = current_frame()
-        if frame is None or not self._threaded:
-            yield
-            return
-        self._blocked[frame.lane] = self._idle[frame.lane] = True
-        try:
-            yield
-        finally:
-            self._blocked[frame.lane] = False
-            self._may_go_on(frame.lane)
+        return self._gates.blocked(frame.lane) if frame is not None and self._gates.threaded else nullcontext()
 
     def defer(self, work: Deferred[Any]) -> None:
         """Do this beside what follows, or now where nothing overlaps."""
         with self._mutex:  # several lanes may come at once
             self._deferred = [other for other in self._deferred if not other.is_taken] + [work]
         work.is_over = self.stopping
-        if not self._threaded:
+        if not self._gates.threaded:
             work.run_here()
             return
 
@@ -160,6 +142,16 @@ class LaneRun:
         assert work.thread is not None
         with self._mutex:
             self._threads = [thread for thread in self._threads if thread.is_alive()] + [work.thread]
+
+    def _before(self, frame: Frame) -> Iterator[tuple[int, int]]:
+        """How far each lane is, of which anything stands before the half that runs, when that is done."""
+        for lane, halves in enumerate(self.plan.lanes):
+            earlier = sum(half.position < frame.position for half in halves)
+            if earlier and lane != frame.lane:
+                yield lane, frame.iteration * len(halves) + earlier
+
+    def _is_done(self, half: HalfStep, iteration: int) -> bool:
+        return self._gates.progress[half.lane] > iteration * self._sizes[half.lane] + half.index
 
     def _decided(self, iteration: int, before: int) -> bool:
         asked = [request for request in self._finishes.get(iteration, ()) if request[0] <= before]
@@ -192,7 +184,8 @@ class LaneRun:
             self._unwind_rest()
             enter(outside)
             if self.error is not None or self.asked_to_stop:
-                self._gather()
+                frame = self.frames[LEARN]
+                self._slots.gather(frame, lambda half: self._is_done(half, frame.iteration))
         if self.error is not None:
             raise self.error
 
@@ -213,7 +206,7 @@ class LaneRun:
             self._fail(error)
 
     def _run_on_threads(self) -> None:
-        self._threaded = True
+        self._gates.threaded = True
         lanes = [
             threading.Thread(
                 target=contextvars.copy_context().run,
@@ -238,52 +231,46 @@ class LaneRun:
 
     def _run_lane(self, lane: int) -> None:
         frame, halves = self.frames[lane], [(half, self._waits[half]) for half in self.plan.lanes[lane]]
-        progress, size_of = self._progress, self._sizes
+        gates, progress, size_of = self._gates, self._gates.progress, self._sizes
         if lane != LEARN:
             one_thread_of_torch()
         enter(frame)
         self.timeline.begin_lane(lane)
         try:
             for iteration in range(self.max_step):
-                if self._alert and not self._may_go_on(lane):
+                if gates.alert and not gates.may_go_on(lane):
                     return
                 frame.begin(iteration)
                 for half, waits in halves:
                     for other, offset, wait in waits:
                         if progress[other] < iteration * size_of[other] + offset:
-                            self._wait(frame, other, iteration * size_of[other] + offset, (half, wait))
-                    if (self._alert or self.stopping) and not self._may_go_on(lane):  # a wait ends where the run does
+                            gates.wait(frame, other, iteration * size_of[other] + offset, (half, wait))
+                    if (gates.alert or gates.stopping) and not gates.may_go_on(lane):  # a wait ends where the run does
                         return
                     self._perform(half, frame)
         except BaseException as error:  # noqa: BLE001  raised on the thread that called run()
             self._fail(error)
         finally:
             self.timeline.end_lane(lane)
-            self._idle[lane] = True
+            gates.leave(lane)
 
     # One half.
 
     def _perform(self, half: HalfStep, frame: Frame) -> None:
-        iteration, ctx, ring = frame.iteration, frame.ctx, self.plan.ring
         frame.position = half.position
         if half.entry is None:
             self._end_iteration(half, frame)
             return
-        self._load(half, frame)
-        for follower, slot, distance in half.adopts:
-            follower.adopt(self._value(slot, iteration - distance))
-        if frame.dropped or (self._skipped and self._is_cut_off(half, iteration)):
+        self._slots.load(half, frame)
+        self._slots.adopt(half, frame)
+        if frame.dropped or (self._skipped and self._is_cut_off(half, frame.iteration)):
             self._skip(half, frame)
         else:
             self._run_half(half, frame)
         if half in self._closing:
             self._finish_lane(frame)
-        for name, slot, is_kept in half.publishes:
-            value = getattr(ctx, name)
-            self._values[slot][iteration % ring] = _own(value) if is_kept else value
-        for leader, slot in half.snapshots:
-            self._values[slot][iteration % ring] = leader.snapshot()
-        self._advance(frame.lane)
+        self._slots.publish(half, frame)
+        self._gates.advance(frame.lane)
 
     def _run_half(self, half: HalfStep, frame: Frame) -> None:
         entry = half.entry
@@ -306,20 +293,6 @@ class LaneRun:
         if half.is_late:  # what it waited for stands on the lane that did it
             begun += frame.waited_ns
         self.timeline.ran[frame.lane].append((half, frame.iteration, begun, ended))
-
-    def _first_value(self, ctx: Context, it: Any) -> Any:
-        """Of a field, or of a leader, before the first iteration."""
-        if not isinstance(it, str):
-            return it.snapshot()
-        return _own(getattr(ctx, it)) if it in self.plan.kept else None  # data is never older than its iteration
-
-    def _load(self, half: HalfStep, frame: Frame) -> None:
-        for name, slot, distance in half.loads:
-            value = self._value(slot, frame.iteration - distance)
-            setattr(frame.ctx, name, _own(value) if name in self.plan.kept else value)
-
-    def _value(self, slot: int, iteration: int) -> Any:
-        return self._values[slot][iteration % self.plan.ring] if iteration >= 0 else self._initial[slot]
 
     def _keep(self, half: HalfStep, frame: Frame, result: object) -> None:
         entry = half.entry
@@ -349,16 +322,6 @@ class LaneRun:
         frame.waited_ns += waited
         self.timeline.took(asked, frame.iteration, frame.lane, waited, remainder.span)
 
-    def _gather(self) -> None:
-        """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
-        frame = self.frames[LEARN]
-        sources = {slot: half for half in self.plan.halves for _, slot, is_kept in half.publishes if is_kept}
-        for name, slot, _ in self.plan.halves[-1].loads:
-            if slot in sources:
-                half, iteration = sources[slot], frame.iteration
-                is_done = self._progress[half.lane] > iteration * self._sizes[half.lane] + half.index
-                setattr(frame.ctx, name, self._value(slot, iteration if is_done else iteration - 1))
-
     def _end_iteration(self, half: HalfStep, frame: Frame) -> None:
         iteration = frame.iteration
         if kept_fields(frame.ctx) is not self.plan.kept and kept_fields(frame.ctx) != self.plan.kept:
@@ -369,13 +332,12 @@ class LaneRun:
             )
         last = iteration + 1 >= self.max_step or self._decided(iteration, half.position)
         if last:
-            self._load(half, frame)
+            self._slots.load(half, frame)
             self._break_off()
-        for slot in self._data_slots:  # nobody reads them any more, and they may be large
-            self._values[slot][iteration % self.plan.ring] = None
+        self._slots.forget_data(iteration)
         self._finishes.pop(iteration, None)
         self._skipped.pop(iteration, None)
-        self._advance(frame.lane)
+        self._gates.advance(frame.lane)
 
     def _finish_lane(self, frame: Frame) -> None:
         """What a lane's middleware left to the end of the iteration: wrappers' halves, and what `task.wrap` began."""
@@ -399,7 +361,7 @@ class LaneRun:
             raise error
         if not isinstance(error, Exception):  # such as a second Ctrl-C: it waits for nobody, and no middleware undoes it
             self._fail(error)
-        with self._others_paused(frame):
+        with self._gates.others_paused(frame.lane, list(self._before(frame))):
             unwind(frame.waiting, error)
         frame.begun.clear()
         frame.dropped = True
@@ -439,100 +401,20 @@ class LaneRun:
             except BaseException as error:  # noqa: BLE001  raised by run(), with the first
                 self._fail(error)
 
-    # Waiting for each other.
+    # The end.
 
     def _break_off(self) -> None:
         """From here on nothing begins, and what is under way may stop early."""
-        self.stopping = True
+        self._gates.stop()
         for work in self._deferred:
             work.is_over = True
-        self._call_attention()
-
-    def _before(self, frame: Frame) -> Iterator[tuple[int, int]]:
-        """How far each lane is, of which anything stands before the half that runs, when that is done."""
-        for lane, halves in enumerate(self.plan.lanes):
-            earlier = sum(half.position < frame.position for half in halves)
-            if earlier and lane != frame.lane:
-                yield lane, frame.iteration * len(halves) + earlier
-
-    def _advance(self, lane: int) -> None:
-        self._progress[lane] = done = self._progress[lane] + 1
-        if not self._threaded:
-            return
-        for other, want in enumerate(self._wants):
-            if want is not None and want[0] == lane and done >= want[1]:
-                self._wants[other] = None
-                self._open(other)
-
-    def _open(self, lane: int) -> None:
-        with contextlib.suppress(RuntimeError):  # it is open
-            self._gates[lane].release()
-
-    def _wait(self, frame: Frame, other: int, until: int, reason: Any) -> None:
-        """Until that lane has done so many halves, or the run breaks off."""
-        lane, begun = frame.lane, 0
-        while (self._progress[other] < until or self._is_paused(lane)) and not self.stopping:
-            begun = begun or time.perf_counter_ns()
-            self._wants[lane] = other, until  # first said, then looked again: whoever advances looks after it advanced
-            if (self._progress[other] < until or self._is_paused(lane)) and not self.stopping:
-                self._gates[lane].acquire(timeout=_LOOK_S)
-            self._wants[lane] = None  # first said, then looked again, too: whoever pauses it looks after it paused it
-        if begun:
-            ended = time.perf_counter_ns()
-            frame.waited_ns += ended - begun
-            self.timeline.waited(lane, frame.iteration, begun, ended, reason)
-
-    def _call_attention(self) -> None:
-        self._alert = True
-        for lane in range(len(LANES)):
-            self._open(lane)
-
-    def _may_go_on(self, lane: int) -> bool:
-        """At the boundary between two halves: stop, or pause while another lane recovers from an error."""
-        while not self.stopping:
-            with self._mutex:
-                self._idle[lane] = self._is_paused(lane)
-                if not self._idle[lane]:
-                    self._alert = self.stopping or self._paused_by is not None
-                    break
-            self._gates[lane].acquire(timeout=_LOOK_S)
-        return not self.stopping
-
-    def _is_paused(self, lane: int) -> bool:
-        return self._paused_by not in (None, lane)
-
-    @contextlib.contextmanager
-    def _others_paused(self, frame: Frame) -> Iterator[None]:
-        """For the time of the block no other lane runs anything, and all that stands before it has run."""
-        if not self._threaded:
-            yield
-            return
-        self._idle[frame.lane] = True
-        while not self.stopping and not self._has_caught_up(frame):
-            time.sleep(_PAUSE_S)
-        while self._may_go_on(frame.lane):
-            with self._mutex:
-                if self._paused_by is None:
-                    self._paused_by = frame.lane
-                    break
-        self._call_attention()
-        while not self.stopping and not self.nobody_else_runs():
-            time.sleep(_PAUSE_S)
-        try:
-            yield
-        finally:
-            self._paused_by = None
-            self._call_attention()
-
-    def _has_caught_up(self, frame: Frame) -> bool:
-        return all(self._progress[lane] >= until or self._blocked[lane] for lane, until in self._before(frame))
 
     def _join(self) -> None:
         deadline = time.monotonic() + _GRACE_S
         while self._threads:
             thread = self._threads.pop()
             while thread.is_alive() and time.monotonic() < deadline:
-                self._call_attention()
+                self._gates.call_attention()
                 thread.join(_LOOK_S)
             if thread.is_alive():
                 warnings.warn(
@@ -547,11 +429,6 @@ class LaneRun:
             if thread.name == f"{LANE_THREAD}.{LANES[frame.lane]}":
                 return next((half.name for half in self.plan.halves if half.position == frame.position), "nothing yet")
         return "deferred work"
-
-
-def _own(value: Any) -> Any:
-    """A value as it is now: what can be changed in place is copied, because another lane may do so meanwhile."""
-    return value if is_scalar(value) else copy.deepcopy(value)
 
 
 def _twin(ctx: Context) -> Context:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ding_lite.engine import Context, Task, contract
+from ding_lite.engine import Context, Remainder, Task, contract
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows")]
 
@@ -25,6 +25,7 @@ LANE = dict(zip(STAGES, [0, 1, 1, 2, 2, 2, 2]))
 KEPT, DATA = ["count", "other", "history"], ["batch", "more", "rows"]
 FIELDS = [*KEPT, *DATA]
 OBJECTS = range(3)
+FIRST, SECOND, LATE = range(3)  # halves of a middleware; the last one takes its remainder
 
 
 @dataclasses.dataclass
@@ -56,16 +57,24 @@ class Step:
     yields: bool
     reads_after: tuple[str, ...]
     writes_after: tuple[str, ...]
+    writes_late: tuple[str, ...]
+    """What taking its remainder sets, which it leaves in most iterations."""
     finishes: dict[int, bool]
     """What it sets `task.finish` to, by iteration."""
     asks: bool
     delay: float
 
+    @property
+    def has_late(self) -> bool:
+        return bool(self.writes_late) and not self.yields and not self.is_opaque
+
     def seen_in(self, half: int) -> list[str]:
+        if half == LATE:
+            return sorted({*self.writes_late} & {*KEPT})  # whoever writes a kept field sees what it is
         return sorted({*self.reads, *self.may_read, *(self.reads_after if half else ())})
 
     def written_in(self, half: int) -> list[str]:
-        return sorted({*self.writes, *(self.writes_after if half else ())})
+        return sorted({*self.writes_late} if half == LATE else {*self.writes, *(self.writes_after if half else ())})
 
     def reads_of(self, half: int) -> set[str]:
         """The fields whose values it has to see exactly as its contract promises."""
@@ -74,9 +83,11 @@ class Step:
     def writes_of(self, half: int) -> set[str]:
         return set(FIELDS) if self.is_opaque else set(self.written_in(half))
 
-    @property
-    def lane(self) -> int:
-        return 2 if self.is_opaque else LANE[self.stage]
+    def uses_in(self, half: int) -> tuple[int, ...]:
+        return () if half == LATE else self.uses
+
+    def lane_of(self, half: int) -> int:
+        return 2 if self.is_opaque or half == LATE else LANE[self.stage]
 
 
 class Thing:
@@ -112,13 +123,13 @@ def work(
 ) -> None:
     """One half of a middleware: a hash of all that it may see goes into all that it may write, or into some of it."""
     who = (ctx.total_step, half, step.index)
-    for number in step.uses:
+    for number in step.uses_in(half):
         assert things[number].user is None, f"{who} and {things[number].user} use one object at the same time"
         things[number].user = who
     pace(step.delay)
     seen = {name: copy.copy(getattr(ctx, name)) for name in step.seen_in(half)}
-    held = [things[number].value for number in step.uses]
-    last = task.finish if step.asks else None
+    held = [things[number].value for number in step.uses_in(half)]
+    last = task.finish if step.asks and half != LATE else None
     log[who] = seen, held, followed, last
     mix = zlib.crc32(repr((who, seen, held, followed, last)).encode())
     for place, name in enumerate(step.written_in(half)):
@@ -126,16 +137,16 @@ def work(
             continue
         if name not in ("history", "rows"):
             setattr(ctx, name, mix + place)
-        elif name in seen and name in step.writes and mix % 2:
+        elif name in seen and name in (step.writes_late if half == LATE else step.writes) and mix % 2:
             getattr(ctx, name).append(mix)
             del getattr(ctx, name)[:-3]
         else:
             setattr(ctx, name, [mix])
-    for number in step.uses:
+    for number in step.uses_in(half):
         if mix % 5:
             things[number].change(who, mix)
         things[number].user = None
-    if not half and ctx.total_step in step.finishes:
+    if half == FIRST and ctx.total_step in step.finishes:
         task.finish = step.finishes[ctx.total_step]
 
 
@@ -162,6 +173,7 @@ def pipelines(draw: Any) -> list[Step]:
                 yields=yields,
                 reads_after=draw(few) if yields else (),
                 writes_after=draw(few) if yields else (),
+                writes_late=draw(fields) if draw(st.integers(0, 3)) == 0 else (),
                 finishes=draw(st.dictionaries(st.integers(2, 6), st.sampled_from([True, True, False]), max_size=1))
                 if draw(st.integers(0, 5)) == 0
                 else {},
@@ -184,15 +196,18 @@ class Outcome(SimpleNamespace):
 
 def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copycat], log: dict[Any, Any], pace) -> Any:
     def half_of(half: int, ctx: Mixed) -> None:
-        work(step, half, ctx, things, [copycats[number].value for number in step.follows], loop, log, pace)
+        followed = [] if half == LATE else [copycats[number].value for number in step.follows]
+        work(step, half, ctx, things, followed, loop, log, pace)
 
     def run(ctx):
-        half_of(0, ctx)
+        half_of(FIRST, ctx)
+        if step.has_late and leaves_a_remainder(ctx.total_step, step):
+            return Remainder(lambda ctx: half_of(LATE, ctx), lambda: None)
 
     def run_both(ctx):
-        half_of(0, ctx)
+        half_of(FIRST, ctx)
         yield
-        half_of(1, ctx)
+        half_of(SECOND, ctx)
 
     fn = run_both if step.yields else run
     fn.__name__ = fn.__qualname__ = f"m{step.index}"
@@ -200,7 +215,13 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
         return fn
     uses = [things[number] for number in step.uses] + [copycats[number] for number in step.follows]
     more = {"may_read": step.may_read, "reads_after": step.reads_after, "writes_after": step.writes_after}
+    if step.has_late:
+        more["writes_late"] = step.writes_late
     return contract(step.reads, step.writes, uses, step.stage, **more)(fn)
+
+
+def leaves_a_remainder(iteration: int, step: Step) -> bool:
+    return (iteration + step.index) % 4 != 0
 
 
 def engine(steps: list[Step], iterations: int, pace=lambda delay: None, **mode: Any) -> Outcome:
@@ -230,7 +251,8 @@ class Asked:
 
 def specification(steps: list[Step], iterations: int, lag: int) -> Outcome:
     """DESIGN section 5 word by word: run in sequence, and look up late values in what earlier iterations ended with."""
-    halves = [(step, 0) for step in steps] + [(step, 1) for step in reversed(steps) if step.yields]
+    halves = [(step, half) for step in steps for half in ((FIRST, LATE) if step.has_late else (FIRST,))]
+    halves += [(step, SECOND) for step in reversed(steps) if step.yields]
     things, log = [Thing() for _ in OBJECTS], {}
     ends = [(vars(Mixed()), [0 for _ in OBJECTS])]  # what iterations ended with; before the first one, the beginning
     for iteration in range(iterations):
@@ -238,18 +260,25 @@ def specification(steps: list[Step], iterations: int, lag: int) -> Outcome:
         asked = Asked(iteration + 1 == iterations)
         late = ends[max(0, len(ends) - 1 - lag)]
         for place, (step, half) in enumerate(halves):
+            lane = step.lane_of(half)
 
-            def is_late(changers: list[int], step: Step = step, place: int = place) -> bool:
+            def is_late(changers: list[int], lane: int = lane, place: int = place) -> bool:
                 """Whether only halves behind this one, the last of them on a later lane, change it."""
-                return bool(changers) and changers[0] >= place and step.lane < halves[changers[-1]][0].lane
+                if not changers or changers[0] < place:
+                    return False
+                last, part = halves[changers[-1]]
+                return lane < last.lane_of(part)
+
+            if half == LATE and not leaves_a_remainder(iteration, step):
+                continue
 
             view = dict(now)
             for name in (step.reads_of(half) & set(KEPT)) - step.writes_of(half):
                 if is_late([i for i, (other, part) in enumerate(halves) if name in other.writes_of(part)]):
                     view[name] = copy.copy(late[0][name])
             followed = []
-            for number in step.follows:
-                users = [i for i, (other, _) in enumerate(halves) if other.is_opaque or number in other.uses]
+            for number in () if half == LATE else step.follows:
+                users = [i for i, (other, part) in enumerate(halves) if other.is_opaque or number in other.uses_in(part)]
                 followed.append(late[1][number] if is_late(users) else things[number].value)
             ctx = SimpleNamespace(**view)
             work(step, half, ctx, things, followed, asked, log, lambda delay: None)
