@@ -4,6 +4,7 @@ A spawned process cannot import this file, so what it needs from here is pickled
 """
 
 import hashlib
+import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
+
+multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs"])  # else each process imports them itself
 
 
 class Layout(NamedTuple):

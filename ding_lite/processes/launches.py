@@ -21,6 +21,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Many processes share the cores: threads in each would only take turns. Read when numpy and torch are imported."""
 
 _LOCK = threading.Lock()
+_server: Any = None
 
 
 def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
@@ -40,17 +41,35 @@ def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
     # Fork would be faster to start, but a fork of a process that has run multi-threaded torch hangs when it uses torch.
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
-    with _LOCK, _without_main():
-        if has_server:
-            from multiprocessing import forkserver
-
-            context.set_forkserver_preload(PRELOADED)
-            with _environment(ONE_THREAD):
-                forkserver.ensure_running()
-        process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
-        with contextlib.nullcontext() if has_server else _environment(ONE_THREAD):
-            process.start()
+    process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
+    with _LOCK, _environment(ONE_THREAD), _without_main(), _by_our_server() if has_server else contextlib.nullcontext():
+        process.start()
     return process
+
+
+@contextlib.contextmanager
+def _by_our_server() -> Iterator[None]:
+    """Processes that this thread starts meanwhile come from a fork server of our own.
+
+    The one that multiprocessing keeps may have been started by somebody else, without the slow imports: each worker would then
+    take seconds.
+    """
+    from multiprocessing import forkserver
+
+    global _server
+    if _server is None:
+        _server = forkserver.ForkServer()
+        _server.set_forkserver_preload(PRELOADED)
+    ours, connect, thread = _server.connect_to_new_process, forkserver.connect_to_new_process, threading.get_ident()
+
+    def connect_here(fds: Any) -> Any:
+        return (ours if threading.get_ident() == thread else connect)(fds)
+
+    forkserver.connect_to_new_process = connect_here
+    try:
+        yield
+    finally:
+        forkserver.connect_to_new_process = connect
 
 
 @contextlib.contextmanager

@@ -194,10 +194,13 @@ def test_workers_start_side_by_side():
 
 
 def test_threads_start_workers_at_once_and_nothing_of_the_process_is_changed_for_good():
-    from multiprocessing import spawn
+    from multiprocessing import forkserver, spawn
 
-    before = spawn.get_preparation_data, dict(os.environ), vars(sys.modules["__main__"]).get("__file__")
-    results = []
+    def state():
+        main = vars(sys.modules["__main__"]).get("__file__")
+        return spawn.get_preparation_data, forkserver.connect_to_new_process, dict(os.environ), main
+
+    before, results = state(), []
 
     def use(index):
         with WorkerProcess(f"w{index}") as process:
@@ -209,7 +212,23 @@ def test_threads_start_workers_at_once_and_nothing_of_the_process_is_changed_for
     for thread in threads:
         thread.join(60)
     assert sorted(results) == [0, 1, 2, 3]
-    assert (spawn.get_preparation_data, dict(os.environ), vars(sys.modules["__main__"]).get("__file__")) == before
+    assert state() == before
+
+
+def test_a_fork_server_that_somebody_else_has_started_is_left_alone():
+    """It knows nothing of the imports that take a worker seconds."""
+    context = multiprocessing.get_context("forkserver")
+    theirs = context.Process(target=time.sleep, args=(60,))
+    theirs.start()
+    with WorkerProcess("w") as process:
+        ours = psutil.Process(process.pid).ppid()
+        imported = process.call(lambda objects: "torch" in sys.modules)
+    others = psutil.Process(theirs.pid).ppid()
+    theirs.kill()
+    theirs.join()
+
+    assert imported
+    assert others != ours
 
 
 def test_without_a_fork_server_workers_are_spawned(monkeypatch):
