@@ -5,6 +5,7 @@ A spawned process cannot import this file, so what it needs from here is pickled
 
 import hashlib
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
 
+# A shell starts what runs in the background with Ctrl-C ignored, and every script that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs"])  # else each process imports them itself
 
 
