@@ -177,7 +177,11 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
         mend = "take more workers" if collect > learn else "collect more an iteration, or make its steps cheaper"
         yield f"advice: {who} takes {max(collect, learn):.0%} of the time, so little {rest} can overlap with it: {mend}."
     else:
-        waits = [(spent, LANES[lane], *key) for lane, found in enumerate(timeline.waiting_ns) for key, spent in found.items()]
+        lane = work.index(max(work))
+        waits = [(spent, *key) for key, spent in timeline.waiting_ns[lane].items()]
         if waits:
-            spent, lane, what, why = max(waits)
-            yield f"advice: the {lane} lane spends {spent / wall:.0%} of the time waiting for {what} ({why}): look there first."
+            spent, what, why = max(waits)
+            spent = spent if not timeline.elsewhere_ns[lane] else min(spent, wall - timeline.busy_ns[lane])
+            mend = "a larger max_lag evens out what takes longer now and then" if "max_lag" in why else "look there first"
+            told = f"the busiest lane, {LANES[lane]}, spends {spent / wall:.0%} of the time waiting for {what} ({why})"
+            yield f"advice: {told}: {mend}."
