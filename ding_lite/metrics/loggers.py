@@ -1,0 +1,396 @@
+"""Loggers: numbers under names, reduced where they arise and aggregated where they come together.
+
+Room: ding_lite.metrics, floor 1. Imports the room's kinds and settings, and the engine for the wording of messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ding_lite.engine import did_you_mean
+from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP, StatsBase
+from ding_lite.metrics.settings import ABSENT, modern, note
+
+Key: TypeAlias = "str | int | tuple[str | int, ...]"
+"""A name, or the names that lead to it."""
+
+_Path = tuple[Any, ...]
+_Known = tuple["Callable[[Any], None] | None", Any, "dict[str, Any]"]
+_UNKNOWN: _Known = (None, ABSENT, {})
+
+
+class MetricsLogger:
+    """Takes values under names, and gives what they come to.
+
+    Every component that runs for itself (a worker, a learner) has one. At the end of its task it reduces: hands on what it has
+    seen, and begins anew. Whoever started it aggregates that into a logger of its own, and the one at the root reports. Means
+    are those of all values of all components.
+
+    A setting counts from the first call for a key on, and need not be repeated; another one later is an error. One thread logs
+    at a time.
+
+    Args:
+        root: whether everything comes together here: lifetime sums are kept.
+        stats_cls_lookup: kinds by their name in `reduce=`; see `DEFAULT_STATS_CLS_LOOKUP`.
+
+    Example:
+        >>> workers = [MetricsLogger(), MetricsLogger()]
+        >>> for worker, returns in zip(workers, ([1, 2, 3], [10])):
+        ...     for value in returns:
+        ...         worker.log_value(("episode", "return"), value)
+        >>> root = MetricsLogger(root=True)
+        >>> root.aggregate([worker.reduce() for worker in workers], key="collect")
+        >>> root.compile()
+        {'collect': {'episode': {'return': 4.0}}}
+    """
+
+    def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None) -> None:
+        self.root = root
+        self._lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
+        self._stats: dict[_Path, StatsBase] = {}
+        self._groups: dict[_Path, int] = {}  # what leads to values, and to how many
+        self._merged: set[_Path] = set()
+        self._latest: dict[_Path, StatsBase] = {}
+        self._known: dict[Key, _Known] = {}  # by key as it is spelt, what takes its values, and the settings it last came with
+
+    # Logging.
+
+    def log_value(self, key: Key, value: Any, *, reduce: Any = ABSENT, **settings: Any) -> None:
+        """Take one value.
+
+        Args:
+            key: a name, or a tuple of names that lead to it.
+            value: a number, or a tensor of one element, whose device is not waited for; for "item" and "item_series" anything.
+            reduce: mean (unless told otherwise), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a kind of
+                one's own.
+            **settings: of the kind. `window`: how many of the last values count. `ema_coeff`: the weight of the newest value.
+                `percentiles`: which ones. `with_throughput`: whether a sum is also told a second.
+
+        Raises:
+            ValueError: an unknown kind or setting, or not what the key was first logged with; or the key leads to values, or
+                through one.
+            TypeError: the value is no number.
+        """
+        push, asked, given = self._known.get(key, _UNKNOWN)
+        if (reduce is asked or reduce is ABSENT) and (not settings or settings == given) and push is not None:
+            push(value)
+        else:
+            self._find(key, reduce, settings, "mean").push(value)
+
+    def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
+        """`log_value` for every value of a nested dict, under its names behind those of `key`."""
+        path = _path(key)
+        for name, value in value_dict.items():
+            if isinstance(value, Mapping):
+                self.log_dict(value, key=(*path, name), reduce=reduce, **settings)
+            else:
+                self.log_value((*path, name), value, reduce=reduce, **settings)
+
+    def log_time(self, key: Key, *, reduce: Any = ABSENT, **settings: Any) -> Timer:
+        """A context manager that logs how many seconds its block takes: the exponential average, unless told otherwise.
+
+        Example:
+            >>> logger = MetricsLogger()
+            >>> with logger.log_time("block"):
+            ...     total = sum(range(100))
+            >>> 0 < logger.peek("block") < 1
+            True
+        """
+        push, asked, given = self._known.get(key, _UNKNOWN)
+        if (reduce is asked or reduce is ABSENT) and (not settings or settings == given) and push is not None:
+            return Timer(push)
+        return Timer(self._find(key, reduce, settings, "ema").push)
+
+    # Looking.
+
+    def peek(
+        self,
+        key: Key | None = None,
+        default: Any = ABSENT,
+        *,
+        compile: bool = True,
+        throughput: bool = False,
+        latest_merged_only: bool = False,
+    ) -> Any:
+        """What has come together since the last `reduce`; nothing changes.
+
+        Args:
+            key: of a value; or what leads to several, which then come as a nested dict. None for all.
+            default: instead of an error where there is no such key.
+            compile: False for a list of what the value is made of.
+            throughput: how much of a sum there was a second, which has to be logged `with_throughput=True`.
+            latest_merged_only: only what the last `aggregate` brought.
+
+        Raises:
+            KeyError: there is no such key.
+            ValueError: throughput that is not kept; or `latest_merged_only` of what was logged here.
+        """
+        path = () if key is None else _path(key)
+        if path in self._stats:
+            return self._peek(path, compile, throughput, latest_merged_only)
+        if key is not None and path not in self._groups:
+            if default is not ABSENT:
+                return default
+            names = ["/".join(map(str, there)) for there in self._stats]
+            raise KeyError(f"nothing was logged as {key!r}{did_you_mean('/'.join(map(str, path)), names)}")
+        inside = {there: stats for there, stats in self._stats.items() if there[: len(path)] == path}
+        if throughput:
+            inside = {there: stats for there, stats in inside.items() if getattr(stats, "clock", None) is not None}
+        return _nested({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})
+
+    def _peek(self, path: _Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Any:
+        stats = self._stats[path]
+        if throughput:
+            clock = getattr(stats, "clock", None)
+            if clock is None:
+                raise ValueError(f"of {path!r} no throughput is kept: log it as a sum, with_throughput=True.")
+            return clock.throughput(stats.peek())
+        if latest_merged_only:
+            if path not in self._merged:
+                raise ValueError(f"latest_merged_only: {path!r} was logged here, not aggregated.")
+            stats = self._latest.get(path) or self._made(stats)
+        return stats.peek(compile=compile)
+
+    @staticmethod
+    def peek_results(results: Any) -> Any:
+        """What `reduce()` gave, with values in place of statistics."""
+        if isinstance(results, Mapping):
+            return {name: MetricsLogger.peek_results(inside) for name, inside in results.items()}
+        return results.peek() if isinstance(results, StatsBase) else results
+
+    def __contains__(self, key: Key) -> bool:
+        path = _path(key)
+        return path in self._stats or path in self._groups
+
+    # Handing on.
+
+    def reduce(self, compile: bool = False) -> dict[Any, Any]:
+        """End the cycle, and begin the next.
+
+        Args:
+            compile: plain values, see `compile`; else what `aggregate` of another logger takes, without what is empty.
+        """
+        self._latest = {}
+        if not compile:
+            handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
+            return _nested({path: stats for path, is_empty, stats in handed if not is_empty})
+        values: dict[_Path, Any] = {}
+        for path, stats in self._stats.items():
+            values[path] = stats.reduce()
+            clock = getattr(stats, "clock", None)
+            if clock is not None:
+                values[(*path[:-1], f"{path[-1]}_throughput")] = clock.throughput(stats.peek())
+        return _nested(values)
+
+    def compile(self) -> dict[Any, Any]:
+        """End the cycle: every value under its names, in nested dicts; sums `with_throughput` also as `NAME_throughput`."""
+        return self.reduce(compile=True)
+
+    def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
+        """Take in what other loggers have reduced, in this order.
+
+        Args:
+            stats_dicts: what `reduce()` of each gave.
+            key: what to put before its names.
+
+        Raises:
+            ValueError: kinds or settings differ under one name, here or there; or something was logged here under it.
+            TypeError: something that no `reduce()` gave.
+        """
+        self._latest = {}
+        self._aggregate([one for one in stats_dicts if one], _path(key))
+
+    def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
+        """An earlier name of `aggregate`."""
+        note("merge_and_log_n_dicts()", "aggregate()")
+        self.aggregate(stats_dicts, key=key)
+
+    def _aggregate(self, dicts: Sequence[Mapping[Any, Any]], path: _Path) -> None:
+        names = dicts[0] if dicts else {}
+        if any(one.keys() != names.keys() for one in dicts[1:]):
+            names = dict.fromkeys(name for one in dicts for name in one)
+        for name in names:
+            found = [one[name] for one in dicts if name in one]
+            kinds = set(map(type, found))
+            if kinds == {dict}:
+                self._aggregate(found, (*path, name))
+            elif dict in kinds:
+                raise ValueError(
+                    f"{(*path, name)!r} is a value in one component, and leads to values in another: take another name in one."
+                )
+            else:
+                self._merge((*path, name), found, kinds)
+
+    def _merge(self, path: _Path, found: Sequence[Any], kinds: set[type]) -> None:
+        first = found[0]
+        for kind in kinds:
+            if not issubclass(kind, StatsBase):
+                raise TypeError(
+                    f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True."
+                )
+        for one in found:
+            if one.settings != first.settings or len(kinds) > 1:
+                other = next(other for other in found if _told(other) != _told(first))
+                raise ValueError(
+                    f"{path!r} came in two ways, as {_told(first)} and as {_told(other)}: log it alike everywhere."
+                )
+        stats = self._stats.get(path)
+        if stats is None:
+            stats = self._add(path, self._made(first))
+            self._merged.add(path)
+        elif path not in self._merged:
+            raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: aggregate it under a key=.")
+        elif type(stats) not in kinds or stats.settings != first.settings:
+            raise ValueError(f"{path!r} came as {_told(stats)} before, and as {_told(first)} now.")
+        latest = self._latest[path] = self._made(first)
+        latest.merge(found)
+        stats.merge([latest])
+
+    # Keeping.
+
+    def delete(self, *path: str | int, key_error: bool = True) -> None:
+        """Forget the value under these names, or all that they lead to.
+
+        Raises:
+            KeyError: there is nothing, and `key_error` is true.
+        """
+        gone = [there for there in self._stats if there[: len(path)] == path]
+        if not gone and key_error:
+            raise KeyError(f"nothing was logged as {path!r}.")
+        for there in gone:
+            del self._stats[there]
+            self._merged.discard(there)
+            self._latest.pop(there, None)
+            for length in range(len(there)):
+                self._groups[there[:length]] -= 1
+                if not self._groups[there[:length]]:
+                    del self._groups[there[:length]]
+        self._known.clear()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.__init__(self.root, self._lookup)  # type: ignore[misc]
+
+    def get_state(self) -> dict[str, Any]:
+        """What `set_state` takes."""
+        return {
+            "stats": [
+                {
+                    "path": list(path),
+                    "kind": stats.stats_cls_identifier,
+                    "settings": dict(stats.settings),
+                    "is_merged": path in self._merged,
+                    "state": stats.get_state(),
+                }
+                for path, stats in self._stats.items()
+            ]
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on as the logger did that gave this state; what was logged here is forgotten.
+
+        Raises:
+            ValueError: a kind that this logger does not know.
+        """
+        self.reset()
+        for row in state["stats"]:
+            path = tuple(row["path"])
+            stats = self._add(path, self._new(path, row["kind"], row["settings"]))
+            stats.set_state(row["state"])
+            if row["is_merged"]:
+                self._merged.add(path)
+
+    # Behind the keys.
+
+    def _find(self, key: Key, reduce: Any, settings: dict[str, Any], usual: str) -> StatsBase:
+        """What takes the values of this key; made, where there is none."""
+        path = _path(key)
+        kind, given = modern(reduce, settings)
+        stats = self._stats.get(path)
+        if stats is None:
+            stats = self._add(path, self._new(path, kind or usual, given))
+        elif path in self._merged:
+            raise ValueError(f"{key!r} comes from other loggers, and cannot be logged here as well: take another name.")
+        else:
+            self._require_same(path, stats, kind, given)
+        self._known[key] = stats.push, reduce, settings
+        return stats
+
+    def _require_same(self, path: _Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
+        if kind is not None and self._lookup.get(kind) is not type(stats):
+            self._kind(path, kind)
+            raise ValueError(f"{path!r} was first logged as {_told(stats)}, now with reduce={kind!r}: take another name.")
+        if given:
+            new = self._new(path, stats.stats_cls_identifier, {**stats.settings, **given})
+            if new.settings != stats.settings:
+                raise ValueError(f"{path!r} was first logged as {_told(stats)}, now as {_told(new)}: take another name.")
+
+    def _kind(self, path: _Path, kind: str) -> type[StatsBase]:
+        if kind not in self._lookup:
+            hint = did_you_mean(str(kind), self._lookup)
+            raise ValueError(f"{path!r}: there is no reduce={kind!r}{hint} Take one of {', '.join(self._lookup)}.")
+        return self._lookup[kind]
+
+    def _new(self, path: _Path, kind: str, settings: dict[str, Any]) -> StatsBase:
+        cls = self._kind(path, kind)
+        try:
+            stats = cls(**settings)
+        except TypeError as error:
+            raise ValueError(f"{path!r}: reduce={kind!r} does not go with {settings!r}: {error}") from error
+        stats.is_root = self.root
+        return stats
+
+    def _made(self, like: StatsBase) -> StatsBase:
+        stats = type(like)(**like.settings)
+        stats.is_root = self.root
+        return stats
+
+    def _add(self, path: _Path, stats: StatsBase) -> StatsBase:
+        if not path:
+            raise ValueError("a value needs a name: the key is empty.")
+        if path in self._groups:
+            raise ValueError(f"{path!r} leads to other values, so that it cannot be one: take another name.")
+        for length in range(1, len(path)):
+            if path[:length] in self._stats:
+                raise ValueError(f"{path!r} leads through {path[:length]!r}, which is a value itself: take another name.")
+        for length in range(len(path)):
+            self._groups[path[:length]] = self._groups.get(path[:length], 0) + 1
+        self._stats[path] = stats
+        return stats
+
+
+class Timer:
+    """Measures its block."""
+
+    __slots__ = ("_begun", "_push")
+
+    def __init__(self, push: Callable[[Any], None]) -> None:
+        self._push = push
+
+    def __enter__(self) -> Timer:
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._push(time.perf_counter() - self._begun)
+
+
+def _path(key: Key) -> _Path:
+    return key if type(key) is tuple else (key,)
+
+
+def _told(stats: StatsBase) -> str:
+    settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
+    return f"reduce={stats.stats_cls_identifier!r}{settings}"
+
+
+def _nested(values: Mapping[_Path, Any]) -> dict[Any, Any]:
+    nested: dict[Any, Any] = {}
+    for path, value in values.items():
+        inside = nested
+        for name in path[:-1]:
+            inside = inside.setdefault(name, {})
+        inside[path[-1]] = value
+    return nested

@@ -1,0 +1,376 @@
+"""MetricsLogger: kinds, merging, what it refuses, and its state."""
+
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
+
+KINDS = ["mean", "min", "max", "sum", "lifetime_sum", "percentiles", "item_series", "ema"]
+EMPTY = {"mean": math.nan, "ema": math.nan, "min": math.nan, "max": math.nan, "sum": 0, "lifetime_sum": 0, "item_series": []}
+
+
+def logged(values, **how):
+    logger = MetricsLogger()
+    for value in values:
+        logger.log_value("x", value, **how)
+    return logger
+
+
+def same(found, wanted):
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(same(found[name], wanted[name]) for name in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    return found == pytest.approx(wanted, nan_ok=True) if isinstance(wanted, (int, float)) else found == wanted
+
+
+def by_hand(kind, values):
+    """What a reader of the table of kinds would compute."""
+    numbers = [value for value in values if not math.isnan(value)]
+    if kind == "item_series":
+        return list(values)
+    if kind == "percentiles":
+        wanted = (0, 50, 75, 90, 95, 99, 100)
+        return {p: float(np.percentile(numbers, p)) if numbers else math.nan for p in wanted}
+    if kind in ("sum", "lifetime_sum"):
+        return sum(numbers)
+    if not numbers:
+        return math.nan
+    if kind == "ema":
+        ema = numbers[0]
+        for value in numbers[1:]:
+            ema = 0.99 * ema + 0.01 * value
+        return ema
+    return {"mean": np.mean, "min": min, "max": max}[kind](numbers)
+
+
+numbers = st.one_of(st.integers(-1000, 1000), st.floats(-1e6, 1e6), st.just(math.nan))
+spelt = st.sampled_from([lambda x: x, float, np.float32, np.float64, torch.tensor, lambda x: torch.tensor([x])])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(values=st.lists(st.tuples(st.floats(-1000, 1000, width=16) | st.just(math.nan), spelt), max_size=20))
+@settings(deadline=None, max_examples=60)
+def test_a_kind_is_what_it_says_whatever_a_number_is_spelt_as(kind, values):
+    logger = logged([spell(value) for value, spell in values], reduce=kind)
+    wanted = by_hand(kind, [value for value, _ in values])
+    if not values:
+        return
+    found, compiled = logger.peek("x"), logger.compile()["x"]
+    if kind == "item_series":
+        found, compiled = ([np.asarray(value).item() for value in series] for series in (found, compiled))
+    assert same(found, wanted)
+    assert same(compiled, wanted)
+
+
+@pytest.mark.parametrize("kind", ["mean", "min", "max", "sum", "percentiles", "item_series"])
+@given(values=st.lists(numbers, min_size=1, max_size=20), window=st.integers(1, 6))
+@settings(deadline=None, max_examples=40)
+def test_a_window_is_the_last_values(kind, values, window):
+    assert same(logged(values, reduce=kind, window=window).peek("x"), by_hand(kind, values[-window:]))
+
+
+@st.composite
+def groupings(draw):
+    """Values of several components, empty ones among them, a window, and a tree in which the components are merged."""
+    parts = draw(st.lists(st.lists(numbers, max_size=6), min_size=1, max_size=6))
+    tree = [*range(len(parts))]
+    while len(tree) > 1 and draw(st.booleans()):
+        start = draw(st.integers(0, len(tree) - 2))
+        stop = draw(st.integers(start + 1, len(tree)))
+        tree[start:stop] = [tuple(tree[start:stop])]
+    return parts, draw(st.sampled_from([None, 1, 3])), tree
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "item"])
+@given(case=groupings())
+@settings(deadline=None, max_examples=60)
+def test_merging_in_any_grouping_is_one_logger_that_saw_everything(kind, case):
+    parts, window, tree = case
+    how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
+
+    def reduced(node):
+        if isinstance(node, int):
+            return pickle.loads(pickle.dumps(logged(parts[node], **how).reduce()))
+        middle = MetricsLogger()
+        middle.aggregate([reduced(inner) for inner in node])
+        return middle.reduce()
+
+    root = MetricsLogger(root=True)
+    root.aggregate([reduced(node) for node in tree], key="all")
+    seen = [part[-window:] if "window" in how else part for part in parts]
+    everything = [value for part in seen for value in part]
+    if not everything:
+        assert "all" not in root
+        return
+    found = root.peek(("all", "x"))
+    if kind == "item":
+        assert same(found, everything[-1])
+    elif kind == "ema":
+        counts = [sum(not math.isnan(v) for v in part) for part in seen]
+        emas = [by_hand("ema", part) for part in seen]
+        total = sum(n * ema for n, ema in zip(counts, emas) if n)
+        assert same(found, total / sum(counts) if sum(counts) else math.nan)
+    else:
+        assert same(found, by_hand(kind, everything))
+
+
+@pytest.mark.parametrize("kind", ["mean", "min", "max", "sum"])
+@given(parts=st.lists(st.lists(st.integers(-100, 100), max_size=5), min_size=1, max_size=5), order=st.randoms())
+@settings(deadline=None, max_examples=40)
+def test_merging_in_any_order_is_the_same(kind, parts, order):
+    results = []
+    for _ in range(2):
+        root = MetricsLogger(root=True)
+        root.aggregate([logged(part, reduce=kind).reduce() for part in parts])
+        results.append(root.peek("x", None))
+        order.shuffle(parts)
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("kind", [*EMPTY])
+def test_a_cycle_begins_empty(kind):
+    logger = logged([1.0, 2.0], reduce=kind)
+    result = logger.compile()["x"]
+    again = logger.peek("x")
+    assert same(again, result if kind == "ema" else EMPTY[kind])  # a moving average moves on
+
+
+def test_lifetime_sums_are_kept_at_the_root_and_handed_on_elsewhere():
+    root, leaf = MetricsLogger(root=True), MetricsLogger()
+    for amount in (10, 20, 10):
+        leaf.log_value("steps", amount, reduce="lifetime_sum")
+        root.aggregate([leaf.reduce()])
+        assert leaf.peek("steps") == 0
+        root.reduce()
+    assert root.peek("steps") == 40
+
+
+def test_who_logged_nothing_hands_nothing_on():
+    leaf = logged([3.0], reduce="ema")
+    assert leaf.reduce()
+    assert leaf.reduce() == {}
+    assert leaf.peek("x") == 3.0
+
+
+def test_only_the_last_merge():
+    root = MetricsLogger(root=True)
+    root.aggregate([logged([1.0, 3.0]).reduce()])
+    root.aggregate([logged([10.0]).reduce()])
+    assert root.peek("x") == pytest.approx(14 / 3)
+    assert root.peek("x", latest_merged_only=True) == 10.0
+    root.aggregate([])
+    assert math.isnan(root.peek("x", latest_merged_only=True))
+    with pytest.raises(ValueError, match="was logged here"):
+        logged([1.0]).peek("x", latest_merged_only=True)
+
+
+def test_tensors_are_detached_and_asked_for_late():
+    weight = torch.ones((), requires_grad=True)
+    logger = logged([weight * 2, 4.0, weight * 6], reduce="mean")
+    assert all(not getattr(value, "requires_grad", False) for value in logger._stats[("x",)]._pending)
+    assert logger.peek("x") == 4.0
+    item = logged([weight * 3], reduce="item")
+    assert item.peek("x") == 3.0
+    assert isinstance(logged([torch.ones(2)], reduce="item_series").reduce()["x"].peek()[0], np.ndarray)
+
+
+def test_many_tensors_do_not_pile_up():
+    logger = logged((torch.tensor(1.0) for _ in range(5000)), reduce="sum")
+    assert len(logger._stats[("x",)]._pending) <= 1000
+    assert logger.peek("x") == 5000
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"reduce": "mean", "window": 2}, {"reduce": "max"}, "reduce='mean', window=2"),
+        ({"reduce": "mean", "window": 2}, {"window": 3}, "window=3"),
+        ({}, {"ema_coeff": 0.5}, "reduce='mean'"),
+        ({"reduce": "ema"}, {"reduce": "ema", "ema_coeff": 0.5}, "ema_coeff=0.5"),
+        ({"reduce": "sum"}, {"with_throughput": True}, "with_throughput=True"),
+        ({"reduce": "sum"}, {"reduce": "smu"}, "did you mean|Did you mean"),
+    ],
+)
+def test_other_settings_for_a_key_are_refused(first, second, message):
+    logger = logged([1.0], **first)
+    with pytest.raises(ValueError, match=message):
+        logger.log_value("x", 2.0, **second)
+    logger.log_value("x", 3.0, **first)
+    logger.log_value("x", 3.0)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"reduce": "median"},
+        {"window": 0},
+        {"window": -1},
+        {"window": 1.5},
+        {"window": True},
+        {"reduce": "ema", "window": 3, "ema_coeff": 0.1},
+        {"reduce": "ema", "ema_coeff": 0.0},
+        {"reduce": "ema", "window": 3},
+        {"reduce": "mean", "colour": "red"},
+        {"reduce": "percentiles", "percentiles": [101]},
+        {"reduce": "percentiles", "percentiles": False},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(how):
+    logger = MetricsLogger()
+    with pytest.raises(ValueError, match=".+"):
+        logger.log_value("x", 1.0, **how)
+    assert "x" not in logger
+
+
+def test_an_endless_window_is_none():
+    assert logged([1.0, 3.0], reduce="mean", window=math.inf).peek("x") == 2.0
+
+
+def test_values_and_groups_are_told_apart():
+    logger = MetricsLogger()
+    logger.log_value("a", 1.0)
+    logger.log_value(("b", "c"), 1.0)
+    with pytest.raises(ValueError, match="is a value itself"):
+        logger.log_value(("a", "b"), 1.0)
+    with pytest.raises(ValueError, match="leads to other values"):
+        logger.log_value("b", 1.0)
+    with pytest.raises(ValueError, match="empty"):
+        logger.log_value((), 1.0)
+    assert "a" in logger
+    assert ("b", "c") in logger
+    assert "b" in logger
+    assert ("b", "d") not in logger
+
+
+@pytest.mark.parametrize("value", ["a word", None, [1, 2], torch.ones(3), np.ones(2)])
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises((TypeError, ValueError), match="reduce='mean' takes numbers"):
+        logged([value])
+
+
+def test_what_is_logged_here_is_not_aggregated_too():
+    leaf = logged([1.0]).reduce()
+    root = logged([1.0])
+    with pytest.raises(ValueError, match="was logged here"):
+        root.aggregate([leaf])
+    root = MetricsLogger(root=True)
+    root.aggregate([leaf])
+    with pytest.raises(ValueError, match="comes from other loggers"):
+        root.log_value("x", 1.0)
+
+
+def test_components_that_disagree_are_refused():
+    root = MetricsLogger(root=True)
+    with pytest.raises(ValueError, match="in two ways"):
+        root.aggregate([logged([1.0]).reduce(), logged([1.0], reduce="max").reduce()])
+    with pytest.raises(ValueError, match="in two ways"):
+        root.aggregate([logged([1.0], window=2).reduce(), logged([1.0], window=3).reduce()])
+    with pytest.raises(TypeError, match="what reduce"):
+        root.aggregate([{"x": 1.0}])
+    other = MetricsLogger()
+    other.log_value(("x", "y"), 1.0)
+    with pytest.raises(ValueError, match="leads to values in another"):
+        root.aggregate([logged([1.0]).reduce(), other.reduce()])
+
+
+def test_a_missing_key_is_told_and_may_have_a_default():
+    logger = logged([1.0])
+    with pytest.raises(KeyError, match="nothing was logged as 'y'"):
+        logger.peek("y")
+    assert logger.peek("y", default=None) is None
+    assert logger.peek("y", 0) == 0
+    assert logger.peek() == {"x": 1.0}
+    assert MetricsLogger().peek() == {}
+
+
+def test_delete_and_reset():
+    logger = MetricsLogger()
+    logger.log_dict({"a": {"b": 1.0, "c": 2.0}, "d": 3.0})
+    logger.delete("a", "b")
+    assert logger.peek() == {"a": {"c": 2.0}, "d": 3.0}
+    logger.delete("a")
+    assert "a" not in logger
+    logger.log_value("a", 5.0, reduce="max")
+    with pytest.raises(KeyError, match="nothing"):
+        logger.delete("z")
+    logger.delete("z", key_error=False)
+    logger.reset()
+    assert logger.peek() == {}
+
+
+def test_timers_nest_and_log_even_where_the_block_fails():
+    logger = MetricsLogger()
+    with logger.log_time("x", reduce="sum"), logger.log_time("x"):
+        pass
+    with pytest.raises(ZeroDivisionError), logger.log_time("y", reduce="item_series"):
+        1 / 0  # noqa: B018
+    assert logger.peek("x") > 0
+    assert len(logger.peek("y")) == 1
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "item"])
+@given(before=st.lists(numbers, max_size=8), after=st.lists(numbers, min_size=1, max_size=8), window=st.sampled_from([None, 3]))
+@settings(deadline=None, max_examples=30)
+def test_state_goes_on_where_it_was(kind, before, after, window):
+    how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
+    logger = logged(before, **how)
+    restored = MetricsLogger()
+    restored.set_state(pickle.loads(pickle.dumps(logger.get_state())))
+    for value in after:
+        logger.log_value("x", value, **how)
+        restored.log_value("x", value, **how)
+    assert same(restored.peek("x"), logger.peek("x"))
+    assert same(restored.compile(), logger.compile())
+    assert same(restored.peek(), logger.peek())
+
+
+def test_names_with_any_sign_keep_apart_in_a_state_that_json_can_hold():
+    logger = MetricsLogger(root=True)
+    logger.log_value(("a--b", "c"), 1.0)
+    logger.log_value(("a", "b--c"), 2.0, reduce="max")
+    logger.log_value((0, "x"), 3, reduce="lifetime_sum")
+    root = MetricsLogger(root=True)
+    root.set_state(logger.get_state())
+    assert root.peek() == logger.peek() == {"a--b": {"c": 1.0}, "a": {"b--c": 2.0}, 0: {"x": 3}}
+    assert [row["path"] for row in root.get_state()["stats"]] == [["a--b", "c"], ["a", "b--c"], [0, "x"]]
+    assert json.dumps([row["path"] for row in root.get_state()["stats"]])
+
+
+def test_a_kind_of_ones_own():
+    class Count(StatsBase):
+        stats_cls_identifier = "count"
+
+        def __init__(self):
+            super().__init__()
+            self.clear()
+
+        def push(self, value):
+            self.number += 1
+
+        def peek(self, compile=True):
+            return self.number
+
+        def clear(self):
+            self.number = 0
+
+        def merge(self, incoming_stats):
+            self.number += sum(other.number for other in incoming_stats)
+
+    lookup = {**DEFAULT_STATS_CLS_LOOKUP, "count": Count}
+    leaves, root = [MetricsLogger(stats_cls_lookup=lookup) for _ in range(2)], MetricsLogger(True, lookup)
+    for leaf in leaves:
+        leaf.log_value("calls", "anything", reduce="count")
+        leaf.log_value("calls", "anything")
+    root.aggregate([leaf.reduce() for leaf in leaves], key="leaf")
+    assert root.peek(("leaf", "calls")) == 4
+    again = MetricsLogger(True, lookup)
+    again.set_state(root.get_state())
+    assert again.compile() == {"leaf": {"calls": 4}}
