@@ -8,7 +8,10 @@ Room: benchmarks, floor 7.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
+from functools import partial
+from timeit import Timer
 from typing import Any
 
 from measure import compare, cpu_seconds, one_thread, report
@@ -16,17 +19,17 @@ from measure import compare, cpu_seconds, one_thread, report
 from ding_lite.metrics import MetricsLogger
 
 CALLS = 2000
-KINDS: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "mean, window=100": {"reduce": "mean", "window": 100},
-    "ema": {"reduce": "ema", "ema_coeff": 0.01},
-    "min": {"reduce": "min"},
-    "max, window=100": {"reduce": "max", "window": 100},
-    "sum": {"reduce": "sum"},
-    "lifetime_sum with throughput": {"reduce": "lifetime_sum", "with_throughput": True},
-    "percentiles, window=100": {"reduce": "percentiles", "window": 100},
-    "item": {"reduce": "item"},
-    "item_series, window=100": {"reduce": "item_series", "window": 100},
+KINDS = {
+    "mean": "",
+    "mean, window=100": ", reduce='mean', window=100",
+    "ema": ", reduce='ema', ema_coeff=0.01",
+    "min": ", reduce='min'",
+    "max, window=100": ", reduce='max', window=100",
+    "sum": ", reduce='sum'",
+    "lifetime_sum with throughput": ", reduce='lifetime_sum', with_throughput=True",
+    "percentiles, window=100": ", reduce='percentiles', window=100",
+    "item": ", reduce='item'",
+    "item_series, window=100": ", reduce='item_series', window=100",
 }
 COMPONENTS, METRICS = 64, 50
 
@@ -38,28 +41,8 @@ class Bare:
         self.count, self.total = 0, 0.0
 
 
-def bare() -> None:
-    known = {"loss": Bare()}
-    for _ in range(CALLS):
-        it = known["loss"]
-        it.total += 0.5
-        it.count += 1
-
-
-def logging(key: Any, how: dict[str, Any]) -> Callable[[], None]:
-    def ours() -> None:
-        logger = MetricsLogger()
-        for _ in range(CALLS):
-            logger.log_value(key, 0.5, **how)
-
-    return ours
-
-
-def timing() -> None:
-    logger = MetricsLogger()
-    for _ in range(CALLS):
-        with logger.log_time("block"):
-            pass
+def repeated(statement: str, **names: Any) -> Callable[[], object]:
+    return partial(Timer(statement, globals=names).timeit, CALLS)
 
 
 def aggregating() -> float:
@@ -80,15 +63,17 @@ def aggregating() -> float:
 
 def main() -> None:
     one_thread()
-    for what, how in KINDS.items():
+    bare = repeated("it = known['loss']; it.total += 0.5; it.count += 1", known={"loss": Bare()})
+    for what, settings in KINDS.items():
         for key in ("loss", ("learn", "default", "loss")):
             named = {"kind": what, "key": "nested" if isinstance(key, tuple) else "flat"}
-            spent = compare(
-                "metrics", "us_per_log_value", {"limit": bare, "ours": logging(key, how)}, CALLS, microseconds=True, **named
-            )
+            ours = repeated(f"log({key!r}, 0.5{settings})", log=MetricsLogger().log_value)
+            spent = compare("metrics", "us_per_log_value", {"limit": bare, "ours": ours}, CALLS, microseconds=True, **named)
             report("metrics", "ours", "ns_per_log_value", spent["ours"] / CALLS * 1e9, **named, target="at most 400")
-    spent = cpu_seconds({"ours": timing}, 40)["ours"]
-    report("metrics", "ours", "ns_per_log_time", sorted(spent)[len(spent) // 2] / CALLS * 1e9, target="at most 700")
+    timed = repeated("with log_time('block'): pass", log_time=MetricsLogger().log_time)
+    clock = repeated("now(); now()", now=time.perf_counter)
+    spent = compare("metrics", "us_per_log_time", {"limit": clock, "ours": timed}, CALLS, microseconds=True)
+    report("metrics", "ours", "ns_per_log_time", spent["ours"] / CALLS * 1e9, target="at most 700")
     report("metrics", "ours", "ms_per_aggregate", aggregating(), components=COMPONENTS, metrics=METRICS, target="at most 1")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import abc
 import copy
 import math
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,27 +96,22 @@ class _NumberStats(StatsBase):
         window = checked_window(window)
         super().__init__(window=window, **settings)
         self._window = window
-        self._pending: list[Any] = []
         self.clear()
 
     def push(self, value: Any) -> None:
-        kind = type(value)
-        if (kind is float or kind is int) and not self._pending:
+        if type(value) is float and self._waiting is None:
             self._add(value)
-            return
-        number = _detached(value, f"reduce={self.stats_cls_identifier!r}")
-        if not self._pending and not hasattr(number, "detach"):
-            self._add(number)
-            return
-        self._pending.append(number)
-        if len(self._pending) >= _PENDING:
-            self._settle()
+        else:
+            self._take(value)
 
     def clear(self) -> None:
-        self._pending = []
-        self._recent: deque[float] = deque(maxlen=self._window)
-        self._has_nan = False
+        self._waiting: deque[Any] | None = None if self._window is None else deque(maxlen=self._window)
+        self._has_any = False
         self._begin()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._has_any or self._waiting)
 
     def reduce(self, compile: bool = True) -> Any:
         self._settle()
@@ -126,11 +121,34 @@ class _NumberStats(StatsBase):
         self._settle()
         return super().get_state()
 
+    def _take(self, value: Any) -> None:
+        if type(value) is not float:
+            value = _detached(value, f"reduce={self.stats_cls_identifier!r}")
+        if self._waiting is None:
+            if not hasattr(value, "detach"):
+                self._add(value)
+                return
+            self._waiting = deque()
+        self._waiting.append(value)
+        if len(self._waiting) >= _PENDING and self._window is None:
+            self._settle()
+
     def _settle(self) -> None:
         """Fetch the values of the tensors that wait."""
-        pending, self._pending = self._pending, []
-        for number in fetched(pending):
+        if not self._waiting:
+            return
+        numbers = fetched(self._waiting)
+        if self._window is not None:
+            self._waiting = deque(numbers, self._window)
+            return
+        self._waiting = None
+        for number in numbers:
             self._add(number)
+
+    def _recent(self) -> list[float]:
+        """The values in the window, without NaN."""
+        self._settle()
+        return [value for value in self._waiting or () if value == value]
 
     @abc.abstractmethod
     def _begin(self) -> None: ...
@@ -151,33 +169,28 @@ class MeanStats(_NumberStats):
         self._sum, self._count = 0.0, 0
 
     def _add(self, value: float) -> None:
-        if self._window is not None:
-            self._recent.append(value)
-        elif value == value:
+        self._has_any = True
+        if value == value:
             self._sum += value
             self._count += 1
-        else:
-            self._has_nan = True
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self._count or self._recent or self._pending or self._has_nan)
 
     def peek(self, compile: bool = True) -> Any:
-        self._settle()
         total, count = self._seen()
         mean = total / count if count else math.nan
         return mean if compile else [mean]
 
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
-        for other in incoming_stats:
-            total, count = (other._sum, other._count) if other._window is None else other._seen()
-            self._sum += total
-            self._count += count
-        self._has_nan = True  # if it was nothing else
+        if self._window is None:
+            self._sum += sum([other._sum for other in incoming_stats])
+            self._count += sum([other._count for other in incoming_stats])
+        else:
+            for total, count in [other._seen() for other in incoming_stats]:
+                self._sum += total
+                self._count += count
+        self._has_any = True
 
     def _seen(self) -> tuple[float, int]:
-        recent = [value for value in self._recent if value == value]
+        recent = self._recent()
         return self._sum + math.fsum(recent), self._count + len(recent)
 
 
@@ -197,19 +210,27 @@ class EmaStats(_NumberStats):
         super().__init__(ema_coeff=ema_coeff)
         del self.settings["window"]
 
+    def push(self, value: Any) -> None:
+        old = self._value
+        if type(value) is float and self._waiting is None and old == old and value == value:
+            self._value = old + self._coeff * (value - old)  # here, and not in _add, because every timer ends here
+            self._count += 1
+        else:
+            self._take(value)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._count or self._has_any or self._waiting)
+
     def _begin(self) -> None:
         self._count, self._merged = 0, 0.0
 
     def _add(self, value: float) -> None:
+        self._has_any = True
         if value == value:
-            self._value = (1 - self._coeff) * self._value + self._coeff * value if self._value == self._value else value
+            old = self._value
+            self._value = old + self._coeff * (value - old) if old == old else value
             self._count += 1
-        else:
-            self._has_nan = True
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self._count or self._pending or self._has_nan)
 
     def peek(self, compile: bool = True) -> Any:
         self._settle()
@@ -222,7 +243,7 @@ class EmaStats(_NumberStats):
                 self._count += other._count
         if self._count:
             self._value = self._merged / self._count
-        self._has_nan = True
+        self._has_any = True
 
 
 class _ExtremeStats(_NumberStats):
@@ -234,29 +255,18 @@ class _ExtremeStats(_NumberStats):
     def _begin(self) -> None:
         self._value = math.nan
 
-    def _add(self, value: float) -> None:
-        if self._window is not None:
-            self._recent.append(value)
-        elif value == value:
-            self._value = self._pick(self._value, value) if self._value == self._value else value
-        else:
-            self._has_nan = True
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self._value == self._value or self._recent or self._pending or self._has_nan)
-
     def peek(self, compile: bool = True) -> Any:
-        self._settle()
-        seen = [value for value in (self._value, *self._recent) if value == value]
-        value = self._pick(seen) if seen else math.nan
+        recent = self._recent()
+        if self._value == self._value:
+            recent.append(self._value)
+        value = self._pick(recent) if recent else math.nan
         return value if compile else [value]
 
     def merge(self, incoming_stats: Sequence[_ExtremeStats]) -> None:
-        theirs = [other.peek() if other._recent else other._value for other in incoming_stats]
+        theirs = [other.peek() if other._waiting else other._value for other in incoming_stats]
         seen = [value for value in (self._value, *theirs) if value == value]
         self._value = self._pick(seen) if seen else math.nan
-        self._has_nan = True
+        self._has_any = True
 
 
 class MinStats(_ExtremeStats):
@@ -265,12 +275,22 @@ class MinStats(_ExtremeStats):
     stats_cls_identifier = "min"
     _pick = staticmethod(min)
 
+    def _add(self, value: float) -> None:
+        self._has_any = True
+        if not value >= self._value and value == value:
+            self._value = value
+
 
 class MaxStats(_ExtremeStats):
     """The largest of all values, or of the last `window` ones. NaN is left out."""
 
     stats_cls_identifier = "max"
     _pick = staticmethod(max)
+
+    def _add(self, value: float) -> None:
+        self._has_any = True
+        if not value <= self._value and value == value:
+            self._value = value
 
 
 class Clock:
@@ -281,7 +301,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._born = time.perf_counter()
+        self._born = perf_counter()
         self._base: float = 0  # what there was then
         self._begun: float | None = None
         self._before: float = 0  # what there was when the cycle began
@@ -289,7 +309,7 @@ class Clock:
 
     def end_cycle(self, total: float, kept: float) -> None:
         """There are `total` now, of which `kept` stay for the next cycle."""
-        now = time.perf_counter()
+        now = perf_counter()
         if self._begun is not None and now > self._begun:
             self._last = (total - self._before) / (now - self._begun)
         self._begun, self._before = now, kept
@@ -305,7 +325,7 @@ class Clock:
 
     def since_restore(self, total: float) -> float:
         """The same, since the program began or went on."""
-        passed = time.perf_counter() - self._born
+        passed = perf_counter() - self._born
         return (total - self._base) / passed if passed > 0 else math.nan
 
 
@@ -337,27 +357,22 @@ class SumStats(_NumberStats):
 
     def _begin(self) -> None:
         self._sum: float = 0
-        self._has_any = False
 
     def _add(self, value: float) -> None:
         self._has_any = True
-        if self._window is not None:
-            self._recent.append(value)
-        elif value == value:
+        if value == value:
             self._sum += value
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self._has_any or self._pending)
-
     def peek(self, compile: bool = True) -> Any:
-        self._settle()
-        total = self._sum + sum(value for value in self._recent if value == value)
+        recent = self._recent()
+        total = self._sum + sum(recent) if recent else self._sum
         return total if compile else [total]
 
     def merge(self, incoming_stats: Sequence[SumStats]) -> None:
-        for other in incoming_stats:
-            self._sum += other._sum if other._window is None else other.peek()
+        if self._window is None:
+            self._sum += sum([other._sum for other in incoming_stats])
+        else:
+            self._sum += sum([other.peek() for other in incoming_stats])
         self._has_any = True
 
 

@@ -5,8 +5,8 @@ Room: ding_lite.metrics, floor 1. Imports the room's kinds and settings, and the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, TypeAlias
 
 from ding_lite.engine import did_you_mean
@@ -17,8 +17,9 @@ Key: TypeAlias = "str | int | tuple[str | int, ...]"
 """A name, or the names that lead to it."""
 
 _Path = tuple[Any, ...]
-_Known = tuple["Callable[[Any], None] | None", Any, "dict[str, Any]"]
-_UNKNOWN: _Known = (None, ABSENT, {})
+_Asked = tuple[Any, ...]
+_COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
+_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())
 
 
 class MetricsLogger:
@@ -53,11 +54,23 @@ class MetricsLogger:
         self._groups: dict[_Path, int] = {}  # what leads to values, and to how many
         self._merged: set[_Path] = set()
         self._latest: dict[_Path, StatsBase] = {}
-        self._known: dict[Key, _Known] = {}  # by key as it is spelt, what takes its values, and the settings it last came with
+        # By key as it is spelt: what takes its values, and the settings that it last came with.
+        self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
     # Logging.
 
-    def log_value(self, key: Key, value: Any, *, reduce: Any = ABSENT, **settings: Any) -> None:
+    def log_value(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        reduce: Any = ABSENT,
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        percentiles: Any = None,
+        with_throughput: bool | None = None,
+        **settings: Any,
+    ) -> None:
         """Take one value.
 
         Args:
@@ -65,19 +78,23 @@ class MetricsLogger:
             value: a number, or a tensor of one element, whose device is not waited for; for "item" and "item_series" anything.
             reduce: mean (unless told otherwise), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a kind of
                 one's own.
-            **settings: of the kind. `window`: how many of the last values count. `ema_coeff`: the weight of the newest value.
-                `percentiles`: which ones. `with_throughput`: whether a sum is also told a second.
+            window: how many of the last values count; all, unless told otherwise.
+            ema_coeff: of "ema", the weight of the newest value; 0.01, unless told otherwise.
+            percentiles: of "percentiles", which ones; see `PercentilesStats`.
+            with_throughput: whether a sum is also told a second.
+            **settings: of a kind of one's own.
 
         Raises:
             ValueError: an unknown kind or setting, or not what the key was first logged with; or the key leads to values, or
                 through one.
             TypeError: the value is no number.
         """
-        push, asked, given = self._known.get(key, _UNKNOWN)
-        if (reduce is asked or reduce is ABSENT) and (not settings or settings == given) and push is not None:
+        push, asked = self._known.get(key, _UNKNOWN)
+        if asked == (reduce, window, ema_coeff, percentiles, with_throughput) and not settings:
             push(value)
-        else:
-            self._find(key, reduce, settings, "mean").push(value)
+            return
+        asked = reduce, window, ema_coeff, percentiles, with_throughput
+        self._find(key, asked, settings, "mean").push(value)
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, under its names behind those of `key`."""
@@ -88,7 +105,7 @@ class MetricsLogger:
             else:
                 self.log_value((*path, name), value, reduce=reduce, **settings)
 
-    def log_time(self, key: Key, *, reduce: Any = ABSENT, **settings: Any) -> Timer:
+    def log_time(self, key: Key, *, reduce: Any = ABSENT, ema_coeff: float | None = None, **settings: Any) -> Timer:
         """A context manager that logs how many seconds its block takes: the exponential average, unless told otherwise.
 
         Example:
@@ -98,10 +115,10 @@ class MetricsLogger:
             >>> 0 < logger.peek("block") < 1
             True
         """
-        push, asked, given = self._known.get(key, _UNKNOWN)
-        if (reduce is asked or reduce is ABSENT) and (not settings or settings == given) and push is not None:
-            return Timer(push)
-        return Timer(self._find(key, reduce, settings, "ema").push)
+        push, asked = self._known.get(key, _UNKNOWN)
+        if asked != (reduce, None, ema_coeff, None, None) or settings:
+            push = self._find(key, (reduce, None, ema_coeff, None, None), settings, "ema").push
+        return Timer(push)
 
     # Looking.
 
@@ -208,11 +225,10 @@ class MetricsLogger:
         self.aggregate(stats_dicts, key=key)
 
     def _aggregate(self, dicts: Sequence[Mapping[Any, Any]], path: _Path) -> None:
-        names = dicts[0] if dicts else {}
-        if any(one.keys() != names.keys() for one in dicts[1:]):
-            names = dict.fromkeys(name for one in dicts for name in one)
-        for name in names:
-            found = [one[name] for one in dicts if name in one]
+        names = dicts[0].keys() if dicts else {}
+        are_alike = all(one.keys() == names for one in dicts)
+        for name in names if are_alike else dict.fromkeys(name for one in dicts for name in one):
+            found = [one[name] for one in (dicts if are_alike else [it for it in dicts if name in it])]
             kinds = set(map(type, found))
             if kinds == {dict}:
                 self._aggregate(found, (*path, name))
@@ -230,12 +246,11 @@ class MetricsLogger:
                 raise TypeError(
                     f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True."
                 )
-        for one in found:
-            if one.settings != first.settings or len(kinds) > 1:
-                other = next(other for other in found if _told(other) != _told(first))
-                raise ValueError(
-                    f"{path!r} came in two ways, as {_told(first)} and as {_told(other)}: log it alike everywhere."
-                )
+        settings = first.settings
+        others = [one for one in found if one.settings != settings] or ([] if len(kinds) == 1 else found)
+        if others:
+            other = next(other for other in others if _told(other) != _told(first))
+            raise ValueError(f"{path!r} came in two ways, {_told(first)} and {_told(other)}: log it alike everywhere.")
         stats = self._stats.get(path)
         if stats is None:
             stats = self._add(path, self._made(first))
@@ -304,10 +319,10 @@ class MetricsLogger:
 
     # Behind the keys.
 
-    def _find(self, key: Key, reduce: Any, settings: dict[str, Any], usual: str) -> StatsBase:
+    def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:
         """What takes the values of this key; made, where there is none."""
-        path = _path(key)
-        kind, given = modern(reduce, settings)
+        path, (reduce, *common) = _path(key), asked
+        kind, given = modern(reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings})
         stats = self._stats.get(path)
         if stats is None:
             stats = self._add(path, self._new(path, kind or usual, given))
@@ -315,7 +330,8 @@ class MetricsLogger:
             raise ValueError(f"{key!r} comes from other loggers, and cannot be logged here as well: take another name.")
         else:
             self._require_same(path, stats, kind, given)
-        self._known[key] = stats.push, reduce, settings
+        if not settings:
+            self._known[key] = stats.push, asked
         return stats
 
     def _require_same(self, path: _Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
@@ -370,11 +386,11 @@ class Timer:
         self._push = push
 
     def __enter__(self) -> Timer:
-        self._begun = time.perf_counter()
+        self._begun = perf_counter()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._push(time.perf_counter() - self._begun)
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        self._push(perf_counter() - self._begun)
 
 
 def _path(key: Key) -> _Path:

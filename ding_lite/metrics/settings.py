@@ -20,13 +20,11 @@ def modern(reduce: Any, settings: dict[str, Any]) -> tuple[str | None, dict[str,
     Raises:
         ValueError: a window and an `ema_coeff`.
     """
-    given = {name: value for name, value in settings.items() if not (name == "window" and value is None)}
+    given = dict(settings)
     kind: str | None = None if reduce is ABSENT else reduce
     if reduce is None:
         note("reduce=None", "reduce='item_series'")
         kind = "item_series"
-    if given.get("ema_coeff", 0) is None:
-        del given["ema_coeff"]
     if "ema_coeff" in given:
         if given.get("window") is not None:
             raise ValueError(f"window={given['window']!r} excludes ema_coeff={given['ema_coeff']!r}: leave out one.")

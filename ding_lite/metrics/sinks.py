@@ -28,17 +28,46 @@ class Sink(Protocol):
 class JsonLines:
     """One JSON object a line. Each line is complete on disk before `write` returns, whatever happens to the process then.
 
-    A file from an earlier run in the same folder is moved aside, to `metrics.1.jsonl` and so on, never overwritten.
+    A file from an earlier run in the same folder is moved aside, to `metrics.1.jsonl` and so on, never overwritten; or, where
+    that run goes on, so does the file.
 
     Args:
         path: of the file; its folder is made.
+        after: go on with the file that is there, from this step: rows beyond it, and a last line that was never finished, are
+            cut, so that no step stands twice. None for a new file.
+        step: the column that counts; rows without it stay.
+
+    Raises:
+        ValueError: a line in the middle of the file that is no JSON object; the file is as it was.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, after: int | None = None, step: str = "env_step") -> None:
         self.path = path
         self._failed = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        move_aside(path)
+        if after is None:
+            move_aside(path)
+        elif path.exists():
+            self._cut(after, step)
+
+    def _cut(self, after: int, step: str) -> None:
+        """Leave of the file what is not beyond this step; all of it or nothing happens, also where the process is killed."""
+        *lines, _ = self.path.read_bytes().split(b"\n")  # behind the last line break there is nothing, or half a line
+        kept = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"{type(row).__name__} instead of an object")
+            except ValueError as error:
+                raise ValueError(
+                    f"line {number} of {self.path} is no row of metrics ({error}): mend it, or move the file away."
+                ) from error
+            if row.get(step) is None or row[step] <= after:
+                kept.append(line + b"\n")
+        part = self.path.with_name(f".{self.path.name}.part")
+        part.write_bytes(b"".join(kept))
+        part.replace(self.path)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line. Where the disk refuses, training goes on, with one warning."""

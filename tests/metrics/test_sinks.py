@@ -2,8 +2,10 @@
 
 import io
 import json
+import random
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -29,6 +31,62 @@ def test_a_process_that_is_killed_loses_no_line_that_was_written(tmp_path):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
 
     assert [json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == list(range(1000))
+
+
+WRITER = """
+import pathlib, sys
+from ding_lite.metrics import JsonLines
+sink = JsonLines(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+step = 0
+while True:
+    step += 1
+    sink.write({"env_step": step, "loss": 1 / step, "text": "x" * (step % 5000)})
+"""
+
+
+def test_a_process_killed_at_any_instant_leaves_lines_that_parse_but_for_the_last(tmp_path):
+    draw = random.Random(0)
+    for run in range(20):
+        path = tmp_path / f"{run}.jsonl"
+        with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(0.1 * draw.random())
+            process.kill()
+        *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        assert [json.loads(line)["env_step"] for line in lines] == list(range(1, len(lines) + 1))
+
+        after = draw.randint(0, len(lines))
+        JsonLines(path, after=after).write({"env_step": after + 1})
+        steps = [json.loads(line)["env_step"] for line in path.read_text().splitlines()]
+        assert steps == list(range(1, after + 2))
+
+
+def test_going_on_cuts_what_lies_beyond_and_a_line_that_was_never_finished(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLines(path)
+    for step in (10, 20, None, 30, 25):
+        sink.write({"env_step": step, "x": 1})
+    with open(path, "a") as file:
+        file.write('{"env_step": 40, "x"')
+    JsonLines(path, after=25).write({"env_step": 30})
+
+    assert [json.loads(line)["env_step"] for line in path.read_text().splitlines()] == [10, 20, None, 25, 30]
+    assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_going_on_without_a_file_begins_one(tmp_path):
+    JsonLines(tmp_path / "metrics.jsonl", after=100).write({"env_step": 101})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"env_step": 101}\n'
+
+
+def test_a_file_that_is_no_file_of_metrics_is_left_as_it_is(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for text in ('{"env_step": 1}\nno json\n{"env_step": 2}\n', "[1]\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"line \d of .*metrics.jsonl is no row of metrics"):
+            JsonLines(path, after=1)
+        assert path.read_text() == text
 
 
 def test_an_earlier_file_is_kept_under_another_name(tmp_path):
