@@ -113,7 +113,7 @@ def staged(stage: str, work: Callable[[], object]) -> Callable[[Any], None]:
 
 
 @contextmanager
-def started(async_mode: bool, *middleware: Callable[[Any], Any], max_lag: int = 1) -> Iterator[Task]:
+def started(async_mode: bool, *middleware: Callable[[Any], Any], max_lag: int | None = None) -> Iterator[Task]:
     task = Task()
     with task.start(async_mode=async_mode, ctx=OnlineRLContext(), max_lag=max_lag):
         for one in middleware:

@@ -261,15 +261,18 @@ class LaneRun:
         if half.entry is None:
             self._end_iteration(half, frame)
             return
-        self._slots.load(half, frame)
-        self._slots.adopt(half, frame)
+        if half.loads:
+            self._slots.load(half, frame)
+        if half.adopts:
+            self._slots.adopt(half, frame)
         if frame.dropped or (self._skipped and self._is_cut_off(half, frame.iteration)):
             self._skip(half, frame)
         else:
             self._run_half(half, frame)
         if half in self._closing:
             self._finish_lane(frame)
-        self._slots.publish(half, frame)
+        if half.publishes or half.snapshots:
+            self._slots.publish(half, frame)
         self._gates.advance(frame.lane)
 
     def _run_half(self, half: HalfStep, frame: Frame) -> None:
