@@ -21,7 +21,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Many processes share the cores: threads in each would only take turns. Read when numpy and torch are imported."""
 
 _LOCK = threading.Lock()
-_server: Any = None
+_server: tuple[int, Any] | None = None  # who started it, and it
 
 
 def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
@@ -57,10 +57,11 @@ def _by_our_server() -> Iterator[None]:
     from multiprocessing import forkserver
 
     global _server
-    if _server is None:
-        _server = forkserver.ForkServer()
-        _server.set_forkserver_preload(PRELOADED)
-    ours, connect, thread = _server.connect_to_new_process, forkserver.connect_to_new_process, threading.get_ident()
+    if _server is None or _server[0] != os.getpid():  # a fork of this process cannot wait for what its parent started
+        server = forkserver.ForkServer()
+        server.set_forkserver_preload(PRELOADED)
+        _server = os.getpid(), server
+    ours, connect, thread = _server[1].connect_to_new_process, forkserver.connect_to_new_process, threading.get_ident()
 
     def connect_here(fds: Any) -> Any:
         return (ours if threading.get_ident() == thread else connect)(fds)

@@ -231,6 +231,29 @@ def test_a_fork_server_that_somebody_else_has_started_is_left_alone():
     assert others != ours
 
 
+def test_a_fork_of_the_process_starts_workers_of_its_own(script):
+    process = script(
+        START
+        + """
+print("parent", worker.call(lambda objects: 1), flush=True)
+child = os.fork()
+if not child:
+    with WorkerProcess("of the fork") as mine:
+        print("child", mine.call(lambda objects: 2), flush=True)
+    os._exit(0)
+print("ended", os.waitpid(child, 0)[1], worker.call(lambda objects: 3), flush=True)
+worker.close()
+"""
+    )
+    out, errors = process.communicate(timeout=60)
+
+    assert [line for line in out.splitlines() if line.startswith(("parent", "child", "ended"))] == [
+        "parent 1",
+        "child 2",
+        "ended 0 3",
+    ], errors
+
+
 def test_without_a_fork_server_workers_are_spawned(monkeypatch):
     monkeypatch.setattr(launches.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with WorkerProcess("w", crumbs=1) as process:
