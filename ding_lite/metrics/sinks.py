@@ -71,16 +71,22 @@ class JsonLines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line. Where the disk refuses, training goes on, with one warning."""
-        line = json.dumps({key: _json_number(value) for key, value in row.items()}) + "\n"
+        line = json.dumps({key: _json_number(value) for key, value in row.items()}).encode() + b"\n"
         try:
-            # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(line)
+            self._append(line)
             self._failed = False
         except OSError as error:
             if not self._failed:
                 warnings.warn(f"the metrics are not written to {self.path} for now: {error}.", stacklevel=2)
             self._failed = True
+
+    def _append(self, line: bytes) -> None:
+        # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
+        with open(self.path, "ab", buffering=0) as file:
+            end = file.tell()
+            if file.write(line) < len(line):
+                file.truncate(end)  # or the next line would be joined to half a one
+                raise OSError(f"there is no room for a line of {len(line)} bytes")
 
 
 class Console:

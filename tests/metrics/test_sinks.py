@@ -115,6 +115,25 @@ def test_a_disk_that_refuses_costs_one_warning_and_writing_goes_on_when_it_can(t
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3}
 
 
+def test_half_a_line_is_taken_back_when_the_disk_is_full(tmp_path):
+    code = (
+        "import pathlib, resource, sys\nfrom ding_lite.metrics import JsonLines\n"
+        "sink = JsonLines(pathlib.Path(sys.argv[1]))\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150, most))\n"
+        "for step in range(20): sink.write({'step': step})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "sink.write({'step': 20})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.jsonl"], capture_output=True, text=True, check=True)
+
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert steps[-1] == 20
+    assert steps[:-1] == list(range(len(steps) - 1))
+    assert 5 < len(steps) < 20
+    assert done.stderr.count("are not written") == 1
+
+
 def test_the_console_leaves_out_what_there_is_not_and_writes_numbers_for_people():
     stream = io.StringIO()
     Console(stream=stream).write({"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "left": "<0:21"})
