@@ -1,4 +1,4 @@
-"""Basics: messages, configurations and checkpoint files, of which every other room makes use.
+"""Basics: messages, configurations, checkpoint files and nesting, of which every other room makes use.
 
 Room: ding_lite.basics, floor 0. Standard library only, and torch where a checkpoint is written.
 """
@@ -14,6 +14,7 @@ from ding_lite.basics.checkpoints import (
 )
 from ding_lite.basics.configs import Config, ConfigError, bounded
 from ding_lite.basics.messages import add_note, did_you_mean, require_extra
+from ding_lite.basics.nesting import unflatten
 
 __all__ = [
     "CheckpointError",
@@ -28,5 +29,6 @@ __all__ = [
     "plain",
     "require_extra",
     "save_checkpoint",
+    "unflatten",
     "write_atomically",
 ]

@@ -77,19 +77,6 @@ def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, structure
 
 
-def unflatten(leaves: Mapping[Path, Any]) -> Any:
-    """Nested dicts from what `flatten` yields; a single leaf under the empty path is itself."""
-    if tuple(leaves) == ((),):
-        return leaves[()]
-    structure: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        inner = structure
-        for name in path[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[path[-1]] = leaf
-    return structure
-
-
 def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
     """`fn` of each leaf, and of the leaves at the same place in `others`. A tree gives a tree, a dict a dict, a leaf a leaf."""
     kind = type(structure)

@@ -117,11 +117,11 @@ class Gates:
 
     @contextlib.contextmanager
     def others_paused(self, lane: int, earlier: Sequence[tuple[int, int]]) -> Iterator[None]:
-        """For the time of the block no other lane runs anything.
+        """For the time of the block no other lane runs anything, and all that stands before this one's half has run.
 
         Args:
             lane: the one that runs.
-            earlier: lanes, and how many halves each does before that.
+            earlier: the other lanes that have something to do before that, and how many halves they have done then.
         """
         if not self.threaded:
             yield

@@ -1,6 +1,6 @@
 """Loggers: numbers under names, reduced where they arise and aggregated where they come together.
 
-Room: ding_lite.metrics, floor 1. Imports the room's kinds and settings, and the engine for the wording of messages.
+Room: ding_lite.metrics, floor 1. Imports the basics, and the room's kinds and settings.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from ding_lite.engine import did_you_mean
-from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP, StatsBase
+from ding_lite.basics import did_you_mean, unflatten
+from ding_lite.metrics.bases import StatsBase
+from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.settings import ABSENT, modern, note
 
 Key: TypeAlias = "str | int | tuple[str | int, ...]"
@@ -19,7 +20,7 @@ Key: TypeAlias = "str | int | tuple[str | int, ...]"
 _Path = tuple[Any, ...]
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
-_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())
+_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # no call asks for (), so that nothing is ever printed
 
 
 class MetricsLogger:
@@ -50,6 +51,10 @@ class MetricsLogger:
     def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None) -> None:
         self.root = root
         self._lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
         self._stats: dict[_Path, StatsBase] = {}
         self._groups: dict[_Path, int] = {}  # what leads to values, and to how many
         self._merged: set[_Path] = set()
@@ -105,7 +110,15 @@ class MetricsLogger:
             else:
                 self.log_value((*path, name), value, reduce=reduce, **settings)
 
-    def log_time(self, key: Key, *, reduce: Any = ABSENT, ema_coeff: float | None = None, **settings: Any) -> Timer:
+    def log_time(
+        self,
+        key: Key,
+        *,
+        reduce: Any = ABSENT,
+        window: float | None = None,
+        ema_coeff: float | None = None,
+        **settings: Any,
+    ) -> Timer:
         """A context manager that logs how many seconds its block takes: the exponential average, unless told otherwise.
 
         Example:
@@ -116,8 +129,8 @@ class MetricsLogger:
             True
         """
         push, asked = self._known.get(key, _UNKNOWN)
-        if asked != (reduce, None, ema_coeff, None, None) or settings:
-            push = self._find(key, (reduce, None, ema_coeff, None, None), settings, "ema").push
+        if asked != (reduce, window, ema_coeff, None, None) or settings:
+            push = self._find(key, (reduce, window, ema_coeff, None, None), settings, "ema").push
         return Timer(push)
 
     # Looking.
@@ -155,7 +168,7 @@ class MetricsLogger:
         inside = {there: stats for there, stats in self._stats.items() if there[: len(path)] == path}
         if throughput:
             inside = {there: stats for there, stats in inside.items() if getattr(stats, "clock", None) is not None}
-        return _nested({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})
+        return unflatten({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})
 
     def _peek(self, path: _Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Any:
         stats = self._stats[path]
@@ -163,7 +176,7 @@ class MetricsLogger:
             clock = getattr(stats, "clock", None)
             if clock is None:
                 raise ValueError(f"of {path!r} no throughput is kept: log it as a sum, with_throughput=True.")
-            return clock.throughput(stats.peek())
+            return clock.rate(stats.peek())
         if latest_merged_only:
             if path not in self._merged:
                 raise ValueError(f"latest_merged_only: {path!r} was logged here, not aggregated.")
@@ -192,14 +205,14 @@ class MetricsLogger:
         self._latest = {}
         if not compile:
             handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
-            return _nested({path: stats for path, is_empty, stats in handed if not is_empty})
+            return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
         values: dict[_Path, Any] = {}
         for path, stats in self._stats.items():
             values[path] = stats.reduce()
             clock = getattr(stats, "clock", None)
             if clock is not None:
-                values[(*path[:-1], f"{path[-1]}_throughput")] = clock.throughput(stats.peek())
-        return _nested(values)
+                values[(*path[:-1], f"{path[-1]}_throughput")] = clock.rate(stats.peek())
+        return dict(unflatten(values))
 
     def compile(self) -> dict[Any, Any]:
         """End the cycle: every value under its names, in nested dicts; sums `with_throughput` also as `NAME_throughput`."""
@@ -221,7 +234,7 @@ class MetricsLogger:
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
-        note("merge_and_log_n_dicts()", "aggregate()")
+        note("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
         self.aggregate(stats_dicts, key=key)
 
     def _aggregate(self, dicts: Sequence[Mapping[Any, Any]], path: _Path) -> None:
@@ -283,10 +296,6 @@ class MetricsLogger:
                 if not self._groups[there[:length]]:
                     del self._groups[there[:length]]
         self._known.clear()
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.__init__(self.root, self._lookup)  # type: ignore[misc]
 
     def get_state(self) -> dict[str, Any]:
         """What `set_state` takes."""
@@ -400,13 +409,3 @@ def _path(key: Key) -> _Path:
 def _told(stats: StatsBase) -> str:
     settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
     return f"reduce={stats.stats_cls_identifier!r}{settings}"
-
-
-def _nested(values: Mapping[_Path, Any]) -> dict[Any, Any]:
-    nested: dict[Any, Any] = {}
-    for path, value in values.items():
-        inside = nested
-        for name in path[:-1]:
-            inside = inside.setdefault(name, {})
-        inside[path[-1]] = value
-    return nested

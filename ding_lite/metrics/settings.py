@@ -46,6 +46,6 @@ def modern(reduce: Any, settings: dict[str, Any]) -> tuple[str | None, dict[str,
     return kind, given
 
 
-def note(old: str, new: str) -> None:
-    """Tell whoever called that this is how it was spelt once."""
-    warnings.warn(f"{old} is an earlier spelling: write {new}.", DeprecationWarning, stacklevel=5)
+def note(old: str, new: str, stacklevel: int = 5) -> None:
+    """Tell whoever called, so many frames up, that this is how it was spelt once: by default, from within `modern`."""
+    warnings.warn(f"{old} is an earlier spelling: write {new}.", DeprecationWarning, stacklevel=stacklevel)

@@ -1,6 +1,6 @@
 """Sinks: where a run's numbers are written, so that a person or a program finds them.
 
-Room: ding_lite.metrics, floor 1. Imports the engine.
+Room: ding_lite.metrics, floor 1. Imports the basics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ding_lite.engine import move_aside
+from ding_lite.basics import move_aside, write_atomically
 
 
 class Sink(Protocol):
@@ -65,9 +65,7 @@ class JsonLines:
                 ) from error
             if row.get(step) is None or row[step] <= after:
                 kept.append(line + b"\n")
-        part = self.path.with_name(f".{self.path.name}.part")
-        part.write_bytes(b"".join(kept))
-        part.replace(self.path)
+        write_atomically(self.path, b"".join(kept))
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line. Where the disk refuses, training goes on, with one warning."""

@@ -24,7 +24,7 @@ from ding_lite.basics.messages import add_note
 from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
 from ding_lite.processes.errors import WorkerError, pack
-from ding_lite.processes.launches import ONE_THREAD, PRELOADED
+from ding_lite.processes.launches import PRELOADED
 
 
 def serve(parent: socket.socket, crumbs: int) -> None:
@@ -41,7 +41,7 @@ def serve(parent: socket.socket, crumbs: int) -> None:
     board = Board.received_from(parent, crumbs)
     threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
     channel, objects = Channel(parent), {"crumbs": board.crumbs}
-    for name in PRELOADED:  # where somebody else's fork server did not: what takes seconds belongs to the start
+    for name in PRELOADED:  # where there is no fork server that has done so: what takes seconds belongs to the start
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     board.started = True
@@ -58,7 +58,6 @@ def serve(parent: socket.socket, crumbs: int) -> None:
 
 def _settle() -> None:
     """One thread, and random numbers of its own."""
-    os.environ.update(ONE_THREAD)  # where the fork server was started by somebody else, and for what is imported later
     # All children of a fork server inherit its global generators, and would draw the same numbers.
     np.random.seed()  # noqa: NPY002
     if "torch" in sys.modules:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 
 KINDS = ["mean", "min", "max", "sum", "lifetime_sum", "percentiles", "item_series", "ema"]
@@ -342,6 +343,24 @@ def test_names_with_any_sign_keep_apart_in_a_state_that_json_can_hold():
     assert root.peek() == logger.peek() == {"a--b": {"c": 1.0}, "a": {"b--c": 2.0}, 0: {"x": 3}}
     assert [row["path"] for row in root.get_state()["stats"]] == [["a--b", "c"], ["a", "b--c"], [0, "x"]]
     assert json.dumps([row["path"] for row in root.get_state()["stats"]])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "item"])
+def test_a_checkpoint_holds_a_state(tmp_path, kind):
+    how = {} if kind in ("ema", "lifetime_sum", "item") else {"window": 2}
+    root, one, other = MetricsLogger(root=True), logged([1.0, 2.0, 3.0], reduce=kind, **how), logged([4.0], reduce=kind, **how)
+    root.log_value("here", 5.0, reduce=kind, **how)
+    root.aggregate([one.reduce(), other.reduce()])
+    save_checkpoint(root.get_state(), tmp_path / "metrics.pt")
+    again = MetricsLogger(root=True)
+    again.set_state(load_checkpoint(tmp_path / "metrics.pt"))
+
+    assert same(again.peek("x"), root.peek("x"))
+    for logger in (root, again):
+        logger.aggregate([logged([7.0], reduce=kind, **how).reduce()])
+        logger.log_dict({"here": 8.0})
+        logger.log_dict({"here": 9.0})
+    assert same(again.compile(), root.compile())
 
 
 def test_a_kind_of_ones_own():

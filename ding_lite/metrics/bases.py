@@ -1,0 +1,131 @@
+"""Bases of statistics: what every kind does, and how values that may be tensors are read.
+
+Room: ding_lite.metrics, floor 1. Standard library; torch where a value is a tensor.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+_NO_STATE = {"settings", "is_root", "clock"}
+
+
+class StatsBase(abc.ABC):
+    """The values under one key, since the last `reduce`, as far as they are needed.
+
+    A kind of one's own fills in `push`, `peek`, `clear` and `merge`, takes its settings as keyword arguments of its
+    constructor, hands them to this one, and is made known by
+    `MetricsLogger(stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, "name": Kind})`.
+
+    Args:
+        **settings: what the constructor was given; statistics are merged where these agree.
+    """
+
+    stats_cls_identifier: ClassVar[str] = ""
+    """Its name in `reduce=`."""
+
+    is_root = False
+    """Whether everything comes together here, and nothing is handed on."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    @abc.abstractmethod
+    def push(self, value: Any) -> None:
+        """Take one value."""
+
+    @abc.abstractmethod
+    def peek(self, compile: bool = True) -> Any:
+        """The result so far; with `compile=False` a list of what it is made of."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Begin the next cycle. Containers are replaced, not emptied: a copy may have been handed on."""
+
+    @abc.abstractmethod
+    def merge(self, incoming_stats: Sequence[Any]) -> None:
+        """Take in what others of the same kind and settings have seen, in this order."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to hand on."""
+        return False
+
+    def reduce(self, compile: bool = True) -> Any:
+        """End the cycle: the result, or with `compile=False` statistics to hand on, which hold what these have seen."""
+        handed = self.peek() if compile else copy.copy(self)
+        self.clear()
+        return handed
+
+    def get_state(self) -> dict[str, Any]:
+        """What `set_state` of another one takes, made with the same settings: plain data, as far as the values are."""
+        state = {name: value for name, value in vars(self).items() if name not in _NO_STATE}
+        return {name: list(value) if isinstance(value, deque) else copy.copy(value) for name, value in state.items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on as the one did that gave this state."""
+        vars(self).update({name: copy.copy(value) for name, value in state.items()})
+
+    def __float__(self) -> float:
+        return float(self.peek())
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
+        return f"{type(self).__name__}({self.peek()!r}{settings})"
+
+
+def checked_window(window: float | None) -> int | None:
+    """How many values count, or None for all.
+
+    Raises:
+        ValueError: it is no whole number above 0.
+    """
+    if window is None or window == math.inf:
+        return None
+    if isinstance(window, bool) or window != window or window != int(window) or window < 1:
+        raise ValueError(f"window={window!r} is no whole number above 0: say over how many values, or leave it out for all.")
+    return int(window)
+
+
+def off_device(value: Any) -> Any:
+    """A tensor as an array in this process' memory, or as a number where it is one; anything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    return tensor.numpy() if tensor.ndim else tensor.item()
+
+
+def fetched(values: Iterable[Any]) -> list[Any]:
+    """Numbers, and those of tensors [], in order; one transfer for each device."""
+    numbers = list(values)
+    where: dict[Any, list[int]] = {}
+    for index, value in enumerate(numbers):
+        if hasattr(value, "detach"):
+            where.setdefault(value.device, []).append(index)
+    for indices in where.values():
+        import torch
+
+        together = torch.stack([numbers[index].to(torch.float64) for index in indices])
+        for index, number in zip(indices, together.tolist()):
+            numbers[index] = number
+    return numbers
+
+
+def detached(value: Any, told: str) -> Any:
+    """A number, or a tensor [] of one, out of the graph and still on its device."""
+    if hasattr(value, "detach"):
+        if value.numel() != 1:
+            raise ValueError(f"{told} takes numbers, got a tensor of shape {tuple(value.shape)}: reduce it before.")
+        return value.detach().reshape(())
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        return number if type(number) in (int, float) else float(number)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{told} takes numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
+        ) from error

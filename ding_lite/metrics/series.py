@@ -1,0 +1,115 @@
+"""Series: kinds of statistics that keep values until somebody looks.
+
+Room: ding_lite.metrics, floor 1. Imports the room's bases; otherwise the standard library and numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched, off_device
+
+PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
+"""Which ones `percentiles=True` means."""
+
+
+class _CollectedStats(StatsBase):
+    """Keeps values as they are. Tensors are kept detached, and fetched when somebody looks."""
+
+    def __init__(self, window: float | None = None, **settings: Any) -> None:
+        window = checked_window(window)
+        super().__init__(window=window, **settings)
+        self._window = window
+        self.clear()
+
+    def push(self, value: Any) -> None:
+        self._values.append(value.detach() if hasattr(value, "detach") else value)
+
+    def clear(self) -> None:
+        self._values: deque[Any] = deque(maxlen=self._window)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._values
+
+    def reduce(self, compile: bool = True) -> Any:
+        self._values = deque(map(off_device, self._values), self._values.maxlen)
+        return super().reduce(compile)
+
+    def get_state(self) -> dict[str, Any]:
+        self._values = deque(map(off_device, self._values), self._values.maxlen)
+        return super().get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        was_merged = self._window is not None and len(self._values) > self._window
+        self._values = deque(self._values, None if was_merged else self._window)
+
+    def merge(self, incoming_stats: Sequence[_CollectedStats]) -> None:
+        if self._values.maxlen is not None:  # a window is one of each component: here all that came in the cycle counts
+            self._values = deque(self._values)
+        for other in incoming_stats:
+            self._values.extend(other._values)
+
+
+class ItemSeriesStats(_CollectedStats):
+    """Every value, in order, or the last `window` ones; anything can be one. Merged, component after component."""
+
+    stats_cls_identifier = "item_series"
+
+    def __init__(self, window: float | None = None) -> None:
+        super().__init__(window)
+
+    def peek(self, compile: bool = True) -> Any:
+        return [off_device(value) for value in self._values]
+
+
+class ItemStats(_CollectedStats):
+    """The last value, whatever it is; None before the first one. Merged, that of the last component that has one."""
+
+    stats_cls_identifier = "item"
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        del self.settings["window"]
+
+    def peek(self, compile: bool = True) -> Any:
+        value = off_device(self._values[-1]) if self._values else None
+        return value if compile else [value]
+
+    def merge(self, incoming_stats: Sequence[_CollectedStats]) -> None:
+        super().merge(incoming_stats)
+        self._values = deque(self._values, 1)
+
+
+class PercentilesStats(_CollectedStats):
+    """Percentiles of all values, or of the last `window` ones, interpolated between neighbours. NaN is left out.
+
+    Args:
+        window: how many values count; None for all.
+        percentiles: from 0 to 100; True for 0, 50, 75, 90, 95, 99 and 100.
+    """
+
+    stats_cls_identifier = "percentiles"
+
+    def __init__(self, window: float | None = None, percentiles: bool | Iterable[float] = True) -> None:
+        wanted = PERCENTILES if percentiles is True else percentiles
+        self._wanted = tuple(wanted) if isinstance(wanted, Iterable) else ()
+        if not self._wanted or not all(isinstance(it, (int, float)) and 0 <= it <= 100 for it in self._wanted):
+            raise ValueError(f"percentiles={percentiles!r} are not numbers from 0 to 100, nor True for the usual ones.")
+        super().__init__(window, percentiles=self._wanted)
+
+    def push(self, value: Any) -> None:
+        self._values.append(value if type(value) is float else detached(value, "reduce='percentiles'"))
+
+    def peek(self, compile: bool = True) -> Any:
+        values = [value for value in fetched(self._values) if value == value]
+        if not compile:
+            return values
+        found = np.percentile(values, self._wanted).tolist() if values else [math.nan] * len(self._wanted)
+        return dict(zip(self._wanted, found))
