@@ -168,7 +168,7 @@ def _half(entry: Entry, is_second: bool, fields: frozenset[str]) -> HalfStep:
     terms = entry.contract
     if terms is None:
         return HalfStep(entry, is_second, LEARN, 0, reads=fields, writes=fields, is_opaque=True)
-    reads, writes = {*terms.reads, *terms.may_read}, set(terms.writes)
+    reads, writes = {*terms.reads, *terms.may_read}, {*terms.writes, *terms.may_write}
     if is_second:
         reads, writes = reads.union(terms.reads_after), writes.union(terms.writes_after)
     return HalfStep(

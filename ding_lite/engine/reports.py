@@ -46,14 +46,20 @@ class HasTimeline:
         path.with_suffix(".svg").write_text(_picture(timeline, iterations), encoding="utf-8")
         return path
 
-    def report(self) -> str:
+    def report(self, path: str | PathLike[str] | None = None) -> str:
         """Print what overlapping brought in the last run: busy and waiting time by lane, speed-up, advice. Returns the text.
+
+        Args:
+            path: of a text file to write instead of printing.
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
         """
         text = "\n".join(_report(self._recorded("report()")))
-        print(text)
+        if path is None:
+            print(text)
+        else:
+            Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 
     def _recorded(self, verb: str) -> Timeline:

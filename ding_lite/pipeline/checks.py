@@ -83,7 +83,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
 def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
     declared = declared_fields(ctx)
     ready = set(fields_at_start(ctx))
-    first_halves = {name for entry in pipeline if entry.contract for name in entry.contract.all_writes}
+    first_halves = {name for entry in pipeline if (terms := entry.contract) for name in (*terms.all_writes, *terms.may_write)}
     opaque = any(entry.contract is None for entry in pipeline)
     opaque_before = False
     for position, entry in enumerate(pipeline):
@@ -104,7 +104,7 @@ def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
         for name in terms.reads_after:
             if name in declared and name not in ready | first_halves | behind and not opaque:
                 yield _unwritten(entry, ctx, name, ())
-        ready.update(terms.all_writes)
+        ready.update(terms.all_writes, terms.may_write)
 
 
 def _undeclared(entry: Entry, verb: str, ctx: Context, name: str) -> str:

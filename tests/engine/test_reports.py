@@ -157,6 +157,12 @@ class TestReport:
         assert (wanted in text) == is_advised
         assert not is_advised or "speed-up over sequential: 0.95;" in text
 
+    def test_it_can_be_written_instead_of_printed(self, ran, tmp_path, capsys):
+        text = ran.report(tmp_path / "lanes.txt")
+
+        assert (tmp_path / "lanes.txt").read_text() == f"{text}\n"
+        assert capsys.readouterr().out == ""
+
     def test_a_function_without_a_contract_is_what_is_waited_for(self):
         assert told_in_some("waiting for middleware without a contract", step("collect", rests), rests)
 

@@ -151,6 +151,10 @@ class TestReads:
     def test_a_field_that_is_merely_read_where_it_is_there_needs_nobody(self):
         run_of(middleware("log", may_read=("data", "no_such_field")))
 
+    def test_a_field_that_is_merely_written_where_it_is_there_counts_as_written(self):
+        run_of(middleware("collect", may_write=("data", "no_such_field")), middleware("learn", reads=("data",)))
+        run_of(middleware("save", reads_after=("data",)), middleware("collect", may_write=("data",)))
+
 
 class TestSecondHalves:
     def test_what_only_the_second_half_reads_may_be_written_by_any_first_half(self):
