@@ -35,5 +35,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,atari,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,test,dev]'
 	touch $@ .venv/.run

@@ -27,13 +27,20 @@ setup(
     python_requires=">=3.10,<3.13",  # treevalue, below DI-treetensor, has no wheels for 3.13
     packages=sorted({*find_packages(include=["ding_lite", "ding_lite.*"]), *MOVED}),
     package_dir={"ding_lite": "ding_lite", **MOVED},
-    package_data={"ding_lite": ["py.typed"]},
+    package_data={"ding_lite": ["py.typed"], "ding_lite.reports": ["*.html"]},
+    entry_points={"console_scripts": ["ding-lite = ding_lite.commands:main"]},
     install_requires=["torch>=2.6", "gymnasium>=1.1,<2", "numpy>=1.26", "DI-treetensor>=0.5"],
     extras_require={
-        "cli": ["tyro>=0.9"],
-        "plot": ["matplotlib>=3.8"],
+        "cli": ["tyro>=0.9", "rich>=13", "psutil>=5.9"],
+        "plot": ["matplotlib>=3.8", "Jinja2>=3.1"],
+        "tb": ["tensorboard>=2.14"],
+        "wandb": ["wandb>=0.20"],
+        "video": ["imageio-ffmpeg>=0.5", "pygame>=2.1.3"],
         "atari": ["ale-py>=0.11"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "psutil>=5.9", "setuptools>=68", "wheel"],
+        "test": [
+            *("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "psutil>=5.9", "setuptools>=68", "wheel"),
+            "playwright>=1.48",  # drives the Chromium that the machine has
+        ],
         "dev": ["ruff>=0.9", "mypy>=1.13"],
     },
     classifiers=[

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from ding_lite.basics import did_you_mean, unflatten
-from ding_lite.metrics.bases import StatsBase
+from ding_lite.metrics.bases import StatsBase, together
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.settings import ABSENT, modern, note
 
@@ -100,6 +100,16 @@ class MetricsLogger:
             return
         asked = reduce, window, ema_coeff, percentiles, with_throughput
         self._find(key, asked, settings, "mean").push(value)
+
+    def log_values(self, key: Key, values: Sequence[Any], **settings: Any) -> None:
+        """`log_value` for each of several values, at little more than the price of one."""
+        values = together(values)
+        if not values:
+            return
+        self.log_value(key, values[0], **settings)
+        push = self._stats[_path(key)].push
+        for value in values[1:]:
+            push(value)
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, under its names behind those of `key`."""
@@ -202,21 +212,30 @@ class MetricsLogger:
         Args:
             compile: plain values, see `compile`; else what `aggregate` of another logger takes, without what is empty.
         """
+        if compile:
+            return self.compile()
         self._latest = {}
-        if not compile:
-            handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
-            return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
+        handed = [(path, stats.is_empty, stats.reduce(compile=False)) for path, stats in self._stats.items()]
+        return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
+
+    def compile(self, empty: bool = True) -> dict[Any, Any]:
+        """End the cycle: every value under its names, in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
+        something else is called so.
+
+        Args:
+            empty: whether to name what nobody logged in this cycle, too.
+        """
+        self._latest = {}
         values: dict[_Path, Any] = {}
         for path, stats in self._stats.items():
-            values[path] = stats.reduce()
+            is_wanted = empty or not stats.is_empty
+            value = stats.reduce()
             clock = getattr(stats, "clock", None)
-            if clock is not None:
-                values[(*path[:-1], f"{path[-1]}_throughput")] = clock.rate(stats.peek())
+            if is_wanted:
+                values[path] = value
+            if is_wanted and clock is not None:
+                values.setdefault((*path[:-1], f"{path[-1]}_throughput"), clock.rate(stats.peek()))
         return dict(unflatten(values))
-
-    def compile(self) -> dict[Any, Any]:
-        """End the cycle: every value under its names, in nested dicts; sums `with_throughput` also as `NAME_throughput`."""
-        return self.reduce(compile=True)
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """Take in what other loggers have reduced, in this order.

@@ -1,139 +1,163 @@
-"""Sinks: where a run's numbers are written, so that a person or a program finds them.
+"""Sinks: what takes a run's numbers, and what becomes of a run when one of them cannot.
 
-Room: ding_lite.metrics, floor 1. Imports the basics.
+Room: ding_lite.metrics, floor 1. Imports the room's bases; otherwise the standard library.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import sys
 import time
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol, TextIO
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from ding_lite.basics import move_aside, write_atomically
+from ding_lite.metrics.bases import off_device
+
+_PLAIN = (int, float, str, bool, type(None))
+_MOST = 1000  # numbers of one array in a row
+_DEAR_S = 0.01
+_REST = 20
 
 
 class Sink(Protocol):
-    """Takes rows of numbers, one at a time."""
+    """Takes rows of metrics, one at a time.
 
-    def write(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Take one row."""
-
-
-class JsonLines:
-    """One JSON object a line. Each line is complete on disk before `write` returns, whatever happens to the process then.
-
-    A file from an earlier run in the same folder is moved aside, to `metrics.1.jsonl` and so on, never overwritten; or, where
-    that run goes on, so does the file.
-
-    Args:
-        path: of the file; its folder is made.
-        after: go on with the file that is there, from this step: rows beyond it, and a last line that was never finished, are
-            cut, so that no step stands twice. None for a new file.
-        step: the column that counts; rows without it stay.
-
-    Raises:
-        ValueError: a line in the middle of the file that is no JSON object; the file is as it was.
+    One that has an attribute `takes_images = True` is also given images, which are arrays uint8 [H, W, 3].
     """
 
-    def __init__(self, path: Path, after: int | None = None, step: str = "env_step") -> None:
-        self.path = path
-        self._failed = False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if after is None:
-            move_aside(path)
-        elif path.exists():
-            self._cut(after, step)
-
-    def _cut(self, after: int, step: str) -> None:
-        """Leave of the file what is not beyond this step; all of it or nothing happens, also where the process is killed."""
-        *lines, _ = self.path.read_bytes().split(b"\n")  # behind the last line break there is nothing, or half a line
-        kept = []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError(f"{type(row).__name__} instead of an object")
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number} of {self.path} is no row of metrics ({error}): mend it, or move the file away."
-                ) from error
-            if row.get(step) is None or row[step] <= after:
-                kept.append(line + b"\n")
-        write_atomically(self.path, b"".join(kept))
-
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one line. Where the disk refuses, training goes on, with one warning."""
-        line = json.dumps({key: _json_number(value) for key, value in row.items()}).encode() + b"\n"
-        try:
-            self._append(line)
-            self._failed = False
-        except OSError as error:
-            if not self._failed:
-                warnings.warn(f"the metrics are not written to {self.path} for now: {error}.", stacklevel=2)
-            self._failed = True
+        """Take one row. What it raises does not reach the run, where the sink is in a `SinkGroup`."""
 
-    def _append(self, line: bytes) -> None:
-        # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
-        with open(self.path, "ab", buffering=0) as file:
-            end = file.tell()
-            if file.write(line) < len(line):
-                file.truncate(end)  # or the next line would be joined to half a one
-                raise OSError(f"there is no room for a line of {len(line)} bytes")
+    def close(self) -> None:
+        """Finish what is open. Closing twice does no harm."""
 
 
-class Console:
-    """One line of text a row, no more often than every `every_s` seconds, except where it is urgent.
+class SinkGroup:
+    """Gives each row to several sinks, and keeps their troubles from the run.
+
+    A sink that raises loses that row, with one warning, and is tried again with the next; when it has worked again, the next
+    failure warns anew. Where failing took more than 10 ms it is left alone for 20 times as long, so that a service that cannot
+    be reached costs a run 5 percent of its time and no more. Rows are made plain once for all sinks, see `plain_row`; what no
+    sink can take is left out, with one warning for each name.
 
     Args:
-        every_s: seconds between two lines.
-        stream: standard output, unless told otherwise.
-    """
-
-    def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:
-        self.every_s, self._stream = every_s, stream
-        self._last = -math.inf
-
-    def due(self) -> bool:
-        """Whether it is time for the next line."""
-        return time.monotonic() - self._last >= self.every_s
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Print the row: `name value` pairs, what is None left out."""
-        self._last = time.monotonic()
-        cells = [f"{name} {_readable(value)}" for name, value in row.items() if value is not None]
-        self.say("  ".join(cells))
-
-    def say(self, text: str) -> None:
-        """Print text. A closed pipe does not stop a run."""
-        with contextlib.suppress(BrokenPipeError):
-            print(text, file=self._stream or sys.stdout, flush=True)
-
-
-def _json_number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON knows neither NaN nor infinity
-
-
-def _readable(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def readable_time(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds.
+        sinks: get each row in this order.
 
     Example:
-        >>> readable_time(75), readable_time(3700)
-        ('1:15', '1:01:40')
+        >>> class Total:
+        ...     def write(self, row):
+        ...         self.total = self.total + row["n"] if hasattr(self, "total") else row["n"]
+        ...     def close(self):
+        ...         print(self.total)
+        >>> group = SinkGroup([Total()])
+        >>> group.write({"n": 1}), group.write({"n": 2})
+        (None, None)
+        >>> group.close()
+        3
     """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.sinks = list(sinks)
+        self._rows = 0
+        self._left_out: set[str] = set()
+        self._failing: set[int] = set()  # which sinks, by their index
+        self._resting: dict[int, float] = {}  # until when, by their index
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Give the row to each sink."""
+        self._rows += 1
+        values = plain_row(row)
+        images = images_of(row) if len(values) < len(row) else {}
+        takers = [getattr(sink, "takes_images", False) for sink in self.sinks]
+        self._tell_what_is_left_out(row, {*values, *images} if any(takers) else values.keys())
+        for index, takes_images in enumerate(takers):
+            self._write(index, {**values, **images} if takes_images else values)
+
+    def close(self) -> None:
+        """Close each sink, also where one raises."""
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except Exception as error:  # noqa: BLE001  the other sinks are still to be closed
+                warnings.warn(f"{sink!r} is not closed, its last rows may be missing: {_told(error)}.", stacklevel=2)
+
+    def _write(self, index: int, values: Mapping[str, Any]) -> None:
+        began = time.monotonic()
+        if began < self._resting.get(index, -math.inf):
+            return
+        try:
+            self.sinks[index].write(values)
+            self._failing.discard(index)
+        except Exception as error:  # noqa: BLE001  whatever a sink raises, training goes on
+            took = time.monotonic() - began
+            if took > _DEAR_S:
+                self._resting[index] = time.monotonic() + _REST * took
+            if index not in self._failing:
+                # The number makes the text another one at each failure: Python shows the same text only once.
+                warnings.warn(
+                    f"row {self._rows} is not written to {self.sinks[index]!r}: {_told(error)}. "
+                    "Training goes on, and later rows are tried again.",
+                    stacklevel=3,
+                )
+            self._failing.add(index)
+
+    def _tell_what_is_left_out(self, row: Mapping[str, Any], taken: Any) -> None:
+        for name in row.keys() - taken - self._left_out:
+            self._left_out.add(name)
+            warnings.warn(
+                f"no sink takes {name!r}, a {type(row[name]).__name__}: log numbers, text, arrays of at most {_MOST} numbers, "
+                "or lists and dicts of these.",
+                stacklevel=3,
+            )
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row in int, float, str, bool, None, and lists and dicts of these; what is none of it, an image say, is left out.
+
+    Arrays and tensors, on whichever device, become numbers where they have no dimension, and lists where they hold at most
+    1,000 numbers and are no images.
+
+    Example:
+        >>> import torch
+        >>> plain_row({"loss": torch.tensor(0.5), "counts": torch.tensor([1, 2]), "model": torch.nn.Linear(1, 1)})
+        {'loss': 0.5, 'counts': [1, 2]}
+    """
+    values = {}
+    for name, value in row.items():
+        if type(value) in _PLAIN:
+            values[name] = value
+            continue
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            values[name] = _plain(value)
+    return values
+
+
+def images_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The images in a row as arrays uint8 [H, W, 3], in this process' memory."""
+    return {name: off_device(value) for name, value in row.items() if _is_image(value)}
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple, deque)):
+        return [_plain(part) for part in value]
+    if hasattr(value, "tolist") and not _is_image(value) and math.prod(getattr(value, "shape", ())) <= _MOST:
+        return _plain(value.tolist())
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"{type(value).__name__} is not plain")
+
+
+def _is_image(value: Any) -> bool:
+    shape: Sequence[int] = getattr(value, "shape", ())
+    return len(shape) == 3 and shape[2] == 3 and str(getattr(value, "dtype", "")).endswith("uint8")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".")

@@ -20,8 +20,8 @@ _PENDING = 1000  # tensors that wait at most; then they are fetched from their d
 class _NumberStats(StatsBase):
     """Of numbers. Without a window they are added up as they come; with one, the last ones are kept.
 
-    A tensor waits, detached, until its value is needed: to ask for it would wait for the device. What comes after it waits too,
-    so that the order stays. Values in a window wait as long as they are in it.
+    The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
+    for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
     """
 
     def __init__(self, window: float | None = None, **settings: Any) -> None:
@@ -45,13 +45,13 @@ class _NumberStats(StatsBase):
     def is_empty(self) -> bool:
         return not (self._has_any or self._waiting)
 
-    def reduce(self, compile: bool = True) -> Any:
-        self._settle()
-        return super().reduce(compile)
-
     def get_state(self) -> dict[str, Any]:
         self._settle()
         return super().get_state()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()  # whoever unpickles it may not have the device
+        return vars(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
@@ -81,6 +81,16 @@ class _NumberStats(StatsBase):
         self._waiting = None
         for number in numbers:
             self._add(number)
+
+    def _wait_for(self, incoming: Sequence[_NumberStats]) -> None:
+        """Take over what others wait for; all of them without a window."""
+        for other in incoming:
+            if other._waiting:
+                if self._waiting is None:
+                    self._waiting = deque()
+                self._waiting.extend(other._waiting)
+        if self._waiting is not None and len(self._waiting) >= _PENDING:
+            self._settle()
 
     def _recent(self) -> list[float]:
         """The values in the window, without NaN."""
@@ -120,6 +130,7 @@ class MeanStats(_NumberStats):
         if self._window is None:
             self._sum += sum([other._sum for other in incoming_stats])
             self._count += sum([other._count for other in incoming_stats])
+            self._wait_for(incoming_stats)
         else:
             for total, count in [other._seen() for other in incoming_stats]:
                 self._sum += total
@@ -175,6 +186,7 @@ class EmaStats(_NumberStats):
 
     def merge(self, incoming_stats: Sequence[EmaStats]) -> None:
         for other in incoming_stats:
+            other._settle()
             if other._count:
                 self._merged += other._value * other._count
                 self._count += other._count
@@ -200,7 +212,11 @@ class _ExtremeStats(_NumberStats):
         return value if compile else [value]
 
     def merge(self, incoming_stats: Sequence[_ExtremeStats]) -> None:
-        theirs = [other.peek() if other._waiting else other._value for other in incoming_stats]
+        if self._window is None:
+            theirs = [other._value for other in incoming_stats]
+            self._wait_for(incoming_stats)
+        else:
+            theirs = [other.peek() for other in incoming_stats]
         seen = [value for value in (self._value, *theirs) if value == value]
         self._value = self._pick(seen) if seen else math.nan
         self._has_any = True
@@ -273,6 +289,7 @@ class SumStats(_NumberStats):
     def merge(self, incoming_stats: Sequence[SumStats]) -> None:
         if self._window is None:
             self._sum += sum([other._sum for other in incoming_stats])
+            self._wait_for(incoming_stats)
         else:
             self._sum += sum([other.peek() for other in incoming_stats])
         self._has_any = True

@@ -173,10 +173,54 @@ def test_only_the_last_merge():
         logged([1.0]).peek("x", latest_merged_only=True)
 
 
-def test_tensors_are_detached_and_asked_for_late():
+class Elsewhere(torch.Tensor):
+    """A tensor whose value one would have to wait for; counts how often somebody did."""
+
+    is_cpu = False
+    waits = 0
+
+    def tolist(self):
+        type(self).waits += 1
+        return super().tolist()
+
+
+def elsewhere(*values, **options):
+    return [torch.tensor(float(value), **options).as_subclass(Elsewhere) for value in values]
+
+
+@pytest.mark.parametrize(("kind", "result"), [("mean", 4.0), ("sum", 20.0), ("min", 1.0), ("max", 7.0)])
+def test_a_device_is_waited_for_once_when_somebody_looks_at_the_root(kind, result):
+    before = Elsewhere.waits
+    leaves = [logged([*elsewhere(1, 3), 2.0], reduce=kind), logged(elsewhere(7, 7), reduce=kind)]
+    root = MetricsLogger(root=True)
+    root.aggregate([leaf.reduce() for leaf in leaves])
+    assert Elsewhere.waits == before
+    assert root.peek("x") == result
+    assert Elsewhere.waits == before + 1
+
+
+@pytest.mark.parametrize("kind", ["mean", "ema", "sum", "min", "max"])
+def test_a_component_without_the_device_gets_numbers(kind):
+    sent = pickle.dumps(logged(elsewhere(1, 3), reduce=kind).reduce())
+    before = Elsewhere.waits
+    received = pickle.loads(sent)["x"]
+    assert received.peek() == logged([1.0, 3.0], reduce=kind).peek("x")
+    assert Elsewhere.waits == before
+
+
+@pytest.mark.parametrize("make", [torch.tensor, lambda value: elsewhere(value)[0]])
+@pytest.mark.parametrize("kind", ["mean", "sum", "max"])
+def test_a_tensor_that_changes_in_place_was_logged_as_it_was(kind, make):
+    alpha = make(2.0)
+    logger = logged([alpha], reduce=kind)
+    alpha += 5
+    assert logger.peek("x") == 2.0
+
+
+def test_tensors_are_detached():
     weight = torch.ones((), requires_grad=True)
-    logger = logged([weight * 2, 4.0, weight * 6], reduce="mean")
-    assert [getattr(value, "requires_grad", False) for value in logger._stats[("x",)]._waiting] == [False] * 3
+    logger = logged([weight * 2, 4.0, *elsewhere(6, requires_grad=True)], reduce="mean")
+    assert [getattr(value, "requires_grad", False) for value in logger._stats[("x",)]._waiting] == [False]
     assert logger.peek("x") == 4.0
     item = logged([weight * 3], reduce="item")
     assert item.peek("x") == 3.0
@@ -184,9 +228,26 @@ def test_tensors_are_detached_and_asked_for_late():
 
 
 def test_many_tensors_do_not_pile_up():
-    logger = logged((torch.tensor(1.0) for _ in range(5000)), reduce="sum")
+    logger = logged((elsewhere(1.0)[0] for _ in range(2500)), reduce="sum")
     assert len(logger._stats[("x",)]._waiting or ()) <= 1000
-    assert logger.peek("x") == 5000
+    root = MetricsLogger(root=True)
+    for _ in range(3):
+        root.aggregate([logged(elsewhere(*[1.0] * 900), reduce="sum").reduce()])
+        assert len(root._stats[("x",)]._waiting or ()) <= 1000
+    assert logger.peek("x") + root.peek("x") == 2500 + 2700
+
+
+def test_many_values_at_once_are_as_each_on_its_own():
+    here = list(torch.tensor([1.0, 0.1, 3.0], requires_grad=True))
+    mixed = [torch.tensor(4.0), 1.0, 2, float("nan"), *elsewhere(3), torch.tensor([2.0])]
+    for values in ([], here, [torch.tensor([1.0]), torch.tensor([2.0])], mixed, mixed[::-1], elsewhere(1, 2)):
+        for how in ({}, {"reduce": "sum"}, {"reduce": "max", "window": 2}, {"reduce": "ema"}):
+            one, other = logged(values, **how), MetricsLogger()
+            other.log_values("x", values, **how)
+            if values:
+                assert other.peek("x") == one.peek("x")
+            else:
+                assert "x" not in other
 
 
 @pytest.mark.parametrize(
@@ -393,3 +454,21 @@ def test_a_kind_of_ones_own():
     again = MetricsLogger(True, lookup)
     again.set_state(root.get_state())
     assert again.compile() == {"leaf": {"calls": 4}}
+
+
+@pytest.mark.parametrize("first", ["steps", "steps_throughput"])
+def test_a_throughput_takes_nobodys_name(first):
+    logger = MetricsLogger()
+    for name in sorted(("steps", "steps_throughput"), key=lambda name: name != first):
+        logger.log_value(name, 7, reduce="sum", with_throughput=name == "steps")
+    assert logger.compile()["steps_throughput"] == 7
+
+
+def test_what_nobody_logged_in_a_cycle_can_be_left_out():
+    root = MetricsLogger(root=True)
+    for name, kind in (("mean", "mean"), ("total", "lifetime_sum"), ("average", "ema"), ("last", "item")):
+        root.log_value(name, 1.0, reduce=kind)
+    assert root.compile(empty=False) == {"mean": 1.0, "total": 1.0, "average": 1.0, "last": 1.0}
+    root.log_value("last", 2.0)
+    assert root.compile(empty=False) == {"total": 1.0, "last": 2.0}
+    assert set(root.compile()) == {"mean", "total", "average", "last"}

@@ -1,168 +1,381 @@
-"""Sinks: files that survive, lines that can be read."""
+"""Files that survive whatever happens, and a group that keeps the troubles of its sinks from the run."""
 
-import io
+import csv
 import json
+import math
 import random
 import subprocess
 import sys
 import time
-import warnings
+from collections import deque
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ding_lite.metrics import Console, JsonLines, readable_time
+from ding_lite.metrics import Csv, JsonLines, SinkGroup
+
+
+def rows_of(path):
+    """The rows of either file, numbers as numbers."""
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with open(path, newline="") as file:
+        return [{name: json.loads(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file, strict=True)]
+
+
+@pytest.fixture(params=[JsonLines, Csv])
+def make(request):
+    """Either class of files."""
+    return request.param
+
+
+@pytest.fixture
+def path(make, tmp_path):
+    return tmp_path / ("metrics.jsonl" if make is JsonLines else "metrics.csv")
 
 
 def test_each_line_is_an_object_and_numbers_that_json_does_not_know_are_null(tmp_path):
     sink = JsonLines(tmp_path / "deep" / "metrics.jsonl")
-    sink.write({"step": 1, "loss": float("nan"), "best": -float("inf"), "name": "a"})
+    sink.write({"step": 1, "loss": float("nan"), "best": -float("inf"), "name": "a", "all": [1.5, float("nan")]})
     sink.write({"step": 2})
 
     lines = (tmp_path / "deep" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"step": 1, "loss": None, "best": None, "name": "a"}, {"step": 2}]
+    first = {"step": 1, "loss": None, "best": None, "name": "a", "all": [1.5, None]}
+    assert [json.loads(line) for line in lines] == [first, {"step": 2}]
 
 
-def test_a_process_that_is_killed_loses_no_line_that_was_written(tmp_path):
+def test_a_table_has_a_line_of_names_and_is_written_anew_where_a_row_brings_a_new_one(tmp_path):
+    sink = Csv(tmp_path / "deep" / "metrics.csv")
+    sink.write({"step": 1, "loss": 0.25, "name": 'a "b", c'})
+    sink.write({"step": 2, "name": None})
+    sink.write({"step": 3, "loss": float("inf"), "returns": [1.5, float("nan")], "note": "two\nlines"})
+    sink.write({"step": 4, "is_last": True})
+
+    assert (tmp_path / "deep" / "metrics.csv").read_text() == (
+        "step,loss,name,returns,note,is_last\n"
+        '1,0.25,"a ""b"", c",,,\n'
+        "2,,,,,\n"
+        '3,,,"[1.5, null]","""two\\nlines""",\n'
+        "4,,,,,True\n"
+    )
+    assert [one.name for one in (tmp_path / "deep").iterdir()] == ["metrics.csv"]
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters()), st.lists(st.floats(0, 1)))
+ROWS = st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=8)
+
+
+def cell_of(value):
+    """What the table is said to hold for a value, written out."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return json.dumps(value) if isinstance(value, list) or not str(value).isprintable() else str(value)
+
+
+@given(rows=ROWS, after=st.integers(-1, 8))
+def test_whatever_the_rows_the_table_holds_them_and_can_be_gone_on_with(tmp_path_factory, rows, after):
+    path = tmp_path_factory.mktemp("table") / "metrics.csv"
+    rows = [{**row, "env_step": step} for step, row in enumerate(rows)]
+    sink = Csv(path)
+    for row in rows:
+        sink.write(row)
+    Csv(path, after=after).write({"env_step": 9})
+
+    names = list(dict.fromkeys(name for row in rows for name in row) or ["env_step"])
+    kept = [row for row in rows if row["env_step"] <= after] + [{"env_step": 9}]
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file, strict=True)
+    assert header == [cell_of(name) for name in names]
+    assert lines == [[cell_of(row.get(name)) for name in names] for row in kept]
+
+
+def test_a_process_that_is_killed_loses_no_line_that_was_written(make, path):
     code = (
-        "import os, pathlib, sys\nfrom ding_lite.metrics import JsonLines\n"
-        f"sink = JsonLines(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
+        f"import os, pathlib, sys\nfrom ding_lite.metrics import {make.__name__}\n"
+        f"sink = {make.__name__}(pathlib.Path({str(path)!r}))\n"
         "for step in range(1000): sink.write({'step': step})\nos.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
 
-    assert [json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()] == list(range(1000))
+    assert [row["step"] for row in rows_of(path)] == list(range(1000))
 
 
 WRITER = """
 import pathlib, sys
-from ding_lite.metrics import JsonLines
-sink = JsonLines(pathlib.Path(sys.argv[1]))
+from ding_lite import metrics
+sink = getattr(metrics, sys.argv[1])(pathlib.Path(sys.argv[2]))
 print("ready", flush=True)
 step = 0
 while True:
     step += 1
-    sink.write({"env_step": step, "loss": 1 / step, "text": "x" * (step % 5000)})
+    sink.write({"env_step": step, f"of_{step // 20}": 1 / step, "many": [0] * (step % 500)})
 """
 
 
-def test_a_process_killed_at_any_instant_leaves_lines_that_parse_but_for_the_last(tmp_path):
+def test_a_process_killed_at_any_instant_leaves_lines_that_parse_but_for_the_last(make, path):
     draw = random.Random(0)
-    for run in range(20):
-        path = tmp_path / f"{run}.jsonl"
-        with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
+    for _ in range(15):
+        with subprocess.Popen([sys.executable, "-c", WRITER, make.__name__, path], stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             time.sleep(0.1 * draw.random())
             process.kill()
-        *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
-        assert [json.loads(line)["env_step"] for line in lines] == list(range(1, len(lines) + 1))
+        whole = path.read_bytes()[: path.read_bytes().rfind(b"\n") + 1] if path.exists() else b""
+        (cut := path.with_stem("cut")).write_bytes(whole)
+        steps = [row["env_step"] for row in rows_of(cut)]
+        assert steps == list(range(1, len(steps) + 1))
+        cut.unlink()
 
-        after = draw.randint(0, len(lines))
-        JsonLines(path, after=after).write({"env_step": after + 1})
-        steps = [json.loads(line)["env_step"] for line in path.read_text().splitlines()]
-        assert steps == list(range(1, after + 2))
+        after = draw.randint(0, len(steps))
+        make(path, after=after).write({"env_step": after + 1})
+        assert [row["env_step"] for row in rows_of(path)] == list(range(1, after + 2))
+        path.unlink()
 
 
-def test_going_on_cuts_what_lies_beyond_and_a_line_that_was_never_finished(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    sink = JsonLines(path)
+def test_going_on_cuts_what_lies_beyond_and_a_line_that_was_never_finished(make, path):
+    sink = make(path)
     for step in (10, 20, None, 30, 25):
         sink.write({"env_step": step, "x": 1})
-    with open(path, "a") as file:
-        file.write('{"env_step": 40, "x"')
-    JsonLines(path, after=25).write({"env_step": 30})
+    with open(path, "ab") as file:
+        file.write(path.read_bytes().splitlines()[-1][:-1])
+    make(path, after=25).write({"env_step": 30})
 
-    assert [json.loads(line)["env_step"] for line in path.read_text().splitlines()] == [10, 20, None, 25, 30]
-    assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_going_on_without_a_file_begins_one(tmp_path):
-    JsonLines(tmp_path / "metrics.jsonl", after=100).write({"env_step": 101})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"env_step": 101}\n'
+    assert [row.get("env_step") for row in rows_of(path)] == [10, 20, None, 25, 30]
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_that_is_no_file_of_metrics_is_left_as_it_is(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    for text in ('{"env_step": 1}\nno json\n{"env_step": 2}\n', "[1]\n"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r"line \d of .*metrics.jsonl is no row of metrics"):
-            JsonLines(path, after=1)
-        assert path.read_text() == text
+def test_going_on_without_a_file_begins_one(make, path):
+    make(path, after=100).write({"env_step": 101})
+    assert rows_of(path) == [{"env_step": 101}]
 
 
-def test_an_earlier_file_is_kept_under_another_name(tmp_path):
-    for run in range(3):
-        JsonLines(tmp_path / "metrics.jsonl").write({"run": run})
+def test_a_table_that_a_spreadsheet_saved_can_be_gone_on_with(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"env_step,loss\r\n1,0.5\r\n2,0.25\r\n")
+    Csv(path, after=1).write({"env_step": 2, "kl": 0.1})
 
-    assert {path.name: json.loads(path.read_text())["run"] for path in tmp_path.iterdir()} == {
-        "metrics.1.jsonl": 0,
-        "metrics.2.jsonl": 1,
-        "metrics.jsonl": 2,
-    }
-
-
-def test_a_disk_that_refuses_costs_one_warning_and_writing_goes_on_when_it_can(tmp_path):
-    sink = JsonLines(tmp_path / "metrics.jsonl")
-    (tmp_path / "metrics.jsonl").mkdir()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        sink.write({"step": 1})
-        sink.write({"step": 2})
-    (tmp_path / "metrics.jsonl").rmdir()
-    sink.write({"step": 3})
-
-    assert len(caught) == 1
-    assert "metrics.jsonl" in str(caught[0].message)
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 3}
-
-
-def test_half_a_line_is_taken_back_when_the_disk_is_full(tmp_path):
-    code = (
-        "import pathlib, resource, sys\nfrom ding_lite.metrics import JsonLines\n"
-        "sink = JsonLines(pathlib.Path(sys.argv[1]))\n"
-        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (150, most))\n"
-        "for step in range(20): sink.write({'step': step})\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
-        "sink.write({'step': 20})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.jsonl"], capture_output=True, text=True, check=True)
-
-    steps = [json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()]
-    assert steps[-1] == 20
-    assert steps[:-1] == list(range(len(steps) - 1))
-    assert 5 < len(steps) < 20
-    assert done.stderr.count("are not written") == 1
-
-
-def test_the_console_leaves_out_what_there_is_not_and_writes_numbers_for_people():
-    stream = io.StringIO()
-    Console(stream=stream).write({"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "left": "<0:21"})
-
-    assert stream.getvalue() == "step 12,800  return 187.3  loss 0.0213  left <0:21\n"
-
-
-def test_the_console_is_due_at_its_interval(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    console = Console(every_s=2.0, stream=io.StringIO())
-    assert console.due()
-    console.write({})
-    now[0] = 101.9
-    assert not console.due()
-    now[0] = 102.0
-    assert console.due()
-
-
-def test_a_closed_pipe_does_not_stop_a_run():
-    class Closed(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError
-
-    Console(stream=Closed()).write({"step": 1})
+    assert path.read_bytes() == b"env_step,loss,kl\n1,0.5,\n2,,0.1\n"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (60, "1:00"), (3599.6, "1:00:00"), (90061, "25:01:01")]
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"env_step": 1}\nno json\n{"env_step": 2}\n'),
+        ("metrics.jsonl", "[1]\n"),
+        ("metrics.jsonl", '{"env_step": "one"}\n'),
+        ("metrics.csv", "env_step,x\n1,2\n3\n"),
+        ("metrics.csv", "env_step,x\none,2\n"),
+        ("metrics.csv", 'env_step,x\n1,"2\n'),
+    ],
 )
-def test_times_are_readable(seconds, text):
-    assert readable_time(seconds) == text
+def test_a_file_that_is_no_file_of_metrics_is_left_as_it_is(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"line \d of .*{name} is no row of metrics .* mend it, or move the file away"):
+        (Csv if name.endswith("csv") else JsonLines)(path, after=1)
+    assert path.read_text() == text
+
+
+def test_an_earlier_file_is_kept_under_another_name(make, path):
+    for run in range(3):
+        make(path).write({"run": run})
+
+    runs = {one.name: rows_of(one)[0]["run"] for one in path.parent.iterdir()}
+    assert runs == {path.with_stem("metrics.1").name: 0, path.with_stem("metrics.2").name: 1, path.name: 2}
+
+
+def test_a_file_alone_says_what_the_disk_refused_and_goes_on_when_it_can(make, path):
+    sink = make(path)
+    path.mkdir()
+    with pytest.raises(OSError, match=path.name):
+        sink.write({"step": 1})
+    path.rmdir()
+    sink.write({"step": 2})
+
+    assert rows_of(path) == [{"step": 2}]
+
+
+def test_half_a_line_is_taken_back_when_the_disk_is_full(make, path):
+    code = (
+        "import pathlib, resource, sys\nfrom ding_lite import metrics\n"
+        "group = metrics.SinkGroup([getattr(metrics, sys.argv[1])(pathlib.Path(sys.argv[2]))])\n"
+        "group.write({'step': 0, 'much': 10**59})\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150, most))\n"
+        "for step in range(1, 50): group.write({'step': step})\n"
+        "group.write({'step': 49, 'more': 1})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "group.write({'step': 50, 'more': 1})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, make.__name__, path], capture_output=True, text=True, check=True)
+
+    steps = [row["step"] for row in rows_of(path)]
+    assert steps[-1] == 50
+    assert steps[:-1] == list(range(len(steps) - 1))
+    assert 3 < len(steps) < 50
+    assert done.stderr.count("is not written to") == 1
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+class Kept:
+    """A sink that keeps its rows, and fails where it is told to."""
+
+    def __init__(self, fails=(), closes=True):
+        self.rows, self.fails, self.closes = [], set(fails), closes
+        self.tries = 0
+
+    def write(self, row):
+        self.tries += 1
+        if self.tries - 1 in self.fails:
+            raise RuntimeError("out of order.")
+        self.rows.append(row)
+
+    def close(self):
+        if not self.closes:
+            raise RuntimeError("it jams")
+        self.is_closed = True
+
+
+class Album(Kept):
+    takes_images = True
+
+
+def told(caught):
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_sink_that_raises_costs_its_row_and_one_warning_until_it_has_worked_again(recwarn):
+    broken, whole = Kept(fails={1, 2, 5}), Kept()
+    group = SinkGroup([broken, whole])
+    for step in range(7):
+        group.write({"step": step})
+
+    assert [row["step"] for row in whole.rows] == list(range(7))
+    assert [row["step"] for row in broken.rows] == [0, 3, 4, 6]
+    first, second = told(recwarn)
+    assert first.startswith("row 2 is not written to <")
+    assert "Kept object" in first
+    assert first.endswith("RuntimeError: out of order. Training goes on, and later rows are tried again.")
+    assert second.startswith("row 6")
+    assert recwarn[0].filename == __file__
+
+
+def test_warnings_of_two_failures_are_both_shown(tmp_path):
+    code = (
+        "import pathlib, sys\nfrom ding_lite.metrics import JsonLines, SinkGroup\n"
+        "path = pathlib.Path(sys.argv[1])\ngroup = SinkGroup([JsonLines(path)])\n"
+        "for _ in range(2):\n"
+        "    path.mkdir()\n    for _ in range(3): group.write({})\n    path.rmdir()\n    group.write({})\n    path.unlink()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "m.jsonl"], capture_output=True, text=True, check=True)
+    assert done.stderr.count("is not written to JsonLines('") == 2
+
+
+def test_a_sink_that_takes_long_to_fail_takes_5_percent_of_the_time_at_most(monkeypatch, recwarn):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    class Slow(Kept):
+        def write(self, row):
+            now[0] += 3.0
+            super().write(row)
+
+    slow, quick = Slow(fails=range(1000)), Kept()
+    group = SinkGroup([slow, quick])
+    while now[0] < 1000:
+        now[0] += 1.0
+        group.write({})
+
+    assert 10 < slow.tries * 3 < 60
+    assert len(quick.rows) > 900
+    assert len(recwarn) == 1
+
+
+def test_a_sink_that_fails_at_once_is_tried_with_each_row(recwarn):
+    broken = Kept(fails=range(100))
+    group = SinkGroup([broken])
+    for _ in range(100):
+        group.write({})
+    assert broken.tries == 100
+
+
+def test_every_sink_is_closed_also_where_one_cannot_be(recwarn):
+    sinks = [Kept(), Kept(closes=False), Kept()]
+    SinkGroup(sinks).close()
+
+    assert sinks[0].is_closed
+    assert sinks[2].is_closed
+    assert "RuntimeError: it jams" in told(recwarn)[0]
+
+
+def test_an_interrupt_is_no_failure_of_a_sink():
+    class Interrupted(Kept):
+        def write(self, row):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SinkGroup([Interrupted()]).write({})
+
+
+def test_values_of_any_kind_become_plain_once_for_all_sinks(tmp_path):
+    class Half(float):
+        pass
+
+    files, kept = [JsonLines(tmp_path / "m.jsonl"), Csv(tmp_path / "m.csv")], Kept()
+    row = {
+        "numpy": np.float32(0.5),
+        "integer": np.int64(3),
+        "flag": np.bool_(True),
+        "tensor": torch.tensor(1.5, requires_grad=True),
+        "vector": torch.tensor([1, 2], dtype=torch.int16),
+        "matrix": np.eye(2),
+        "series": deque([torch.tensor(1.0), 2]),
+        "percentiles": {50: np.float64(0.25), 99: None},
+        "half": Half(0.5),
+        "text": np.str_("a"),
+        "nothing": None,
+    }
+    SinkGroup([*files, kept]).write(row)
+
+    plain = {"numpy": 0.5, "integer": 3, "flag": True, "tensor": 1.5, "vector": [1, 2], "matrix": [[1.0, 0.0], [0.0, 1.0]]}
+    plain |= {"series": [1.0, 2], "percentiles": {"50": 0.25, "99": None}, "half": 0.5, "text": "a", "nothing": None}
+    assert kept.rows == [plain]
+    assert [type(value) for value in kept.rows[0].values()] == [type(value) for value in plain.values()]
+    assert rows_of(tmp_path / "m.jsonl") == [plain]
+    assert len((tmp_path / "m.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("make_image", [np.asarray, torch.as_tensor])
+def test_images_are_given_to_the_sinks_that_take_them(tmp_path, recwarn, make_image):
+    image = np.random.default_rng(0).integers(0, 255, (4, 5, 3), np.uint8)
+    kept, album, lines = Kept(), Album(), JsonLines(tmp_path / "m.jsonl")
+    SinkGroup([kept, album, lines]).write({"step": 1, "frame": make_image(image)})
+
+    assert kept.rows == rows_of(tmp_path / "m.jsonl") == [{"step": 1}]
+    assert album.rows[0]["frame"].dtype == np.uint8
+    assert (album.rows[0]["frame"] == image).all()
+    assert not recwarn.list
+
+
+def test_what_no_sink_takes_is_left_out_with_one_warning_for_each_name(recwarn):
+    kept = Kept()
+    group = SinkGroup([kept])
+    frame = np.zeros((4, 4, 3), np.uint8)
+    for _ in range(3):
+        group.write({"step": 1, "model": torch.nn.Linear(1, 1), "long": np.zeros(1001), "frame": frame, "in": [object()]})
+
+    assert kept.rows == [{"step": 1}] * 3
+    assert sorted(text.split()[3] for text in told(recwarn)) == ["'frame',", "'in',", "'long',", "'model',"]
+    assert "a ndarray: log numbers, text, arrays of at most 1000 numbers" in " ".join(told(recwarn))
+
+
+def test_values_that_hold_themselves_or_cannot_be_read_stop_nothing(recwarn):
+    endless = []
+    endless.append(endless)
+    kept = Kept()
+    SinkGroup([kept]).write({"step": 1, "endless": endless, "nowhere": torch.empty(2, device="meta")})
+
+    assert kept.rows == [{"step": 1}]
+    assert len(recwarn) == 2

@@ -1,0 +1,250 @@
+"""Consoles: what a person sees of a run while it goes on, lines of text or, on a terminal, a live view.
+
+Room: ding_lite.metrics, floor 1. Imports the basics and the room's sinks; rich, where there is a live view.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, TextIO
+
+from ding_lite.basics import require_extra
+from ding_lite.metrics.sinks import plain_row
+
+_CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
+_GROUPS = ("counters", "evaluate", "collect", "learn", "time", "system")
+_BARS = "▁▂▃▄▅▆▇█"
+_MARGIN = 10  # letters for the name of a group
+_SLOT = 30  # letters in which a name and its value mostly fit
+
+
+def make_console(every_s: float = 1.0, stream: TextIO | None = None) -> Console:
+    """A `LiveConsole` where the stream is a terminal that can show one and rich is installed, else a `Console`."""
+    target = stream or sys.stdout
+    can_draw = _is_terminal(target) and "utf" in str(target.encoding).lower() and os.environ.get("TERM", "dumb") != "dumb"
+    return (LiveConsole if can_draw and importlib.util.find_spec("rich") else Console)(every_s, stream)
+
+
+class Console:
+    """One line of text a row, no more often than every `every_s` seconds, except where it is urgent.
+
+    Args:
+        every_s: seconds between two looks.
+        stream: standard output, unless told otherwise.
+    """
+
+    def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:
+        self.every_s, self._stream = every_s, stream
+        self._last = -math.inf
+
+    def due(self) -> bool:
+        """Whether it is time for the next look."""
+        return time.monotonic() - self._last >= self.every_s
+
+    def write(self, line: Mapping[str, Any], row: Mapping[str, Any] | None = None, done: float | None = None) -> None:
+        """Print the line: `name value` pairs, what is None left out. A line has no room for the row, nor for what is done."""
+        self._last = time.monotonic()
+        self.say("  ".join(f"{name} {_readable(value)}" for name, value in line.items() if value is not None))
+
+    def say(self, text: str) -> None:
+        """Print text. A closed pipe does not stop a run."""
+        print(text, file=_Enduring(self._stream or sys.stdout), flush=True)
+
+    def close(self) -> None:
+        """Nothing is open between two lines."""
+
+
+class LiveConsole(Console):
+    """A view of the run at the foot of the terminal: how far it is, the newest numbers in groups, the curves of the return.
+
+    What other code prints appears above it, as long as it prints by `print`, `sys.stdout` or `sys.stderr`. Nothing is drawn
+    between two calls, since there is no thread; drawing takes about 1 ms, and as long where other code prints. It takes the
+    arguments of `Console`.
+
+    Raises:
+        ImportError: rich is not installed.
+    """
+
+    def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:
+        require_extra("rich", "cli", "LiveConsole()")
+        super().__init__(every_s, stream)
+        self._live: Any = None
+
+    def write(self, line: Mapping[str, Any], row: Mapping[str, Any] | None = None, done: float | None = None) -> None:
+        """Take the newest numbers, and draw them where it is time.
+
+        Args:
+            line: shown where there is no row.
+            row: the newest row. Of a name that is not in it the last value stays.
+            done: which fraction of the run is over, in [0, 1]; None where nobody knows.
+        """
+        if self._live is None:
+            self._start(done)
+        row = plain_row(line if row is None else row)
+        self._values.update({name: value for name, value in row.items() if value is not None})
+        self._done = done
+        for name, curve in self._curves.items():
+            if isinstance(value := row.get(name), (int, float)) and math.isfinite(value):
+                curve.add(value)
+        if self.due():
+            self._last = time.monotonic()
+            self._live.update(self._page(), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print text that stays, above the view."""
+        if self._live is None:
+            super().say(text)
+        else:
+            self._live.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the last numbers on the terminal and give it back. What is written afterwards begins a new view."""
+        if self._live is not None:
+            atexit.unregister(self.close)
+            try:
+                self._live.update(self._page())
+            finally:
+                self._live.stop()
+                self._live = None
+
+    def _start(self, done: float | None) -> None:
+        from rich.console import Console as Terminal
+        from rich.live import Live
+
+        self._values: dict[str, Any] = {}
+        self._curves = {name: _Curve() for name in _CURVES}
+        self._began, self._last, self._done_before = time.monotonic(), -math.inf, done or 0.0
+        terminal = Terminal(file=_Enduring(self._stream or sys.stdout), highlight=False)  # type: ignore[arg-type]
+        out, err = _is_terminal(sys.stdout), _is_terminal(sys.stderr)  # what leads into a file goes on to do so
+        self._live = Live(console=terminal, auto_refresh=False, redirect_stdout=out, redirect_stderr=err)
+        atexit.register(self.close)  # however the process ends, the cursor comes back
+        self._live.start()
+
+    def _page(self) -> Any:
+        """What is to be seen, drawn here and now: where other code prints it is only shown again."""
+        from rich.text import Text
+
+        width: int = self._live.console.width
+        parts = [*self._progress(width)]
+        for group, cells in _cells(self._values, self._curves).items():
+            if cells:
+                parts += [("\n" + group.ljust(_MARGIN), "bold"), *_laid_out(cells, width - _MARGIN)]
+        return Text.assemble(*parts, no_wrap=True, overflow="crop")
+
+    def _progress(self, width: int) -> Iterator[tuple[str, str]]:
+        spent = time.monotonic() - self._began
+        done = min(max(self._done or 0.0, 0.0), 1.0)
+        if self._done is not None:
+            bar = max(width - 40, 10)
+            yield "━" * round(bar * done), "green"
+            yield "─" * (bar - round(bar * done)) + f" {done:4.0%}  ", ""
+        yield f"{readable_time(spent)} elapsed", ""
+        if done > self._done_before:
+            yield f", {readable_time(spent * (1 - done) / (done - self._done_before))} left", ""
+
+
+class _Curve:
+    """The history of a number as a line of small bars: all of it, however long, in 16 to 31 points."""
+
+    def __init__(self) -> None:
+        self._points: list[float] = []
+        self._waiting: list[float] = []
+        self._each = 1  # values that make a point
+
+    def add(self, value: float) -> None:
+        self._waiting.append(value)
+        if len(self._waiting) == self._each:
+            self._points.append(fmean(self._waiting))
+            self._waiting = []
+        if len(self._points) == 32:
+            self._points = [fmean(self._points[at : at + 2]) for at in range(0, 32, 2)]
+            self._each *= 2
+
+    def __str__(self) -> str:
+        low, high = min(self._points, default=0.0), max(self._points, default=0.0)
+        return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * 7)] for value in self._points)
+
+
+class _Enduring:
+    """A stream that may lose whoever reads it: what is written then leads nowhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        self._endure(self._stream.write, text)
+
+    def flush(self) -> None:
+        self._endure(self._stream.flush)
+
+    def _endure(self, call: Callable[..., Any], *args: str) -> None:
+        try:
+            call(*args)
+        except OSError as error:  # whoever read it is gone, or a disk behind a redirection is full
+            if isinstance(error, BrokenPipeError):  # Python itself would try once more at its end, and fail
+                with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+                    os.dup2(nowhere.fileno(), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _cells(values: Mapping[str, Any], curves: Mapping[str, _Curve]) -> dict[str, list[tuple[str, str]]]:
+    """By group, names and what is shown for them: beside a mean stand its range and its curve."""
+    groups: dict[str, list[tuple[str, str]]] = {group: [] for group in _GROUPS}
+    for name, value in values.items():
+        group, _, label = (name if "/" in name else f"counters/{name}").partition("/")
+        path, _, kind = name.rpartition("_")
+        if name == "time_s" or isinstance(value, (list, dict)) or (kind in ("min", "max") and f"{path}_mean" in values):
+            continue
+        text = " ".join(_readable(value).split())
+        if kind == "mean":
+            label, ends = label.removesuffix("_mean"), [values.get(f"{path}_{end}") for end in ("min", "max")]
+            text += "" if None in ends else f" ({_readable(ends[0])} to {_readable(ends[1])})"
+        groups.setdefault(group, []).append((label, f"{text} {curves[name]}" if name in curves else text))
+    return groups
+
+
+def _laid_out(cells: Sequence[tuple[str, str]], width: int) -> Iterator[tuple[str, str]]:
+    """The cells side by side and below each other, each beginning where one above it begins."""
+    slots = max(1, width // _SLOT)
+    slot, used = max(width // slots, 1), 0
+    for label, text in cells:
+        length = len(label) + len(text) + 1
+        needed = -(-(length + 2) // slot)
+        if used and used + needed > slots:
+            yield "\n" + " " * _MARGIN, ""
+            used = 0
+        yield f"{label} ", "dim"
+        yield text + " " * (needed * slot - length), ""
+        used += needed
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return hasattr(stream, "isatty") and stream.isatty()
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def readable_time(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds.
+
+    Example:
+        >>> readable_time(75), readable_time(3700)
+        ('1:15', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,201 @@
+"""Services: TensorBoard and Weights & Biases as sinks.
+
+Room: ding_lite.metrics, floor 1. Imports the basics and the room's files and sinks; a service's own package at its first row.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import time
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from ding_lite.basics import require_extra
+from ding_lite.metrics.files import append_whole
+from ding_lite.metrics.sinks import images_of, plain_row
+
+
+class TensorBoard:
+    """Numbers as scalars and images as images, at the row's step, in an event file of TensorBoard's.
+
+    Like the files of metrics it is whole on disk before `write` returns, and no thread writes it.
+
+    Args:
+        folder: of the event file; made with the first row.
+        step: the column that counts; where a row has none, `train_iter` does.
+        after: go on from this step, for a run that goes on: what earlier event files in the folder hold beyond it is not shown.
+            None for a new run: nothing of what they hold is.
+    """
+
+    takes_images = True
+
+    def __init__(self, folder: str | PathLike[str], step: str = "env_step", *, after: int | None = None) -> None:
+        self.folder, self._step, self._after = Path(folder), step, after
+        self._path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"TensorBoard({str(self.folder)!r})"
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one event, which holds the whole row.
+
+        Raises:
+            ImportError: tensorboard is not installed.
+            OSError: the disk refuses; the file is as it was.
+        """
+        require_extra("tensorboard", "tb", "TensorBoard()")
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = plain_row(row)
+        numbers = {name: float(value) for name, value in values.items() if isinstance(value, (int, float))}
+        summary = Summary(value=[Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()])
+        for name, image in images_of(row).items():
+            summary.value.add(tag=name, image=_png(image))
+        if self._path is None:
+            self._path = self._begun()
+        append_whole(self._path, _record(step=int(values.get(_axis(values, self._step)) or 0), summary=summary))
+
+    def close(self) -> None:
+        """Nothing is open between two rows."""
+
+    def _begun(self) -> Path:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        path = self.folder / f"events.out.tfevents.{seconds}.{socket.gethostname()}.{os.getpid()}.{nanoseconds:09}"
+        first = 0 if self._after is None else self._after + 1
+        start = _record(step=first, session_log=SessionLog(status=SessionLog.START))
+        append_whole(path, _record(file_version="brain.Event:2") + start)
+        return path
+
+
+class WeightsAndBiases:
+    """Rows as a run of Weights & Biases, which is offline unless told otherwise: `wandb sync` uploads it from `folder/wandb`.
+
+    It never asks for a key; with `mode="online"` there has to be one, from `wandb login` or in WANDB_API_KEY. It writes what it
+    is given and nothing else: no console output, no code, no use of the system.
+
+    Args:
+        folder: a folder `wandb` is made in it, with the first row.
+        project: under which the run is listed.
+        name: of the run; Weights & Biases makes one up where it is None.
+        config: of the run.
+        mode: "offline" or "online".
+        step: the column along which curves are drawn; where the first row has none, along `train_iter`.
+
+    Raises:
+        ValueError: another mode.
+    """
+
+    takes_images = True
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        project: str = "ding_lite",
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        mode: Literal["offline", "online"] = "offline",
+        step: str = "env_step",
+    ) -> None:
+        if mode not in ("offline", "online"):
+            raise ValueError(f"WeightsAndBiases(mode={mode!r}) is none: use 'offline' or 'online', or leave the sink out.")
+        self.folder, self._project, self._name, self._config = Path(folder), project, name, dict(config or {})
+        self._mode, self._step = mode, step
+        self._run: Any = None
+
+    def __repr__(self) -> str:
+        return f"WeightsAndBiases({str(self.folder)!r})"
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Log the row.
+
+        Raises:
+            ImportError: wandb is not installed.
+            OSError: the folder cannot be written to.
+            Exception: whatever wandb raises, an error of its own where there is no key or nobody answers within 20 seconds.
+        """
+        values = {name: value for name, value in plain_row(row).items() if value is not None}
+        if self._run is None:
+            self._run = self._begun(_axis(values, self._step))
+        images = images_of(row)
+        if images:
+            from wandb import Image
+
+            values.update({name: Image(image) for name, image in images.items()})
+        self._run.log(values)
+
+    def close(self) -> None:
+        """End the run, and the process that wandb started for it. What is written afterwards begins another run."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        import wandb
+        from wandb.sdk import wandb_setup
+
+        run.finish()
+        if wandb_setup.singleton().most_recent_active_run is None:  # or this would end runs that others opened
+            try:
+                wandb.teardown()
+            except SystemExit as error:
+                raise RuntimeError(f"wandb's process ended with code {error.code}") from error
+
+    def _begun(self, axis: str) -> Any:
+        require_extra("wandb", "wandb", "WeightsAndBiases()")
+        import wandb
+
+        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # where it cannot, wandb would write somewhere else
+        if self._mode == "offline":
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it calls home all the same
+        wandb.setup(wandb.Settings(silent=True))  # else it asks for a key where there is a terminal
+        settings = wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=20,
+            save_code=False,
+            disable_code=True,
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        run = wandb.init(
+            dir=self.folder,
+            project=self._project,
+            name=self._name,
+            config=self._config,
+            mode=self._mode,
+            reinit="create_new",
+            settings=settings,
+        )
+        run.define_metric("*", step_metric=axis)
+        return run
+
+
+def _axis(row: Mapping[str, Any], step: str) -> str:
+    return step if row.get(step) is not None else "train_iter"
+
+
+def _record(**parts: Any) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    record = io.BytesIO()
+    RecordWriter(record).write(Event(wall_time=time.time(), **parts).SerializeToString())
+    return record.getvalue()
+
+
+def _png(image: Any) -> Any:
+    from PIL import Image
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    height, width, _ = image.shape
+    return Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=file.getvalue())

@@ -1,0 +1,57 @@
+"""Systems: what a run takes of its machine.
+
+Room: ding_lite.metrics, floor 1. Standard library; psutil, of the extra `cli`, where it is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+
+class SystemUse:
+    """Cores and memory that this process and its children take; nothing where psutil is not installed.
+
+    Args:
+        every_s: seconds between two looks, which cost about a millisecond each.
+    """
+
+    def __init__(self, every_s: float = 5.0) -> None:
+        self._every_s = every_s
+        self._at = time.monotonic()
+        self._spent: dict[int, float] | None = None
+
+    def look(self) -> dict[str, float]:
+        """cpu_cores: used since the last look, on average; memory_mb: resident now; gpu_memory_mb: taken by torch here.
+
+        Empty where the last look was a moment ago.
+        """
+        now = time.monotonic()
+        passed = now - self._at
+        if self._spent is not None and passed < self._every_s:
+            return {}
+        try:
+            import psutil
+        except ImportError:
+            return {}
+        processes, spent, memory = psutil.Process(), {}, 0
+        for process in (processes, *processes.children(recursive=True)):
+            try:
+                times = process.cpu_times()
+                memory += process.memory_info().rss
+                spent[process.pid] = times.user + times.system
+            except psutil.Error:  # it has just ended
+                continue
+        before, self._spent, self._at = self._spent, spent, now
+        used = {"memory_mb": memory / 2**20, **_gpu_memory()}
+        if before is not None and passed > 0:
+            used["cpu_cores"] = sum(max(0.0, it - before.get(pid, 0.0)) for pid, it in spent.items()) / passed
+        return used
+
+
+def _gpu_memory() -> dict[str, float]:
+    torch: Any = sys.modules.get("torch")  # whoever has not imported it uses no memory of it
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {"gpu_memory_mb": torch.cuda.memory_reserved() / 2**20}
