@@ -27,6 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "learning"
+EVALUATED = "evaluate/episode_return_mean"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
     if finished.returncode not in (0, 1):
         raise RuntimeError(f"{reference.name}, seed {seed}, failed:\n{finished.stdout[-2000:]}\n{finished.stderr[-4000:]}")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    curve = [(row["env_step"], row["eval_value"]) for row in rows if row["eval_value"] is not None]
+    curve = [(row["env_step"], row[EVALUATED]) for row in rows if EVALUATED in row]
     outcome = Outcome(reference, seed, time.monotonic() - begin, curve)
     best = max(value for _, value in curve)
     where = f"at {outcome.reached[0]:,} steps" if outcome.reached else f"not within {reference.within:,} steps"

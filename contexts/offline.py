@@ -43,3 +43,9 @@ class OfflineRLContext(Context):
 
     eval_weights: dict[str, Any] | None = None
     """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
+
+    learn_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
+    """What was logged while learning: each middleware appends what its `MetricsLogger.reduce()` gave. Read by loggers."""
+
+    eval_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
+    """What was logged of evaluations that have ended, likewise."""

@@ -79,3 +79,12 @@ class OnlineRLContext(Context):
 
     eval_weights: dict[str, Any] | None = None
     """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
+
+    collect_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
+    """What was logged while collecting: each middleware appends what its `MetricsLogger.reduce()` gave. Read by loggers."""
+
+    learn_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
+    """What was logged while learning, likewise."""
+
+    eval_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
+    """What was logged of evaluations that have ended, likewise."""

@@ -39,9 +39,8 @@ ACROBOT = DQNConfig(exp_name="runs/dqn_async", async_mode=True).override(
 
 def main(cfg: DQNConfig) -> float:
     env = cfg.env
-    where = {"backend": env.backend, "restart": env.restart, "max_episode_steps": env.max_episode_steps}
-    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
-    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **where)
+    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **env.options())
+    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
     policy = DQNPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
     buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
 

@@ -22,9 +22,8 @@ from ding_lite.policy import PPOPolicy
 
 def main(cfg: PPOConfig) -> float:
     env = cfg.env
-    where = {"backend": env.backend, "restart": env.restart, "max_episode_steps": env.max_episode_steps}
-    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
-    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **where)
+    collector_env = make_envs(env.id, env.collector_env_num, seed=cfg.seed, workers=env.workers, **env.options())
+    evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
     policy = PPOPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
 
     with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=OnlineRLContext()):

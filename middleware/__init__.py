@@ -10,7 +10,7 @@ from ding_lite.middleware.evaluators import interaction_evaluator
 from ding_lite.middleware.explorers import eps_greedy_handler
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
-from ding_lite.middleware.loggers import online_logger
+from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.pushers import data_pusher
 from ding_lite.middleware.terminations import termination_checker
 
@@ -24,6 +24,7 @@ __all__ = [
     "inferencer",
     "interaction_evaluator",
     "multistep_trainer",
+    "offline_logger",
     "offpolicy_data_fetcher",
     "online_logger",
     "rolloutor",

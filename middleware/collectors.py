@@ -17,11 +17,13 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves, tree
 from ding_lite.engine import Remainder, contract
+from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker, Rollout, SplitWorker, make_worker
 
-_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
+_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode", "collect_metrics")
 """What a rollout brings; and the number of its steps, which is known before."""
+_TIME = ("time", "collect")
 
 
 class StepCollector:
@@ -36,6 +38,7 @@ class StepCollector:
         ctx.finished_episodes: those that ended on the way, with return and length.
         ctx.policy_version: of the weights that acted, -1 for random actions.
         ctx.env_step, ctx.env_episode: counted on.
+        ctx.collect_metrics: steps and seconds, the numbers in ctx.collect_kwargs, and what the policy logged while acting.
 
     Args:
         cfg: uses policy.collect.n_sample: transitions a call, rounded up to whole steps of all environments.
@@ -51,8 +54,9 @@ class StepCollector:
         self._asks = isinstance(self._worker, SplitWorker) and self._worker.works_alone
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
+        self._metrics = MetricsLogger()
         contract(
-            reads=("collect_kwargs", "env_step") if self._asks else ("collect_kwargs", "env_step", "env_episode"),
+            reads=("collect_kwargs", "collect_metrics", "env_step", *(() if self._asks else ("env_episode",))),
             writes=("env_step",) if self._asks else (*_DATA, "env_step"),
             writes_late=_DATA if self._asks else (),
             uses=(env, policy),
@@ -65,10 +69,20 @@ class StepCollector:
         kwargs = {} if random else ctx.collect_kwargs
         if self._asks:
             return self._remainder(num_steps, random, kwargs, ctx)
-        rollout = self._worker.collect(num_steps, random, **kwargs)
+        with self._metrics.log_time(_TIME, reduce="mean"):
+            rollout = self._worker.collect(num_steps, random, **kwargs)
         ctx.env_step += len(rollout.trajectories)
+        self._log(rollout, kwargs, ctx.collect_metrics)
         _hand_over(rollout, ctx)
         return None
+
+    def _log(self, rollout: Rollout, kwargs: dict[str, Any], gathered: list[dict[Any, Any]]) -> None:
+        metrics = self._metrics
+        metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
+        for name, value in kwargs.items():
+            if isinstance(value, (int, float)):
+                metrics.log_value(name, value)
+        gathered += (metrics.reduce(), *rollout.metrics)
 
     def _remainder(self, num_steps: int, random: bool, kwargs: dict[str, Any], ctx: OnlineRLContext) -> Remainder:
         """Ask the workers, and leave the rest for when their answers are there."""
@@ -76,10 +90,16 @@ class StepCollector:
         assert isinstance(worker, SplitWorker)
         asked = worker.ask(num_steps, random, **kwargs)
         ctx.env_step += num_steps * worker.num_envs  # worker processes make no steps that are only resets
+        gathered = ctx.collect_metrics
 
         def take(ctx: OnlineRLContext) -> None:
             rollout = worker.take(asked)
             remainder.span = worker.span
+            if worker.span is not None:
+                begun, ended = worker.span
+                self._metrics.log_value(_TIME, (ended - begun) / 1e9)
+            self._log(rollout, kwargs, gathered)
+            ctx.collect_metrics = gathered
             _hand_over(rollout, ctx)
 
         remainder = Remainder(take, lambda: worker.drop(asked))
@@ -130,6 +150,7 @@ def rolloutor(
         ctx.finished_episodes: those that ended with it.
         ctx.policy_version: of the weights that acted.
         ctx.env_step, ctx.env_episode: counted on.
+        ctx.collect_metrics: steps, and what the policy logged while acting.
 
     Args:
         policy: the one that the inferencer uses.
@@ -137,9 +158,10 @@ def rolloutor(
         transitions: each step's rollout is appended to it as well, where a list is given.
     """
     worker = LocalWorker(env, policy)
+    metrics = MetricsLogger()
 
     @contract(
-        reads=("action", "inference_output", "env_step", "env_episode"),
+        reads=("action", "inference_output", "env_step", "env_episode", "collect_metrics"),
         writes=(*_DATA, "env_step"),
         uses=(env, policy, *([] if transitions is None else [transitions])),
         stage="collect",
@@ -152,6 +174,8 @@ def rolloutor(
         if transitions is not None:
             transitions.append(rollout.trajectories)
         ctx.env_step += len(rollout.trajectories)
+        metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
+        ctx.collect_metrics += (metrics.reduce(), *rollout.metrics)
         _hand_over(rollout, ctx)
 
     return roll_out

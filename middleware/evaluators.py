@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, contract, current_task
+from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import EvalMode
-from ding_lite.rollout import make_worker
+from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
 
 
-def interaction_evaluator(cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any]) -> InteractionEvaluator:
+def interaction_evaluator(
+    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: EpisodeRecorder | None = None
+) -> InteractionEvaluator:
     """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
 
     It evaluates in the first iteration, whenever train_iter or env_step has gone on by its interval, and in the last
@@ -28,20 +31,28 @@ def interaction_evaluator(cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, 
     iteration of the run, if that comes first; only there it can end the run. What a run that ends otherwise leaves unfinished
     is dropped.
 
+    After an evaluation the recorder may film one more episode, with the same weights; no number depends on that.
+
     Reads:
         ctx.train_iter, ctx.last_eval_iter; ctx.env_step where there is one.
     Writes:
         ctx.eval_value, ctx.last_eval_value: mean undiscounted return.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
         ctx.eval_weights: the weights that were evaluated, so that a saver keeps just those.
+        ctx.eval_metrics: return and length of its episodes, seconds, and what the policy logged while acting; where the context
+            has it.
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the task finishes with the iteration
-            whose evaluation reaches stop_value.
+            whose evaluation reaches stop_value. Without a recorder, log.video_every, exp_name and seed.
         policy: acts without exploring.
         env: any gymnasium vector environment, not the one that is collected in.
+        recorder: of videos; None makes one where cfg.log.video_every is not 0.
+
+    Raises:
+        ValueError: `env` does not tell how to make one more of its environments, to film in.
     """
-    return InteractionEvaluator(cfg, policy, env)
+    return InteractionEvaluator(cfg, policy, env, recorder)
 
 
 class Evaluation(NamedTuple):
@@ -53,6 +64,8 @@ class Evaluation(NamedTuple):
     """Gradient steps taken when it began."""
     weights: dict[str, Any]
     """That were evaluated."""
+    metrics: list[dict[Any, Any]]
+    """What was logged of it."""
 
 
 class InteractionEvaluator:
@@ -60,19 +73,24 @@ class InteractionEvaluator:
 
     __name__ = "interaction_evaluator"
 
-    def __init__(self, cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(
+        self, cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: EpisodeRecorder | None = None
+    ) -> None:
         self._every_iter = cfg.policy.eval.evaluator.eval_freq
         self._every_env_step = cfg.policy.eval.evaluator.eval_freq_env_step
         self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
         self._policy = policy
         self._worker = make_worker(env, policy)
-        self._last_env_step = 0
+        self._recorder = _recorder_for(cfg, env) if recorder is None and cfg.log.video_every else recorder
+        self._metrics = MetricsLogger()
+        self._last_env_step = self._evaluations = 0
         self._under_way: tuple[int, Deferred[Evaluation]] | None = None
         contract(
             reads=("train_iter", "last_eval_iter"),
             writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
-            may_read=("env_step",),
-            uses=(env, policy),
+            may_read=("env_step", "eval_metrics"),
+            may_write=("eval_metrics",),
+            uses=(env, policy) if self._recorder is None else (env, policy, self._recorder),
             stage="evaluate",
         )(self)
 
@@ -92,13 +110,21 @@ class InteractionEvaluator:
         self._last_env_step = env_step
         if overlaps and not is_ending:
             self._policy.hold()
-            self._under_way = ctx.train_iter, task.defer(self._evaluate, ctx.train_iter, lambda: task.stopping)
+            self._under_way = ctx.train_iter, task.defer(self._evaluate, ctx.train_iter, env_step, lambda: task.stopping)
         else:
-            self._write(self._evaluate(ctx.train_iter), ctx)
+            self._write(self._evaluate(ctx.train_iter, env_step), ctx)
 
-    def _evaluate(self, train_iter: int, is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
-        episodes = self._worker.play_episodes(self._count, is_stopping)
-        return Evaluation(sum(it.return_ for it in episodes) / len(episodes), train_iter, self._worker.get_weights())
+    def _evaluate(self, train_iter: int, env_step: int, is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
+        metrics = self._metrics
+        with metrics.log_time(("time", "evaluate"), reduce="mean"):
+            episodes = self._worker.play_episodes(self._count, is_stopping)
+        metrics.log_dict(summarize_episodes(episodes), reduce="item")
+        metrics.log_value("episodes", len(episodes), reduce="sum")
+        value = sum(it.return_ for it in episodes) / len(episodes)
+        logged = [metrics.reduce(), *self._worker.reduce_metrics()]
+        if self._recorder is not None:
+            self._recorder.record(self._policy, self._evaluations, env_step, train_iter, is_stopping)
+        return Evaluation(value, train_iter, self._worker.get_weights(), logged)
 
     def _end(self) -> Evaluation | None:
         """The result of what is under way, or None if a run that has ended broke it off."""
@@ -113,8 +139,11 @@ class InteractionEvaluator:
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:
             return
+        self._evaluations += 1
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
+        if hasattr(ctx, "eval_metrics"):
+            ctx.eval_metrics += evaluation.metrics
         if self._stop_value is not None and evaluation.value >= self._stop_value:
             current_task().finish = True
 
@@ -128,9 +157,22 @@ class InteractionEvaluator:
         return current_task().finish and learned > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """When it evaluated last."""
-        return {"last_env_step": self._last_env_step}
+        """When it evaluated last, and how often."""
+        return {"last_env_step": self._last_env_step, "evaluations": self._evaluations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self._last_env_step = state["last_env_step"]
+        self._evaluations = state.get("evaluations", 0)  # states from before videos have none
+
+
+def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> EpisodeRecorder:
+    """One that films in an environment like these."""
+    every = cfg.log.video_every
+    if env.spec is None or isinstance(env, VectorWrapper):
+        raise ValueError(
+            f"cfg.log.video_every = {every} wants an environment to film in, and {env} does not tell how to make one: pass "
+            f"interaction_evaluator(..., recorder=EpisodeRecorder(cfg.exp_name, factory, every={every})), factory() returning "
+            'a new one, made with render_mode="rgb_array".'
+        )
+    return EpisodeRecorder(cfg.exp_name, env.spec, every, cfg.seed)

@@ -5,7 +5,8 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,16 +15,19 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import contract, engaged
+from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
 from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
+_TIME = ("time", "learn")
 _TOUCHES: Any = {
     "reads": ("train_data", "train_iter"),
     "writes": ("train_output", "train_iter"),
-    "may_read": ("policy_version",),
+    "may_read": ("policy_version", "learn_metrics"),
+    "may_write": ("learn_metrics",),
 }
 
 
@@ -36,16 +40,21 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         ctx.train_output: what to log, scalar tensors by name; policy_lag is how many gradient steps older the weights were
             that collected this iteration's data, where it was collected.
         ctx.train_iter: gradient steps counted on.
+        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged; where the context has it.
 
     Args:
         cfg: nothing of it; in the seed's place.
         policy: learns.
     """
     require("trainer", policy, "train_iter", "policy.learn_mode")
+    metrics = _metrics_of(policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
-        _learn(policy, ctx)
+        if ctx.train_data is not None:
+            with metrics.log_time(_TIME, reduce="mean"):
+                _learn(policy, ctx)
+            _log(metrics, [ctx.train_output], ctx)
 
     return train
 
@@ -58,26 +67,44 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
     Writes:
         ctx.train_output: what to log, means over all gradient steps, scalar tensors by name.
         ctx.train_iter: gradient steps counted on.
+        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged; where the context has it.
 
     Args:
         cfg: nothing of it; in the seed's place.
         policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
     """
     require("multistep_trainer", policy, "train_iter", "policy.learn_mode")
+    metrics = _metrics_of(policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
-        _learn(policy, ctx)
+        if ctx.train_data is not None:
+            with metrics.log_time(_TIME, reduce="mean"):
+                _learn(policy, ctx)
+            _log(metrics, [ctx.train_output], ctx)
 
     return train
 
 
 def _learn(policy: LearnMode, ctx: AnyRLContext) -> None:
-    if ctx.train_data is None:
-        return
     before, lag = policy.train_iter, _lag(policy, ctx)
     ctx.train_output = {**policy.forward(ctx.train_data), **lag}
     ctx.train_iter += policy.train_iter - before
+
+
+def _metrics_of(policy: LearnMode) -> MetricsLogger:
+    """What the policy's hooks log into; one of its own for a policy made elsewhere, whose hooks have none."""
+    metrics = getattr(policy, "metrics", None)
+    return metrics if isinstance(metrics, MetricsLogger) else MetricsLogger()
+
+
+def _log(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], ctx: AnyRLContext) -> None:
+    """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
+    for name in outputs[0]:
+        metrics.log_values(name, [output[name] for output in outputs])
+    reduced = metrics.reduce()
+    if hasattr(ctx, "learn_metrics"):
+        ctx.learn_metrics.append(reduced)
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
@@ -95,6 +122,7 @@ class OffPolicyLearner:
         ctx.train_data: the last batch; None while there are too few transitions to begin.
         ctx.train_output: what to log, one dict of scalar tensors a gradient step; policy_lag is that of the first.
         ctx.train_iter: gradient steps counted on.
+        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged.
 
     Args:
         cfg: uses policy.learn.update_per_collect, and what offpolicy_data_fetcher uses.
@@ -104,12 +132,14 @@ class OffPolicyLearner:
 
     def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: ReplayBuffer) -> None:
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
+        require("OffPolicyLearner", policy, "train_iter", "policy.learn_mode")
         self._fetch = offpolicy_data_fetcher(cfg, buffer_)
-        self._train = trainer(cfg, policy)
+        self._metrics = _metrics_of(policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),
-            may_read=("policy_version",),
+            may_read=("policy_version", "learn_metrics"),
+            may_write=("learn_metrics",),
             uses=(buffer_, policy),
             stage="learn",
         )(self)
@@ -117,10 +147,13 @@ class OffPolicyLearner:
     def __call__(self, ctx: OnlineRLContext) -> None:
         outputs: list[dict[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
+        begun = perf_counter()
         for _ in range(self._times):
             with engaged(self._fetch, ctx):
                 if ctx.train_data is None:
                     return
-                self._train(ctx)
+                _learn(self._policy, ctx)
             outputs.append({**ctx.train_output, **lag})
         ctx.train_output = outputs
+        self._metrics.log_value(_TIME, perf_counter() - begun)
+        _log(self._metrics, outputs, ctx)

@@ -39,7 +39,7 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel):
     }
     held = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
 
-    assert sorted(held) == sorted({*sources, "ding_lite/py.typed"})
+    assert sorted(held) == sorted({*sources, "ding_lite/py.typed", "ding_lite/reports/page.html"})
 
 
 def test_an_installed_wheel_works_far_from_the_checkout(wheel, tmp_path):

@@ -5,7 +5,7 @@ Room: ding_lite.config, floor 4. Imports policy and the engine.
 
 from ding_lite.config.algorithms import DQNConfig, PPOConfig
 from ding_lite.config.commands import from_command_line
-from ding_lite.config.runs import EnvConfig, RunConfig
+from ding_lite.config.runs import EnvConfig, LogConfig, RunConfig
 from ding_lite.engine import Config, ConfigError
 from ding_lite.policy import DQNPolicyConfig, PPOPolicyConfig
 
@@ -15,6 +15,7 @@ __all__ = [
     "DQNConfig",
     "DQNPolicyConfig",
     "EnvConfig",
+    "LogConfig",
     "PPOConfig",
     "PPOPolicyConfig",
     "RunConfig",

@@ -37,11 +37,19 @@ class EnvConfig(Config):
     restart: bool = False
     """Start a worker process again, where it was, when it is killed, hangs or raises."""
 
+    log_info: tuple[str, ...] = ()
+    """Names in the infos of steps whose mean over each episode is logged, as collect/custom_metrics/NAME_mean, _min, _max."""
+
     n_evaluator_episode: int = bounded(8, low=1)
     """Episodes an evaluation."""
 
     stop_value: float | None = None
     """Mean return of an evaluation that ends the run; None runs to the end."""
+
+    def options(self) -> dict[str, Any]:
+        """For `make_envs`: what holds for the environments to collect in and for those to evaluate in."""
+        names = ("backend", "restart", "max_episode_steps", "log_info")
+        return {name: getattr(self, name) for name in names}
 
     def __setattr__(self, name: str, value: Any) -> None:
         changed = name == "id" and value != self.__dict__.get("id", value)
@@ -57,6 +65,26 @@ def _threshold(env_id: str) -> float | None:
         return gymnasium.spec(env_id).reward_threshold
     except gymnasium.error.Error:  # registered later, or never: make_envs() will say
         return None
+
+
+@dataclasses.dataclass
+class LogConfig(Config):
+    """What is written of a run, and shown."""
+
+    every_s: float = bounded(2.0, low=0.0)
+    """Seconds between two rows of metrics; each evaluation has one of its own."""
+
+    show_every_s: float = bounded(1.0, low=0.0)
+    """Seconds between two looks on the console."""
+
+    tensorboard: bool = False
+    """Whether TensorBoard's files are written too."""
+
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    """Whether Weights & Biases is told too: by files that `wandb sync` sends later, or at once, which wants a key."""
+
+    video_every: int = bounded(0, low=0)
+    """Evaluations between two that are filmed; 0 for none."""
 
 
 @dataclasses.dataclass
@@ -80,6 +108,9 @@ class RunConfig(Config):
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig(stop_value=475.0))
     """Environments."""
+
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    """Metrics, console and videos."""
 
     policy: PolicyConfig = dataclasses.field(default_factory=PolicyConfig)
     """The algorithm."""

@@ -18,6 +18,7 @@ from ding_lite.engine import require_extra
 from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.infos import InfoMeans
 from ding_lite.envs.splits import SplitVectorEnv, local_host, process_host
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
@@ -31,6 +32,7 @@ def make_envs(
     seed: int = 0,
     *,
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    log_info: Sequence[str] = (),
     workers: int = 1,
     backend: Literal["local", "process"] = "local",
     restart: bool = False,
@@ -48,6 +50,8 @@ def make_envs(
         num_envs: B.
         seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
         wrappers: put around each environment, the first innermost.
+        log_info: names in the infos of steps, whose mean over each episode is put into the info of its last step. Every number
+            there is logged by its name.
         workers: into how many pieces the environments are split, each with random numbers of its own for acting. Another
             number is another run; the same number gives the same run on either backend.
         backend: "process" gives each piece a process of its own; "local" steps them one after another.
@@ -85,6 +89,10 @@ def make_envs(
         factory = env
     else:
         raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
+    if isinstance(log_info, str):
+        raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
+    if log_info:
+        wrappers = (*wrappers, partial(InfoMeans, names=tuple(log_info)))
     factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
     if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
         raise ValueError(

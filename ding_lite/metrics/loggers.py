@@ -1,23 +1,21 @@
 """Loggers: numbers under names, reduced where they arise and aggregated where they come together.
 
-Room: ding_lite.metrics, floor 1. Imports the basics, and the room's kinds and settings.
+Room: ding_lite.metrics, floor 1. Imports the basics, and the room's kinds, paths, merging and settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, together
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
+from ding_lite.metrics.merging import matched, told
+from ding_lite.metrics.paths import Key, Path, StatsTree, path_of
 from ding_lite.metrics.settings import ABSENT, modern, note
 
-Key: TypeAlias = "str | int | tuple[str | int, ...]"
-"""A name, or the names that lead to it."""
-
-_Path = tuple[Any, ...]
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
 _UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # no call asks for (), so that nothing is ever printed
@@ -55,10 +53,10 @@ class MetricsLogger:
 
     def reset(self) -> None:
         """Forget everything."""
-        self._stats: dict[_Path, StatsBase] = {}
-        self._groups: dict[_Path, int] = {}  # what leads to values, and to how many
-        self._merged: set[_Path] = set()
-        self._latest: dict[_Path, StatsBase] = {}
+        self._tree = StatsTree()
+        self._stats = self._tree.stats
+        self._merged: set[Path] = set()
+        self._latest: dict[Path, StatsBase] = {}
         # By key as it is spelt: what takes its values, and the settings that it last came with.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
@@ -107,13 +105,13 @@ class MetricsLogger:
         if not values:
             return
         self.log_value(key, values[0], **settings)
-        push = self._stats[_path(key)].push
+        push = self._stats[path_of(key)].push
         for value in values[1:]:
             push(value)
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, under its names behind those of `key`."""
-        path = _path(key)
+        path = path_of(key)
         for name, value in value_dict.items():
             if isinstance(value, Mapping):
                 self.log_dict(value, key=(*path, name), reduce=reduce, **settings)
@@ -167,20 +165,20 @@ class MetricsLogger:
             KeyError: there is no such key.
             ValueError: throughput that is not kept; or `latest_merged_only` of what was logged here.
         """
-        path = () if key is None else _path(key)
+        path = () if key is None else path_of(key)
         if path in self._stats:
             return self._peek(path, compile, throughput, latest_merged_only)
-        if key is not None and path not in self._groups:
+        if key is not None and path not in self._tree:
             if default is not ABSENT:
                 return default
             names = ["/".join(map(str, there)) for there in self._stats]
             raise KeyError(f"nothing was logged as {key!r}{did_you_mean('/'.join(map(str, path)), names)}")
-        inside = {there: stats for there, stats in self._stats.items() if there[: len(path)] == path}
+        inside = self._tree.under(path)
         if throughput:
             inside = {there: stats for there, stats in inside.items() if getattr(stats, "clock", None) is not None}
         return unflatten({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})
 
-    def _peek(self, path: _Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Any:
+    def _peek(self, path: Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Any:
         stats = self._stats[path]
         if throughput:
             clock = getattr(stats, "clock", None)
@@ -201,8 +199,7 @@ class MetricsLogger:
         return results.peek() if isinstance(results, StatsBase) else results
 
     def __contains__(self, key: Key) -> bool:
-        path = _path(key)
-        return path in self._stats or path in self._groups
+        return path_of(key) in self._tree
 
     # Handing on.
 
@@ -226,7 +223,7 @@ class MetricsLogger:
             empty: whether to name what nobody logged in this cycle, too.
         """
         self._latest = {}
-        values: dict[_Path, Any] = {}
+        values: dict[Path, Any] = {}
         for path, stats in self._stats.items():
             is_wanted = empty or not stats.is_empty
             value = stats.reduce()
@@ -245,53 +242,37 @@ class MetricsLogger:
             key: what to put before its names.
 
         Raises:
-            ValueError: kinds or settings differ under one name, here or there; or something was logged here under it.
+            ValueError: kinds or settings differ under one name, here or there; or something was logged here under it. Nothing
+                is taken in then.
             TypeError: something that no `reduce()` gave.
         """
+        together = list(matched([one for one in stats_dicts if one], path_of(key)))
+        for path, found in together:
+            self._require_mergeable(path, found[0])
         self._latest = {}
-        self._aggregate([one for one in stats_dicts if one], _path(key))
+        for path, found in together:
+            self._merge(path, found)
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
         note("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
         self.aggregate(stats_dicts, key=key)
 
-    def _aggregate(self, dicts: Sequence[Mapping[Any, Any]], path: _Path) -> None:
-        names = dicts[0].keys() if dicts else {}
-        are_alike = all(one.keys() == names for one in dicts)
-        for name in names if are_alike else dict.fromkeys(name for one in dicts for name in one):
-            found = [one[name] for one in (dicts if are_alike else [it for it in dicts if name in it])]
-            kinds = set(map(type, found))
-            if kinds == {dict}:
-                self._aggregate(found, (*path, name))
-            elif dict in kinds:
-                raise ValueError(
-                    f"{(*path, name)!r} is a value in one component, and leads to values in another: take another name in one."
-                )
-            else:
-                self._merge((*path, name), found, kinds)
-
-    def _merge(self, path: _Path, found: Sequence[Any], kinds: set[type]) -> None:
-        first = found[0]
-        for kind in kinds:
-            if not issubclass(kind, StatsBase):
-                raise TypeError(
-                    f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True."
-                )
-        settings = first.settings
-        others = [one for one in found if one.settings != settings] or ([] if len(kinds) == 1 else found)
-        if others:
-            other = next(other for other in others if _told(other) != _told(first))
-            raise ValueError(f"{path!r} came in two ways, {_told(first)} and {_told(other)}: log it alike everywhere.")
+    def _require_mergeable(self, path: Path, incoming: StatsBase) -> None:
         stats = self._stats.get(path)
         if stats is None:
-            stats = self._add(path, self._made(first))
-            self._merged.add(path)
+            self._tree.require_free(path)
         elif path not in self._merged:
             raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: aggregate it under a key=.")
-        elif type(stats) not in kinds or stats.settings != first.settings:
-            raise ValueError(f"{path!r} came as {_told(stats)} before, and as {_told(first)} now.")
-        latest = self._latest[path] = self._made(first)
+        elif type(stats) is not type(incoming) or stats.settings != incoming.settings:
+            raise ValueError(f"{path!r} came as {told(stats)} before, and as {told(incoming)} now.")
+
+    def _merge(self, path: Path, found: Sequence[Any]) -> None:
+        stats = self._stats.get(path)
+        if stats is None:
+            stats = self._tree.add(path, self._made(found[0]))
+            self._merged.add(path)
+        latest = self._latest[path] = self._made(found[0])
         latest.merge(found)
         stats.merge([latest])
 
@@ -303,17 +284,13 @@ class MetricsLogger:
         Raises:
             KeyError: there is nothing, and `key_error` is true.
         """
-        gone = [there for there in self._stats if there[: len(path)] == path]
+        gone = self._tree.under(path)
         if not gone and key_error:
             raise KeyError(f"nothing was logged as {path!r}.")
         for there in gone:
-            del self._stats[there]
+            self._tree.remove(there)
             self._merged.discard(there)
             self._latest.pop(there, None)
-            for length in range(len(there)):
-                self._groups[there[:length]] -= 1
-                if not self._groups[there[:length]]:
-                    del self._groups[there[:length]]
         self._known.clear()
 
     def get_state(self) -> dict[str, Any]:
@@ -340,7 +317,7 @@ class MetricsLogger:
         self.reset()
         for row in state["stats"]:
             path = tuple(row["path"])
-            stats = self._add(path, self._new(path, row["kind"], row["settings"]))
+            stats = self._tree.add(path, self._new(path, row["kind"], row["settings"]))
             stats.set_state(row["state"])
             if row["is_merged"]:
                 self._merged.add(path)
@@ -349,11 +326,11 @@ class MetricsLogger:
 
     def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:
         """What takes the values of this key; made, where there is none."""
-        path, (reduce, *common) = _path(key), asked
+        path, (reduce, *common) = path_of(key), asked
         kind, given = modern(reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings})
         stats = self._stats.get(path)
         if stats is None:
-            stats = self._add(path, self._new(path, kind or usual, given))
+            stats = self._tree.add(path, self._new(path, kind or usual, given))
         elif path in self._merged:
             raise ValueError(f"{key!r} comes from other loggers, and cannot be logged here as well: take another name.")
         else:
@@ -362,22 +339,22 @@ class MetricsLogger:
             self._known[key] = stats.push, asked
         return stats
 
-    def _require_same(self, path: _Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
+    def _require_same(self, path: Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
         if kind is not None and self._lookup.get(kind) is not type(stats):
             self._kind(path, kind)
-            raise ValueError(f"{path!r} was first logged as {_told(stats)}, now with reduce={kind!r}: take another name.")
+            raise ValueError(f"{path!r} was first logged as {told(stats)}, now with reduce={kind!r}: take another name.")
         if given:
             new = self._new(path, stats.stats_cls_identifier, {**stats.settings, **given})
             if new.settings != stats.settings:
-                raise ValueError(f"{path!r} was first logged as {_told(stats)}, now as {_told(new)}: take another name.")
+                raise ValueError(f"{path!r} was first logged as {told(stats)}, now as {told(new)}: take another name.")
 
-    def _kind(self, path: _Path, kind: str) -> type[StatsBase]:
+    def _kind(self, path: Path, kind: str) -> type[StatsBase]:
         if kind not in self._lookup:
             hint = did_you_mean(str(kind), self._lookup)
             raise ValueError(f"{path!r}: there is no reduce={kind!r}{hint} Take one of {', '.join(self._lookup)}.")
         return self._lookup[kind]
 
-    def _new(self, path: _Path, kind: str, settings: dict[str, Any]) -> StatsBase:
+    def _new(self, path: Path, kind: str, settings: dict[str, Any]) -> StatsBase:
         cls = self._kind(path, kind)
         try:
             stats = cls(**settings)
@@ -389,19 +366,6 @@ class MetricsLogger:
     def _made(self, like: StatsBase) -> StatsBase:
         stats = type(like)(**like.settings)
         stats.is_root = self.root
-        return stats
-
-    def _add(self, path: _Path, stats: StatsBase) -> StatsBase:
-        if not path:
-            raise ValueError("a value needs a name: the key is empty.")
-        if path in self._groups:
-            raise ValueError(f"{path!r} leads to other values, so that it cannot be one: take another name.")
-        for length in range(1, len(path)):
-            if path[:length] in self._stats:
-                raise ValueError(f"{path!r} leads through {path[:length]!r}, which is a value itself: take another name.")
-        for length in range(len(path)):
-            self._groups[path[:length]] = self._groups.get(path[:length], 0) + 1
-        self._stats[path] = stats
         return stats
 
 
@@ -419,12 +383,3 @@ class Timer:
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         self._push(perf_counter() - self._begun)
-
-
-def _path(key: Key) -> _Path:
-    return key if type(key) is tuple else (key,)
-
-
-def _told(stats: StatsBase) -> str:
-    settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
-    return f"reduce={stats.stats_cls_identifier!r}{settings}"

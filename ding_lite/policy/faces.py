@@ -1,6 +1,6 @@
 """The three faces of a policy, which middleware receive: to learn, to collect, to evaluate.
 
-Room: ding_lite.policy, floor 3. Imports nn, envs, data and the engine.
+Room: ding_lite.policy, floor 3. Imports nn, envs, data, metrics and the engine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from ding_lite.data import Tree, flatten, map_leaves, nested
 from ding_lite.engine import add_note
 from ding_lite.envs import SpaceError, same_layout, space_spec, subspaces
+from ding_lite.metrics import MetricsLogger
 
 if TYPE_CHECKING:
     from ding_lite.policy.policies import Policy, Weights
@@ -39,6 +40,11 @@ class LearnMode:
     def train_iter(self) -> int:
         """Gradient steps taken."""
         return self._policy.train_iter
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """Takes numbers from the hooks that learn."""
+        return self._policy.metrics
 
     @property
     def version(self) -> int:
@@ -116,6 +122,11 @@ class ActMode:
                 f"{type(self._policy).__name__} was made for the spaces {made_for[0]}, {made_for[1]}, and the environment has "
                 f"{observation_space}, {action_space}: make the policy from this environment's spaces."
             )
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """Takes numbers from the hooks that act, for this copy of the policy."""
+        return self.actor.metrics
 
     @property
     def learner(self) -> LearnMode:

@@ -1,6 +1,6 @@
 """The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in.
 
-Room: ding_lite.policy, floor 3. Imports nn, envs, data and the engine.
+Room: ding_lite.policy, floor 3. Imports nn, envs, data, metrics and the engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.data import Tree
+from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import seeded
 from ding_lite.policy.configs import PolicyConfig
 from ding_lite.policy.faces import ActMode, CollectMode, EvalMode, LearnMode
@@ -49,7 +50,8 @@ class Policy(abc.ABC):
     An algorithm fills in the hooks `make_model`, `compute_actions` and `loss`, and where it has to `check_spaces`,
     `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values` and
     `get_initial_state`. In each, `self.model` is the right one: the model that learns or, in `compute_actions`, the copy
-    that acts; `self.rng` and `self.generator` are the random numbers to use.
+    that acts; `self.rng` and `self.generator` are the random numbers to use, and `self.metrics` takes numbers: what is logged
+    in `loss` arrives under `learn/`, in `compute_actions` under `collect/` or `evaluate/`, from every worker.
 
     Args:
         cfg: `cfg.policy` of a run's configuration.
@@ -77,6 +79,8 @@ class Policy(abc.ABC):
         """Gradient steps taken."""
         self.version = 0
         """Names the weights: another number whenever they have changed."""
+        self.metrics = MetricsLogger()
+        """Takes numbers from the hooks. Whoever calls them reduces it."""
         self._snapshot: Weights | None = None
         self.check_spaces()
         with seeded(self.seed):
@@ -196,7 +200,7 @@ class Policy(abc.ABC):
         actor.device = device or self.device
         actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
         actor.params = list(actor.model.parameters())
-        actor._snapshot = None
+        actor._snapshot, actor.metrics = None, MetricsLogger()
         actor.make_generators(role, index)
         return actor
 

@@ -5,6 +5,17 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs, processes and data.
 
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.splits import SplitWorker, make_worker
+from ding_lite.rollout.summaries import EpisodeHistory, summarize_episodes
+from ding_lite.rollout.videos import EpisodeRecorder
 from ding_lite.rollout.workers import LocalWorker, Rollout
 
-__all__ = ["LocalWorker", "Rollout", "SplitWorker", "make_worker", "play_episodes"]
+__all__ = [
+    "EpisodeHistory",
+    "EpisodeRecorder",
+    "LocalWorker",
+    "Rollout",
+    "SplitWorker",
+    "make_worker",
+    "play_episodes",
+    "summarize_episodes",
+]

@@ -1,6 +1,6 @@
 """Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one.
 
-Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, data and the room's workers.
+Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, data, metrics and the room's workers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import BrokenOff, released
 from ding_lite.envs import ENV, Episode, SplitVectorEnv
+from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
 from ding_lite.processes import Kept, answers
 from ding_lite.rollout.evaluation import shares
@@ -57,6 +58,9 @@ class SplitWorker:
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
         self._arrays: Arrays = (0, [])
+        self._own = MetricsLogger()
+        self._restarts = 0
+        self._played: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
         answers(env.hosts, made)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
@@ -87,8 +91,12 @@ class SplitWorker:
         """The rollout that was asked for."""
         told = self._answers(asked)
         columns = _joined([columns for columns, _ in told])
-        episodes = [Episode(*row) for _, kept in told for row in kept.value]
-        return Rollout(Trajectories(columns), episodes)
+        episodes = [Episode(*row) for _, kept in told for row in kept.value[0]]
+        if self.works_alone:
+            restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
+            self._own.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
+            self._restarts = restarts
+        return Rollout(Trajectories(columns), episodes, [*(kept.value[1] for _, kept in told), self._own.reduce()])
 
     def drop(self, asked: list[Any]) -> None:
         """Do without the rollout that was asked for; the environments go through it all the same."""
@@ -113,7 +121,13 @@ class SplitWorker:
             told = self._answers(asked, is_stopping)
         except InterruptedError as error:
             raise BrokenOff("the run ended during an evaluation.") from error
-        return [episode for kept in told for episode in kept.value]
+        self._played += [kept.value[1] for kept in told]
+        return [Episode(*row) for kept in told for row in kept.value[0]]
+
+    def reduce_metrics(self) -> list[dict[Any, Any]]:
+        """What was logged since the last time, other than in rollouts, which bring theirs."""
+        reduced, self._played = self._played, []
+        return reduced
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
         weights = self.policy.weights
@@ -199,11 +213,16 @@ def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: 
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect(num_steps, random, **kwargs)
-    # As tuples, which take a third of the time to pickle.
-    return rollout.trajectories.columns, Kept([tuple(episode) for episode in rollout.episodes])
+    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), rollout.metrics[0]))
 
 
-def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[list[Episode]]:
+def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
-    return Kept(worker.play_episodes(due, objects.get("is_stopping", lambda: False)))
+    episodes = worker.play_episodes(due, objects.get("is_stopping", lambda: False))
+    return Kept((_rows(episodes), worker.reduce_metrics()[0]))
+
+
+def _rows(episodes: Sequence[Episode]) -> list[tuple[Any, ...]]:
+    """As tuples, which take a third of the time to pickle."""
+    return [tuple(episode) for episode in episodes]

@@ -32,6 +32,9 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     """Those that ended on the way."""
 
+    metrics: Sequence[dict[Any, Any]] = ()
+    """What was logged on the way, of each worker what `MetricsLogger.reduce()` gave."""
+
     @property
     def version(self) -> int:
         """Of the weights that acted; `NO_POLICY` where actions were random."""
@@ -126,6 +129,10 @@ class LocalWorker:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`."""
         return play_episodes(self, count, is_stopping)
 
+    def reduce_metrics(self) -> list[dict[Any, Any]]:
+        """What was logged since the last time, other than in rollouts, which bring theirs."""
+        return [self.policy.metrics.reduce()]
+
     def get_weights(self) -> dict[str, torch.Tensor]:
         """A copy of the weights that it acted with last."""
         return self.policy.get_weights()
@@ -162,4 +169,5 @@ class LocalWorker:
                 if finished:
                     episodes += finished
         version = NO_POLICY if random else self.policy.version
-        return Rollout(storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version)), episodes)
+        trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
+        return Rollout(trajectories, episodes, [self.policy.metrics.reduce()])

@@ -41,7 +41,7 @@ def test_a_run_leaves_its_curve_and_its_configuration(name, tmp_path):
     start(name, "--max-step", 1, "--exp-name", "here", "--seed", 5, "--env.n-evaluator-episode", 1, cwd=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
 
-    assert rows[0]["eval_value"] is not None
+    assert rows[0]["evaluate/episode_return_mean"] is not None
     assert json.loads((tmp_path / "here/config.json").read_text())["seed"] == 5
 
 

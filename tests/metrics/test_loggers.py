@@ -472,3 +472,15 @@ def test_what_nobody_logged_in_a_cycle_can_be_left_out():
     root.log_value("last", 2.0)
     assert root.compile(empty=False) == {"total": 1.0, "last": 2.0}
     assert set(root.compile()) == {"mean", "total", "average", "last"}
+
+
+def test_of_what_is_refused_nothing_is_taken_in():
+    root, good, bad = MetricsLogger(root=True), MetricsLogger(), MetricsLogger()
+    root.aggregate([logged([1.0]).reduce()])
+    for logger, kind in ((good, "sum"), (bad, "max")):
+        logger.log_value("x", 5.0)
+        logger.log_value("y", 5.0, reduce=kind)
+    with pytest.raises(ValueError, match="came in two ways"):
+        root.aggregate([good.reduce(), bad.reduce()])
+    assert root.peek() == {"x": 1.0}
+    assert root.peek("x", latest_merged_only=True) == 1.0

@@ -124,7 +124,7 @@ def records(path):
 
 
 def children():
-    return [one.name() for one in psutil.Process().children(recursive=True)]
+    return [name for one in psutil.Process().children(recursive=True) if "wandb" in (name := one.name())]
 
 
 class TestWeightsAndBiases:

@@ -1,15 +1,33 @@
 """interaction_evaluator: when it evaluates, what it reports, and how it ends a run."""
 
+import json
+import sys
+import threading
+import time
+
+import cloudpickle
 import gymnasium
 import numpy as np
+import psutil
 import pytest
+import torch
 
-from ding_lite import Context, PipelineError, Task
+from ding_lite import Context, PipelineError, Task, contract
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
-from ding_lite.middleware import interaction_evaluator
-from ding_lite.policy import DQNPolicy
+from ding_lite.middleware import (
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    interaction_evaluator,
+)
+from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
+from ding_lite.rollout import EpisodeRecorder
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Fixed(gymnasium.Env):
@@ -132,3 +150,184 @@ def test_its_memory_can_be_saved_and_restored():
     later = OnlineRLContext(env_step=140, last_eval_iter=0)
     other(later)
     assert later.eval_value == 3.0
+
+
+# Videos.
+
+
+class Paid(gymnasium.Env):
+    """Episodes of 4 steps whose reward is the action."""
+
+    observation_space, action_space = (
+        gymnasium.spaces.Box(0, 1, (1,), np.float32),
+        gymnasium.spaces.Box(0, 1e6, (1,), np.float32),
+    )
+    length: int | None = 4
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), float(action[0]), self.steps == self.length, False, {}
+
+    def render(self):
+        return np.zeros((16, 16, 3), np.uint8)
+
+
+class Weight(Policy):
+    """Its action is its weight, which is the number of times that it learned."""
+
+    def make_model(self):
+        return torch.nn.Linear(1, 1, bias=False)
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        return self.model.weight.expand(len(obs), 1), state, {}
+
+    def learn_on_batch(self, batch):
+        self.train_iter += 1
+        self.set_weights({"weight": torch.full((1, 1), float(self.train_iter))})
+        return {}
+
+    def loss(self, batch):
+        raise NotImplementedError("this policy learns without one")
+
+
+def told(folder):
+    """What stands beside each video, in the order of evaluations."""
+    return [json.loads(path.with_suffix(".json").read_text()) for path in sorted((folder / "videos").glob("*.mp4"))]
+
+
+def filmed(folder, recorder, async_mode, max_lag, backend, act=lambda ctx: None):
+    """A run of 12 iterations that learns in each, and [train_iter, value] of its evaluations."""
+    cfg = config(eval_freq=2).override({"exp_name": str(folder)})
+    envs = make_envs(Paid, 2, workers=2, backend=backend)
+    policy = Weight(PolicyConfig(seed=0), envs.single_observation_space, envs.single_action_space)
+    policy.set_weights({"weight": torch.zeros(1, 1)})
+    values = []
+
+    @contract(reads=("train_iter",), writes=("train_iter",), uses=(policy.learn_mode,), stage="learn")
+    def learn(ctx):
+        act(ctx)
+        policy.learn_mode.forward({})
+        ctx.train_iter += 1
+
+    @contract(reads=("eval_value", "last_eval_iter"), stage="record")
+    def note(ctx):
+        if ctx.eval_value > -np.inf:
+            values.append([ctx.last_eval_iter, ctx.eval_value])
+
+    task = Task()
+    try:
+        with task.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
+            task.use(interaction_evaluator(cfg, policy.eval_mode, envs, recorder)).use(learn).use(note).run(max_step=12)
+    finally:
+        envs.close()
+    return values
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+@pytest.mark.parametrize(("async_mode", "max_lag"), [(False, 0), (False, 1), (True, 0), (True, 1), (True, 3)])
+def test_it_films_the_weights_that_it_evaluates(async_mode, max_lag, backend, tmp_path):
+    values = filmed(tmp_path, EpisodeRecorder(tmp_path, Paid, every=1), async_mode, max_lag, backend)
+
+    assert len(values) > 3
+    assert len({value for _, value in values}) > 3
+    assert [[it["train_iter"], it["return"]] for it in told(tmp_path)] == values
+    assert [it["evaluation"] for it in told(tmp_path)] == list(range(len(values)))
+
+
+def run_of_dqn(folder, video_every, async_mode, backend="local"):
+    """Everything that a run comes to."""
+    changes = {"env.stop_value": None, "env.n_evaluator_episode": 2, "policy.collect.n_sample": 32}
+    learn = {"learning_starts": 32, "update_per_collect": 3, "batch_size": 16}
+    cfg = DQNConfig(exp_name=str(folder), seed=3).override({**changes, "policy.learn": learn})
+    cfg.policy.eval.evaluator.eval_freq, cfg.log.video_every = 6, video_every
+    envs, evaluated = make_envs("CartPole-v1", 4, seed=3), make_envs("CartPole-v1", 2, seed=4, backend=backend)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer, task, values = ReplayBuffer(1000, seed=3), Task(), []
+
+    @contract(reads=("eval_value", "last_eval_iter", "eval_weights"), stage="record")
+    def note(ctx):
+        values.append((ctx.eval_value, ctx.last_eval_iter, ctx.eval_weights))
+
+    evaluate = interaction_evaluator(cfg, policy.eval_mode, evaluated)
+    with task.start(async_mode=async_mode, ctx=OnlineRLContext()):
+        task.use(evaluate).use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(data_pusher(cfg, buffer)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer)).use(note)
+        task.run(max_step=8)
+    found = policy.state_dict(), buffer.state_dict(), evaluate.state_dict(), evaluated.state_dict(), values, task.ctx.env_step
+    envs.close()
+    evaluated.close()
+    return found
+
+
+@pytest.mark.parametrize(("async_mode", "backend"), [(False, "local"), (True, "local"), (False, "process")])
+def test_a_run_with_videos_is_the_run_without_bit_for_bit(async_mode, backend, tmp_path, digest):
+    with_videos = digest(*run_of_dqn(tmp_path / "with", 1, async_mode, backend))
+
+    assert with_videos == digest(*run_of_dqn(tmp_path / "without", 0, async_mode, backend))
+    assert len(told(tmp_path / "with")) > 2
+    assert not (tmp_path / "without").exists()
+
+
+def test_the_configuration_says_how_often_it_films(tmp_path):
+    run_of_dqn(tmp_path, 2, async_mode=False)
+
+    assert [it["evaluation"] for it in told(tmp_path)] == [0, 2, 4]
+    assert told(tmp_path)[1]["env_step"] > 0
+
+
+def test_evaluations_are_counted_on_after_a_restart_and_old_states_begin_at_none(tmp_path):
+    cfg = config(eval_freq=1)
+    states = [None, {"last_env_step": 0}]
+    for state in states:
+        evaluate, _ = evaluator(cfg)
+        evaluate.load_state_dict(state or {"last_env_step": 0, "evaluations": 5})
+        for train_iter in range(3):
+            evaluate(OnlineRLContext(train_iter=train_iter, last_eval_iter=train_iter - 1))
+        assert evaluate.state_dict()["evaluations"] == (3 if state else 8)
+
+
+def test_a_film_that_fails_costs_a_warning_and_not_the_run(tmp_path):
+    with pytest.warns(UserWarning, match="evaluation 0 has no video, and the run goes on without: ZeroDivisionError"):
+        values = filmed(tmp_path, EpisodeRecorder(tmp_path, lambda: 1 / 0, every=1), False, 0, "local")
+
+    assert len(values) > 3
+    assert told(tmp_path) == []
+
+
+def test_a_run_that_breaks_does_not_wait_for_its_film_and_leaves_nothing_of_it(tmp_path):
+    is_filmed = threading.Event()
+
+    class Endless(Paid):
+        length = None
+
+        def render(self):
+            is_filmed.set()
+            time.sleep(0.001)
+            return super().render()
+
+    def act(ctx):
+        assert is_filmed.wait(30)
+        raise RuntimeError("the learner broke")
+
+    with pytest.raises(RuntimeError, match="the learner broke"):
+        filmed(tmp_path, EpisodeRecorder(tmp_path, Endless, every=1), True, 1, "local", act)
+    assert [child.name() for child in psutil.Process().children() if "ffmpeg" in child.name()] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_environments_that_tell_nothing_of_their_making_want_a_recorder(is_wrapped):
+    cfg = config(eval_freq=1)
+    cfg.log.video_every = 5
+    envs = make_envs(lambda: Fixed(3))
+    if is_wrapped:
+        envs = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec("CartPole-v1", vectorization_mode="sync"))
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+    with pytest.raises(ValueError, match=r"video_every = 5 .* pass interaction_evaluator\(..., recorder=EpisodeRecorder\("):
+        interaction_evaluator(cfg, policy.eval_mode, envs)

@@ -1,5 +1,6 @@
 """CkptSaver and online_logger: what stays of a run, and what a person sees of it."""
 
+import csv
 import json
 import warnings
 
@@ -168,10 +169,14 @@ def test_the_logger_writes_the_curve_and_the_configuration(tmp_path, capsys):
     rows = logged(tmp_path)
 
     assert [row["env_step"] for row in rows] == [64, 128, 192, 256]
-    assert rows[0]["eval_value"] > 0
-    assert rows[1]["eval_value"] is None
-    assert {"total_loss", "entropy", "kl", "return", "time_s", "train_iter"} <= rows[-1].keys()
+    assert rows[0]["evaluate/episode_return_mean"] > 0
+    assert "evaluate/episode_return_mean" not in rows[1]
+    learned = {"learn/total_loss", "learn/entropy", "learn/kl"}
+    assert {"time_s", "train_iter", "collect/episode_return_mean", *learned} <= rows[-1].keys()
     assert rows[-1]["train_iter"] == task.ctx.train_iter
+    with open(tmp_path / "run/metrics.csv", newline="") as file:
+        assert [int(row["env_step"]) for row in csv.DictReader(file)] == [64, 128, 192, 256]
+    assert (tmp_path / "run/pipeline.svg").read_text().startswith("<svg")
     assert PPOConfig.from_dict(json.loads((tmp_path / "run/config.json").read_text())) == cfg
 
 
@@ -211,17 +216,22 @@ def test_logging_changes_nothing_in_the_context(tmp_path):
     assert seen[0] == seen[1]
 
 
-def test_a_full_disk_costs_the_curve_and_one_warning_but_not_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_costs_the_curve_and_one_warning_but_not_the_run(tmp_path):
+    class Full:
+        def write(self, row):
+            raise OSError("no space left on device")
+
+        def close(self):
+            pass
+
     cfg, _, pipeline = parts(tmp_path)
-    logger = online_logger(cfg, show_every_s=0, train_show_freq=1)
-    (tmp_path / "run/metrics.jsonl").mkdir()  # nothing can be appended to a folder
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        task = run([*pipeline, logger], 3)
+        task = run([*pipeline, online_logger(cfg, show_every_s=0, train_show_freq=1, sinks=[Full()])], 3)
 
     assert task.ctx.total_step == 2
-    assert [str(warning.message) for warning in caught if "not written" in str(warning.message)] != []
-    assert len([warning for warning in caught if "not written" in str(warning.message)]) == 1
+    assert len([warning for warning in caught if "no space left on device" in str(warning.message)]) == 1
+    assert len(logged(tmp_path)) == 3
 
 
 def test_without_a_configuration_it_only_shows(tmp_path, monkeypatch, capsys):
@@ -239,12 +249,16 @@ def test_numbers_that_json_does_not_know_are_null(tmp_path):
 
     def learn(ctx):
         ctx.train_iter += 1
-        ctx.train_output = [{"loss": torch.tensor(float("nan"))}, {"loss": torch.tensor(1.0)}]
+        ctx.train_output = [
+            {"loss": torch.tensor(float("nan")), "q_value": torch.tensor(float("nan"))},
+            {"loss": torch.tensor(1.0), "q_value": torch.tensor(float("inf"))},
+        ]
 
     with task.start(ctx=OnlineRLContext()):
         task.use(learn).use(logger).run(max_step=1)
 
-    assert logged(tmp_path)[0]["loss"] is None
+    assert logged(tmp_path)[0]["learn/loss"] == 1.0  # NaN is left out of a mean
+    assert logged(tmp_path)[0]["learn/q_value"] is None
 
 
 def test_checkpoints_of_an_earlier_run_in_the_folder_make_room(tmp_path):

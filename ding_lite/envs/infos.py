@@ -1,0 +1,68 @@
+"""Infos: what environments tell beside observations and rewards, as a number for each episode.
+
+Room: ding_lite.envs, floor 2. Imports the basics.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+
+from ding_lite.basics import did_you_mean
+
+
+class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Puts the mean over the episode's steps of some numbers in the infos into the info of its last step.
+
+    Loggers tell every number in an episode's last info, so that these arrive there under their names. Steps that do not have
+    one, and NaN, are left out of its mean. A name that the first episode never had is warned of, once.
+
+    Args:
+        env: whose infos are meant.
+        names: of the numbers.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], names: Sequence[str]) -> None:
+        super().__init__(env)
+        self._names = tuple(names)
+        self._known: dict[str, Any] = {}
+        self._is_first = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sums, self._counts = dict.fromkeys(self._names, 0.0), dict.fromkeys(self._names, 0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._begin()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step of the environment."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        for name in self._names:
+            value = info.get(name)
+            if value is not None and value == value:
+                self._sums[name] += float(value)
+                self._counts[name] += 1
+        if not (terminated or truncated):
+            self._known.update(info if self._is_first else {})
+            return obs, reward, terminated, truncated, info
+        if self._is_first:
+            self._warn_of_missing({**self._known, **info})
+        means = {name: self._sums[name] / count for name, count in self._counts.items() if count}
+        return obs, reward, terminated, truncated, {**info, **means}
+
+    def _warn_of_missing(self, known: dict[str, Any]) -> None:
+        self._is_first = False
+        self._known = {}
+        for name in self._names:
+            if not self._counts[name]:
+                warnings.warn(
+                    f"log_info names {name!r}, which no info of the first episode of {self.env} had{did_you_mean(name, known)} "
+                    f"It had {', '.join(map(str, known)) or 'nothing at all'}.",
+                    stacklevel=2,
+                )

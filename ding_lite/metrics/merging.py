@@ -1,0 +1,57 @@
+"""Merging: what several components have reduced, name by name, and whether it goes together.
+
+Room: ding_lite.metrics, floor 1. Imports the room's bases and paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ding_lite.metrics.bases import StatsBase
+from ding_lite.metrics.paths import Path
+
+
+def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, list[StatsBase]]]:
+    """What the components have under each name, in their order.
+
+    Args:
+        dicts: what `MetricsLogger.reduce()` of each gave.
+        path: what to put before the names.
+
+    Raises:
+        ValueError: a name has values in one and leads to values in another, or kinds or settings differ under one.
+        TypeError: something that no `reduce()` gave.
+    """
+    names = dicts[0].keys() if dicts else {}
+    are_alike = all(one.keys() == names for one in dicts)
+    for name in names if are_alike else dict.fromkeys(name for one in dicts for name in one):
+        found = [one[name] for one in (dicts if are_alike else [it for it in dicts if name in it])]
+        kinds = set(map(type, found))
+        if kinds == {dict}:
+            yield from matched(found, (*path, name))
+        elif dict in kinds:
+            raise ValueError(
+                f"{(*path, name)!r} is a value in one component, and leads to values in another: take another name in one."
+            )
+        else:
+            _require_alike((*path, name), found, kinds)
+            yield (*path, name), found
+
+
+def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
+    for kind in kinds:
+        if not issubclass(kind, StatsBase):
+            raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True.")
+    first = found[0]
+    settings = first.settings
+    others = [one for one in found if one.settings != settings] or ([] if len(kinds) == 1 else found)
+    if others:
+        other = next(other for other in others if told(other) != told(first))
+        raise ValueError(f"{path!r} came in two ways, {told(first)} and {told(other)}: log it alike everywhere.")
+
+
+def told(stats: StatsBase) -> str:
+    """Kind and settings, as one would write them."""
+    settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
+    return f"reduce={stats.stats_cls_identifier!r}{settings}"

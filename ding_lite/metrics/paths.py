@@ -1,0 +1,70 @@
+"""Paths: which statistics stand under which names, so that no value leads to others.
+
+Room: ding_lite.metrics, floor 1. Imports the room's bases.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from ding_lite.metrics.bases import StatsBase
+
+Key: TypeAlias = "str | int | tuple[str | int, ...]"
+"""A name, or the names that lead to it."""
+
+Path: TypeAlias = "tuple[Any, ...]"
+
+
+def path_of(key: Key) -> Path:
+    """The names of a key, from the outermost."""
+    return key if type(key) is tuple else (key,)
+
+
+class StatsTree:
+    """Statistics by path. What leads to values is no value, and leads to at least one."""
+
+    def __init__(self) -> None:
+        self.stats: dict[Path, StatsBase] = {}
+        """Of each value."""
+        self._groups: dict[Path, int] = {}  # what leads to values, and to how many
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self.stats or path in self._groups
+
+    def add(self, path: Path, stats: StatsBase) -> StatsBase:
+        """Put statistics under a path.
+
+        Raises:
+            ValueError: see `require_free`.
+        """
+        self.require_free(path)
+        for length in range(len(path)):
+            self._groups[path[:length]] = self._groups.get(path[:length], 0) + 1
+        self.stats[path] = stats
+        return stats
+
+    def require_free(self, path: Path) -> None:
+        """Refuse a path that leads to values, or through one.
+
+        Raises:
+            ValueError: it does, or it is empty.
+        """
+        if not path:
+            raise ValueError("a value needs a name: the key is empty.")
+        if path in self._groups:
+            raise ValueError(f"{path!r} leads to other values, so that it cannot be one: take another name.")
+        for length in range(1, len(path)):
+            if path[:length] in self.stats:
+                raise ValueError(f"{path!r} leads through {path[:length]!r}, which is a value itself: take another name.")
+
+    def under(self, path: Path) -> dict[Path, StatsBase]:
+        """What stands at this path, or below it."""
+        return {there: stats for there, stats in self.stats.items() if there[: len(path)] == path}
+
+    def remove(self, path: Path) -> None:
+        """Forget the value at this path."""
+        del self.stats[path]
+        for length in range(len(path)):
+            self._groups[path[:length]] -= 1
+            if not self._groups[path[:length]]:
+                del self._groups[path[:length]]

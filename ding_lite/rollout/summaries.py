@@ -1,0 +1,115 @@
+"""Summaries: what finished episodes amount to, smoothed over at least a hundred of them.
+
+Room: ding_lite.rollout, floor 4. Imports envs.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ding_lite.envs import Episode
+
+_COUNTED_HERE = "episode"
+"""Under which name gymnasium's RecordEpisodeStatistics puts return and length, which are counted here already."""
+
+
+def summarize_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Mean, minimum and maximum of return and length, and of every number in the info of an episode's last step.
+
+    Args:
+        episodes: finished ones.
+
+    Returns:
+        episode_return_mean, _min, _max; episode_length_mean, _min, _max; and custom_metrics, by name with these endings, of the
+        episodes that have it. NaN where there is no episode.
+
+    Example:
+        >>> summary = summarize_episodes([Episode(0, 0, 3.0, 3, info={"laps": 1}), Episode(1, 0, 5.0, 9)])
+        >>> summary["episode_return_mean"], summary["episode_length_max"], summary["custom_metrics"]["laps_mean"]
+        (4.0, 9, 1.0)
+    """
+    custom: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in numbers_in(episode.info):
+            custom.setdefault(name, []).append(value)
+    spreads = {key: it for name, values in custom.items() for key, it in _spread(name, values).items()}
+    return {
+        **_spread("episode_return", [episode.return_ for episode in episodes]),
+        **_spread("episode_length", [episode.length for episode in episodes]),
+        **({"custom_metrics": spreads} if spreads else {}),
+    }
+
+
+class EpisodeHistory:
+    """Summaries of a running stream of episodes: those of a cycle and, where these are fewer, the newest before them.
+
+    Args:
+        min_history: over how many episodes to smooth, at least, as soon as there are so many.
+    """
+
+    def __init__(self, min_history: int = 100) -> None:
+        if min_history < 1:
+            raise ValueError(f"EpisodeHistory(min_history={min_history}): at least 1 episode is needed for a mean.")
+        self.min_history = min_history
+        self._earlier: list[Episode] = []
+        self._new: list[Episode] = []
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        """These have finished in this cycle."""
+        for episode in episodes:
+            # Only the numbers of an info are kept: the rest may be large.
+            self._new.append(episode._replace(info=dict(numbers_in(episode.info))) if episode.info else episode)
+
+    def summarize(self, end: bool = True) -> dict[str, Any]:
+        """See `summarize_episodes`; and episodes_this_iter, how many are of this cycle. Empty before the first episode.
+
+        Args:
+            end: whether the next cycle begins.
+        """
+        missing = max(0, self.min_history - len(self._new))
+        episodes = (self._earlier[-missing:] if missing else []) + self._new
+        count = len(self._new)
+        if end:
+            self._earlier, self._new = episodes[-self.min_history :], []
+        return {**summarize_episodes(episodes), "episodes_this_iter": count} if episodes else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episodes that the next summary may count."""
+        return {"earlier": [_plain(one) for one in self._earlier], "new": [_plain(one) for one in self._new]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._earlier = [Episode(*row) for row in state["earlier"]]
+        self._new = [Episode(*row) for row in state["new"]]
+
+
+def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers in an info, also in dicts within it, whose names are joined by "/"."""
+    for name, value in info.items():
+        if isinstance(value, Mapping):
+            if name != _COUNTED_HERE:
+                for inner, number in numbers_in(value):
+                    yield f"{name}/{inner}", number
+        elif isinstance(value, (numbers.Real, np.bool_)) or (isinstance(value, np.ndarray) and _is_number(value)):
+            yield str(name), float(value)
+
+
+def _is_number(value: np.ndarray[Any, Any]) -> bool:
+    return value.ndim == 0 and value.dtype.kind in "biuf"
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """NaN is left out, as in every mean of a logger."""
+    known = [value for value in values if value == value]
+    if not known:
+        return {f"{name}_{end}": math.nan for end in ("mean", "min", "max")}
+    return {f"{name}_mean": math.fsum(known) / len(known), f"{name}_min": min(known), f"{name}_max": max(known)}
+
+
+def _plain(episode: Episode) -> list[Any]:
+    return [*episode[:-1], dict(episode.info)]

@@ -1,0 +1,88 @@
+"""Tallies: what every component of a run has logged, brought together into rows.
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.metrics import MetricsLogger, SystemUse
+from ding_lite.rollout import EpisodeHistory
+
+_STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
+"""Where each field of the context is aggregated."""
+_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
+_TIMES = "time"
+_WAITING = 256  # reductions, after which they are aggregated though nobody asks: they hold memory
+
+
+class Tally:
+    """The root of a run's metrics.
+
+    Leaves reduce in every iteration, into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`. Here they are
+    aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is gathered under `time/`.
+    """
+
+    def __init__(self) -> None:
+        self._root = MetricsLogger(root=True)
+        self._episodes = EpisodeHistory()
+        self._system = SystemUse()
+        self._outputs = MetricsLogger()
+        self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
+
+    def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        """Take in what was logged in this iteration."""
+        for field, waiting in self._waiting.items():
+            waiting += getattr(ctx, field, ())
+            if len(waiting) > _WAITING:
+                self._aggregate()
+        self._episodes.add(getattr(ctx, "finished_episodes", ()))
+        if ctx.train_output and not getattr(ctx, "learn_metrics", ()):  # of a learner that knows nothing of metrics
+            for output in ctx.train_output if isinstance(ctx.train_output, list) else [ctx.train_output]:
+                self._outputs.log_dict(output)
+            self._waiting["learn_metrics"].append(self._outputs.reduce())
+
+    def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:
+        """What it all comes to, names joined by "/".
+
+        Args:
+            end: whether the next cycle begins; otherwise this is a look at a running one.
+        """
+        self._aggregate()
+        values = self._root.compile(empty=False) if end else self._root.peek()
+        values.setdefault("collect", {}).update(self._episodes.summarize(end))
+        if end:
+            values["system"] = self._system.look()
+        counters = {name: getattr(ctx, name) for name in _COUNTERS if hasattr(ctx, name)}
+        return {**counters, **dict(_flat(values))}
+
+    def _aggregate(self) -> None:
+        for field, waiting in self._waiting.items():
+            self._root.aggregate([_without_times(one) for one in waiting], key=_STAGES[field])
+            self._root.aggregate([one[_TIMES] for one in waiting if _TIMES in one], key=_TIMES)
+            waiting.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next rows go on from."""
+        self._aggregate()
+        return {"root": self._root.get_state(), "episodes": self._episodes.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._root.set_state(state["root"])
+        self._episodes.load_state_dict(state["episodes"])
+
+
+def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    return {name: it for name, it in reduced.items() if name != _TIMES} if _TIMES in reduced else reduced
+
+
+def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}/")
+        else:
+            yield f"{before}{name}", value

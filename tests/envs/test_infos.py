@@ -1,0 +1,69 @@
+"""Numbers in infos: those of each step as a mean over the episode, those of the last step as they are."""
+
+import sys
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+
+from ding_lite.envs import make_envs
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Course(gymnasium.Env):
+    """Tells its speed at each step, sometimes its grip, and its laps at the end."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.speeds = 0, self.np_random.random(5)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        info = {"speed": float(self.speeds[self.t]), "name": "red"}
+        if self.t % 2:
+            info["grip"] = self.t
+        self.t += 1
+        if self.t == 5:
+            info["laps"] = 7
+        return np.zeros(1, np.float32), 1.0, self.t == 5, False, info
+
+
+def finished(envs, steps):
+    envs.reset(seed=0)
+    out, episodes = envs.new_obs(), []
+    for _ in range(steps):
+        episodes += envs.advance(np.zeros(envs.num_envs, np.int64), out).finished
+    return episodes
+
+
+@pytest.mark.parametrize("where", [{}, {"workers": 2}, {"workers": 2, "backend": "process"}])
+def test_the_mean_over_the_episode_is_in_the_last_info(where):
+    plain = finished(make_envs(Course, 2), 10)
+    envs = make_envs(Course, 2, log_info=("speed", "grip"), **where)
+    told = finished(envs, 10)
+    envs.close()
+
+    assert len(told) == len(plain) == 4
+    for one, other in zip(told, plain):
+        speeds = np.random.default_rng(one.seed).random(5)
+        assert one.info["speed"] == pytest.approx(speeds.mean())
+        assert other.info["speed"] == speeds[-1]
+        assert (one.info["grip"], one.info["laps"]) == (2.0, 7)
+        assert (one.return_, one.length, one.seed) == (other.return_, other.length, other.seed)
+
+
+def test_a_name_that_no_info_has_is_warned_of_once():
+    envs = make_envs(Course, 1, log_info=("speeed",))
+    with pytest.warns(UserWarning, match="names 'speeed', .* did you mean 'speed'") as caught:
+        finished(envs, 20)
+    assert len(caught) == 1
+
+
+def test_one_string_instead_of_names_is_refused():
+    with pytest.raises(TypeError, match=r"write \('speed',\)"):
+        make_envs(Course, 1, log_info="speed")
