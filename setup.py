@@ -31,7 +31,7 @@ setup(
     entry_points={"console_scripts": ["ding-lite = ding_lite.commands:main"]},
     install_requires=["torch>=2.6", "gymnasium>=1.1,<2", "numpy>=1.26", "DI-treetensor>=0.5"],
     extras_require={
-        "cli": ["tyro>=0.9", "rich>=13", "psutil>=5.9"],
+        "cli": ["tyro>=1.0", "rich>=13", "psutil>=5.9"],
         "plot": ["matplotlib>=3.8", "Jinja2>=3.1"],
         "tb": ["tensorboard>=2.14"],
         "wandb": ["wandb>=0.20"],

@@ -23,11 +23,11 @@ from typing import Any
 
 from measure import one_thread, report
 
-from ding_lite.metrics import MetricsLogger, SinkGroup
+from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.loggers import RunLogger
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNS = {"dqn": ("DQNConfig", 500), "ppo": ("PPOConfig", 60)}
+RUNS = {"dqn": ("DQNConfig", 500), "ppo": ("PPOConfig", 200)}
 """By example: its configuration, and how many iterations."""
 LEAVES = ("log_value", "log_values", "log_dict", "log_time", "reduce")
 
@@ -52,29 +52,15 @@ class Meter:
 
         return timed
 
-    def around_first(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Around what opens something the first time that it is called, within what is measured."""
-
-        def timed(*args: Any) -> Any:
-            begun = perf_counter()
-            found = fn(*args)
-            if not self._opened:
-                spent = perf_counter() - begun
-                self.spent["opening and closing"] += spent
-                self.spent["logging"] -= spent
-            self._opened = True
-            return found
-
-        return timed
-
     def around_halves(self, fn: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
-        """Around what stands behind the `yield` of a middleware; before it there is only the opening."""
+        """Around what stands behind the `yield` of a middleware; before it, and the first time behind it, it opens things."""
 
         def timed(*args: Any) -> Iterator[None]:
             halves = fn(*args)
             self.around(next, "opening and closing")(halves)
             yield
-            self.around(next)(halves, None)
+            self.around(next, "logging" if self._opened else "opening and closing")(halves, None)
+            self._opened = True
 
         return timed
 
@@ -86,7 +72,6 @@ def child(name: str, folder: Path) -> None:
     for verb in LEAVES:
         setattr(MetricsLogger, verb, meter.around(getattr(MetricsLogger, verb)))
     RunLogger.__call__ = meter.around_halves(RunLogger.__call__)  # type: ignore[method-assign]
-    SinkGroup.write = meter.around_first(SinkGroup.write)  # type: ignore[method-assign]
     RunLogger.release = meter.around(RunLogger.release, "opening and closing")  # type: ignore[method-assign]
     config, iterations = RUNS[name]
     cfg = getattr(example, config)(exp_name=folder / "run", max_step=iterations)

@@ -22,7 +22,7 @@ from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
-_TIME = ("time", "learn")
+_TIME, _LAG = ("time", "learn"), "policy_lag"
 _TOUCHES: Any = {
     "reads": ("train_data", "train_iter"),
     "writes": ("train_output", "train_iter"),
@@ -100,8 +100,9 @@ def _metrics_of(policy: LearnMode) -> MetricsLogger:
 
 def _log(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], ctx: AnyRLContext) -> None:
     """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
-    for name in outputs[0]:
-        metrics.log_values(name, [output[name] for output in outputs])
+    for name, value in outputs[0].items():
+        # The lag is the same for all of them.
+        metrics.log_values(name, [value] if name == _LAG else [output[name] for output in outputs])
     reduced = metrics.reduce()
     if hasattr(ctx, "learn_metrics"):
         ctx.learn_metrics.append(reduced)
@@ -110,7 +111,7 @@ def _log(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], ctx: AnyR
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     """How many gradient steps older the weights were that collected this iteration's data than those that learn from it."""
     version = getattr(ctx, "policy_version", -1)
-    return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
+    return {} if version < 0 else {_LAG: torch.tensor(float(policy.version - version))}
 
 
 class OffPolicyLearner:

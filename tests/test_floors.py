@@ -17,11 +17,13 @@ FLOORS = {
     "ding_lite.processes": 1,
     "ding_lite.contexts": 2,
     "ding_lite.envs": 2,
+    "ding_lite.reports": 2,
     "ding_lite.nn": 3,
     "ding_lite.policy": 3.5,
     "ding_lite.config": 4,
     "ding_lite.rollout": 4,
     "ding_lite.middleware": 6,
+    "ding_lite.commands": 7,
     "examples": 7,
     "benchmarks": 7,
 }

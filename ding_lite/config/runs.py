@@ -74,7 +74,7 @@ class LogConfig(Config):
     every_s: float = bounded(2.0, low=0.0)
     """Seconds between two rows of metrics; each evaluation has one of its own."""
 
-    show_every_s: float = bounded(1.0, low=0.0)
+    show_every_s: float = bounded(2.0, low=0.0)
     """Seconds between two looks on the console."""
 
     tensorboard: bool = False

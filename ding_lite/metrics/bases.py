@@ -39,6 +39,11 @@ class StatsBase(abc.ABC):
     def push(self, value: Any) -> None:
         """Take one value."""
 
+    def push_all(self, values: Sequence[Any]) -> None:
+        """Take several values, one after the other."""
+        for value in values:
+            self.push(value)
+
     @abc.abstractmethod
     def peek(self, compile: bool = True) -> Any:
         """The result so far; with `compile=False` a list of what it is made of."""
@@ -58,7 +63,7 @@ class StatsBase(abc.ABC):
 
     def reduce(self, compile: bool = True) -> Any:
         """End the cycle: the result, or with `compile=False` statistics to hand on, which hold what these have seen."""
-        handed = self.peek() if compile else copy.copy(self)
+        handed = self.peek() if compile else self.__copy__()
         self.clear()
         return handed
 
@@ -120,17 +125,14 @@ def fetched(values: Iterable[Any]) -> list[Any]:
     return numbers
 
 
-def together(values: Sequence[Any]) -> Sequence[Any]:
-    """The same values; where all are tensors [] of this process' memory and alike, as numbers, which come at once."""
-    if len(values) < 2 or not getattr(values[0], "is_cpu", False):
+def at_once(values: Sequence[Any]) -> Sequence[Any]:
+    """The same values; as numbers, where they are tensors of one number in this process' memory."""
+    if not values or not getattr(values[0], "is_cpu", False):
         return values
-    import torch
-
     try:
-        numbers: list[Any] = torch.stack(list(values)).tolist()
-    except (TypeError, RuntimeError):  # not all of them tensors, or of another shape or device
+        return [value.item() for value in values]
+    except (AttributeError, RuntimeError):  # not all of them
         return values
-    return values if isinstance(numbers[0], list) else numbers
 
 
 def detached(value: Any, told: str) -> Any:

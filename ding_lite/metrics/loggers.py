@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ding_lite.basics import did_you_mean, unflatten
-from ding_lite.metrics.bases import StatsBase, together
+from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import matched, told
 from ding_lite.metrics.paths import Key, Path, StatsTree, path_of
@@ -101,13 +101,11 @@ class MetricsLogger:
 
     def log_values(self, key: Key, values: Sequence[Any], **settings: Any) -> None:
         """`log_value` for each of several values, at little more than the price of one."""
-        values = together(values)
+        values = at_once(values)
         if not values:
             return
         self.log_value(key, values[0], **settings)
-        push = self._stats[path_of(key)].push
-        for value in values[1:]:
-            push(value)
+        self._stats[path_of(key)].push_all(values[1:])
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, under its names behind those of `key`."""

@@ -17,7 +17,7 @@ class SystemUse:
         every_s: seconds between two looks, which cost about a millisecond each.
     """
 
-    def __init__(self, every_s: float = 5.0) -> None:
+    def __init__(self, every_s: float = 10.0) -> None:
         self._every_s = every_s
         self._at = time.monotonic()
         self._spent: dict[int, float] | None = None

@@ -121,6 +121,15 @@ class MeanStats(_NumberStats):
             self._sum += value
             self._count += 1
 
+    def push_all(self, values: Sequence[Any]) -> None:
+        total = sum(values) if self._waiting is None and set(map(type, values)) == {float} else math.nan
+        if total == total:  # learners log as many values at once as they take gradient steps
+            self._has_any = True
+            self._sum += total
+            self._count += len(values)
+        else:
+            super().push_all(values)
+
     def peek(self, compile: bool = True) -> Any:
         total, count = self._seen()
         mean = total / count if count else math.nan

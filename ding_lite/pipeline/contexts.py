@@ -6,6 +6,7 @@ Room: ding_lite.pipeline, floor 0. Imports nothing of ours but the wording of me
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import numbers
 import types
@@ -195,7 +196,7 @@ class Context:
         cls = type(self).__name__
         if name in self._plan.declared:
             raise UndeclaredFieldError(f"{cls}.{name} is declared, but was never set: give it a default.")
-        hint = did_you_mean(name, self._plan.declared)
+        hint = _hint(name, frozenset(self._plan.declared))
         raise UndeclaredFieldError(f"cannot {verb} {cls}.{name}, the class declares no such field{hint} Declare it in {cls}.")
 
     def __getitem__(self, name: object) -> NoReturn:
@@ -203,6 +204,12 @@ class Context:
 
     def __setitem__(self, name: object, value: object) -> NoReturn:
         self.__getitem__(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _hint(name: str, declared: frozenset[str]) -> str:
+    """Remembered, because hasattr() in a loop asks for it each time, and a search by likeness takes a fraction of a ms."""
+    return did_you_mean(name, declared)
 
 
 def _lineage_of(ctx: Context) -> _Lineage:

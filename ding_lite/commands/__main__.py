@@ -1,0 +1,11 @@
+"""`python -m ding_lite.commands`, which is `ding-lite`.
+
+Room: ding_lite.commands, floor 7.
+"""
+
+import sys
+
+from ding_lite.commands.programs import main
+
+if __name__ == "__main__":
+    sys.exit(main())

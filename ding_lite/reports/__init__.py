@@ -1,0 +1,27 @@
+"""Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders.
+
+Room: ding_lite.reports, floor 2. Imports metrics and the basics; matplotlib, Jinja2 and rich where something is drawn.
+"""
+
+from ding_lite.reports.curves import Curve, bootstrap_band, bring_together, iqm
+from ding_lite.reports.experiments import Experiment, group_runs
+from ding_lite.reports.pages import write_page
+from ding_lite.reports.plots import plot_runs
+from ding_lite.reports.runs import ReportError, Run, find_runs, load_run
+from ding_lite.reports.watches import watch_run
+
+__all__ = [
+    "Curve",
+    "Experiment",
+    "ReportError",
+    "Run",
+    "bootstrap_band",
+    "bring_together",
+    "find_runs",
+    "group_runs",
+    "iqm",
+    "load_run",
+    "plot_runs",
+    "watch_run",
+    "write_page",
+]

@@ -1,0 +1,157 @@
+"""Curves: the seeds of one experiment on a common grid, their interquartile mean, and how sure it is.
+
+Room: ding_lite.reports, floor 2. Numpy only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ding_lite.reports.rows import Numbers
+
+_RESAMPLES, _SEED, _LEVEL = 1000, 0, 0.95
+_AT_ONCE = 2_000_000  # numbers of resampled seeds held at a time
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What several seeds come to, over a common x."""
+
+    x: Numbers
+    """[P] strictly increasing."""
+
+    mean: Numbers
+    """[P] interquartile mean over the seeds that count here."""
+
+    low: Numbers
+    """[P] lower end of the 95% band."""
+
+    high: Numbers
+    """[P] upper end of the 95% band."""
+
+    is_whole: np.ndarray
+    """[P] bool: every seed was measured up to here. Elsewhere seeds have not begun, have ended, or are held at their last."""
+
+    seeds: tuple[tuple[Numbers, Numbers], ...]
+    """(x, y) of each seed, as measured, thinned where there is too much to be seen."""
+
+
+def bring_together(
+    seeds: Sequence[tuple[Numbers, Numbers]], *, held: Sequence[bool] = (), points: int = 300, smooth: int = 1
+) -> Curve | None:
+    """The curve of several seeds; None where none of them has a value.
+
+    Between two measurements of a seed its value is interpolated linearly: carrying the last one forward would move whoever
+    measures more rarely to the right, and make it look slower. Before its first measurement a seed does not count. After its
+    last one it does not count either, unless it is held: a run that ended because it reached its goal stays there.
+
+    Args:
+        seeds: (x, y) of each seed, x strictly increasing, y finite.
+        held: for each seed, whether its last value stays on to the end of the longest one; none, unless told otherwise.
+        points: of the grid at most: every x that any seed has, or as many evenly spaced ones where those are more.
+        smooth: each value becomes the mean of this many: itself and those before it.
+    """
+    pairs = [(x, moving_mean(y, smooth)) for x, y in seeds]
+    holding = [hold for hold, (x, _) in zip([*held, *[False] * len(seeds)], pairs) if len(x)]
+    pairs = [(x, y) for x, y in pairs if len(x)]
+    if not pairs:
+        return None
+    grid = np.unique(np.concatenate([x for x, _ in pairs]))
+    if len(grid) > points:
+        grid = np.linspace(grid[0], grid[-1], points)
+    measured = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in pairs])
+    value = np.stack([np.where((grid > x[-1]) & hold, y[-1], row) for row, (x, y), hold in zip(measured, pairs, holding)])
+    low, high = bootstrap_band(value)
+    is_whole = np.isfinite(measured).all(0)
+    return Curve(grid, iqm(value), low, high, is_whole, tuple(thin(x, y, points) for x, y in pairs))
+
+
+def iqm(value: Numbers) -> Numbers:
+    """Interquartile mean over the first axis: the mean of the middle half of the values.
+
+    Each of n sorted values stands for 1/n of the whole, and weighs as much of that as lies between the quartiles: of four
+    values the two in the middle count; of three the middle one counts 2/3 and the others 1/6 each; of two or one it is the
+    mean. NaN counts as absent, and nothing but NaN gives NaN.
+
+    Args:
+        value: [N, ...] float.
+
+    Reference:
+        Agarwal et al. (2021), https://arxiv.org/abs/2108.13264.
+
+    Example:
+        >>> float(iqm(np.array([0.0, 6.0, 90.0])))
+        19.0
+    """
+    ordered = np.sort(value, axis=0)  # NaN comes last
+    present = np.isfinite(ordered)
+    count = present.sum(0)
+    place = np.arange(len(value)).reshape(-1, *[1] * (value.ndim - 1))
+    weight = np.minimum(4 * (place + 1), 3 * count) - np.maximum(4 * place, count)  # in whole numbers: 2 * count in all
+    weight = np.where(present, np.maximum(weight, 0), 0)
+    total = (weight * np.where(present, ordered, 0)).sum(0)
+    return np.where(count > 0, total / np.maximum(2 * count, 1), np.nan)
+
+
+def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
+    """The 95% percentile bootstrap interval of the interquartile mean: seeds are drawn again, with replacement, 1000 times.
+
+    A seed is drawn as a whole, over all points. The draws are the same each time, and whatever order the seeds come in. Of a
+    single seed nothing is known about others: the band has no width.
+
+    Args:
+        value: [N, P] or [N] float; NaN counts as absent.
+
+    Returns:
+        low, high, each [P] or a scalar; NaN where no seed counts.
+    """
+    rows = value.reshape(len(value), -1)
+    rows = rows[np.lexsort(rows.T[::-1])]
+    draw = np.random.default_rng(_SEED).integers(len(rows), size=(_RESAMPLES, len(rows)))
+    low, high = np.empty((2, rows.shape[1]))
+    width = max(_AT_ONCE // draw.size, 1)
+    for begin in range(0, rows.shape[1], width):
+        part = slice(begin, begin + width)
+        means = iqm(np.moveaxis(rows[draw, part], 1, 0))
+        low[part], high[part] = _quantiles(means, rows[:, part])
+    return low.reshape(value.shape[1:]), high.reshape(value.shape[1:])
+
+
+def _quantiles(means: Numbers, rows: Numbers) -> Numbers:
+    """[2, P]; where a draw of seeds met none that counts, the others decide."""
+    outer = [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]
+    found = np.full((2, means.shape[1]), np.nan)
+    whole, some = np.isfinite(means).all(0), np.isfinite(rows).any(0)
+    found[:, whole] = np.quantile(means[:, whole], outer, axis=0)
+    for place in np.flatnonzero(some & ~whole):
+        column = means[:, place]
+        found[:, place] = np.quantile(column[np.isfinite(column)], outer)
+    return found
+
+
+def moving_mean(y: Numbers, window: int) -> Numbers:
+    """The mean of each value and the `window - 1` before it, or of as many as there are."""
+    if window <= 1 or not len(y):
+        return y
+    total: Numbers = np.cumsum(np.concatenate([[0.0], y]))
+    end = np.arange(1, len(y) + 1)
+    begin = np.maximum(end - window, 0)
+    mean: Numbers = (total[end] - total[begin]) / (end - begin)
+    return mean
+
+
+def thin(x: Numbers, y: Numbers, points: int) -> tuple[Numbers, Numbers]:
+    """At most about `points` of the points: first and last, and of each stretch the lowest and the highest, so that no peak is
+    lost."""
+    if len(x) <= points:
+        return x, y
+    edges = np.linspace(0, len(x), max(points // 2, 1) + 1).astype(int)
+    keep = {0, len(x) - 1}
+    for begin, end in itertools.pairwise(edges):
+        keep |= {begin + int(np.argmin(y[begin:end])), begin + int(np.argmax(y[begin:end]))}
+    places = sorted(keep)
+    return x[places], y[places]

@@ -1,0 +1,155 @@
+"""Experiments: runs that differ in nothing but their seed, under a name that tells them from the others.
+
+Room: ding_lite.reports, floor 2.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ding_lite.reports.curves import Curve, bring_together
+from ding_lite.reports.runs import Run
+
+RETURNS = ("evaluate/episode_return_mean", "collect/episode_return_mean")
+"""What curves show unless told otherwise, the first that there is."""
+
+_OF_A_SEED = ("seed", "policy.seed", "exp_name")
+_OF_NO_RESULT = ("log.", "env.backend", "env.restart")  # what changes nothing that is learned
+_WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # and what stands before each
+_MOST_OPTIONS = 3  # in a name
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One or more runs of one configuration."""
+
+    name: str
+    """Which no other experiment of the same report has."""
+
+    runs: tuple[Run, ...]
+    """In the order of their seeds."""
+
+    options: Mapping[str, Any]
+    """What they share: the configuration by dotted name, without seeds and names."""
+
+    @property
+    def env(self) -> str:
+        """The id of the environment, or an empty string."""
+        return str(self.options.get("env.id") or "")
+
+    @property
+    def stop_value(self) -> float | None:
+        """The mean return of an evaluation that ends a run."""
+        value = self.options.get("env.stop_value")
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    @property
+    def seeds(self) -> list[str]:
+        """The seeds that are known, in their order."""
+        return [str(run.option("seed")) for run in self.runs if run.option("seed") is not None]
+
+    def has(self, metric: str) -> bool:
+        """Whether any run has a number of this name."""
+        return any(metric in run.columns for run in self.runs)
+
+    def reached(self, run: Run) -> bool:
+        """Whether this run ended with an evaluation at its stop_value."""
+        last = run.columns.last(RETURNS[0])
+        return self.stop_value is not None and last is not None and last >= self.stop_value
+
+    def curve(self, metric: str, x: str, points: int = 300, smooth: int = 1) -> Curve | None:
+        """The seeds' curves of a metric together. Where a run ended because it reached its stop_value, its return stays."""
+        held = [metric in RETURNS and self.reached(run) for run in self.runs]
+        series = [run.columns.series(metric, x) for run in self.runs]
+        return bring_together(series, held=held, points=points, smooth=smooth)
+
+
+def group_runs(runs: Sequence[Run]) -> list[Experiment]:
+    """Runs put together whose configurations agree in all but `seed`, `policy.seed`, `exp_name` and what changes no result, such
+    as `log`.
+
+    A run without a configuration stands alone. Each experiment is named by what the names of its runs share, without the
+    folders that all have in common; where two would have the same name, by what their configurations differ in as well.
+    """
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for number, run in enumerate(runs):
+        key = json.dumps(_shared(run), sort_keys=True) if run.config else f"run {number}"
+        groups[key].append(run)
+    members = [sorted(group, key=_seed_of) for group in groups.values()]
+    options = [_shared(group[0]) for group in members]
+    names = _distinct(_without_common_folders([_shared_name(group) for group in members]), options)
+    return [Experiment(*parts) for parts in zip(names, map(tuple, members), options)]
+
+
+def differences(experiments: Sequence[Experiment]) -> dict[str, list[Any]]:
+    """The options in which experiments differ: by dotted name the value of each; None where one does not have it."""
+    configured = [experiment for experiment in experiments if experiment.options]
+    return {
+        name: [experiment.options.get(name) for experiment in experiments]
+        for name in dict.fromkeys(name for experiment in configured for name in experiment.options)
+        if any(experiment.options.get(name) != configured[0].options.get(name) for experiment in configured)
+    }
+
+
+def metrics_of(experiments: Sequence[Experiment]) -> list[str]:
+    """The names of everything that was measured, sorted."""
+    return sorted({name for experiment in experiments for run in experiment.runs for name in run.columns.names})
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = isinstance(value, Mapping) and value
+        options.update(_flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value})
+    return options
+
+
+def _shared(run: Run) -> dict[str, Any]:
+    options = _flat(run.config)
+    return {name: it for name, it in options.items() if name not in _OF_A_SEED and not name.startswith(_OF_NO_RESULT)}
+
+
+def _seed_of(run: Run) -> tuple[bool, float]:
+    seed = run.option("seed")
+    known = isinstance(seed, (int, float))
+    return (not known, float(seed) if known else 0.0)
+
+
+def _shared_name(runs: Sequence[Run]) -> str:
+    """The words of the first name that all names have; of a single run, those that are not its seed."""
+    if len(runs) > 1:
+        others = [{word for _, word in _WORDS.findall(run.name)} for run in runs[1:]]
+        dropped = {word for _, word in _WORDS.findall(runs[0].name) if not all(word in other for other in others)}
+    else:
+        seed = runs[0].option("seed")
+        dropped = {str(seed), f"s{seed}", f"seed{seed}"}
+    kept = [between + word for between, word in _WORDS.findall(runs[0].name) if word not in {*dropped, "seed"}]
+    return "".join(kept).strip("_-. ") or runs[0].name
+
+
+def _without_common_folders(names: list[str]) -> list[str]:
+    parts = [name.split("/") for name in names]
+    common = 0
+    while all(len(part) > common + 1 and part[common] == parts[0][common] for part in parts):
+        common += 1
+    return ["/".join(part[common:]) for part in parts]
+
+
+def _distinct(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names that differ: by the options that do, and in the end by number."""
+    told = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
+    return [name if told.count(name) == 1 else f"{name} ({told[:place].count(name) + 1})" for place, name in enumerate(told)]
+
+
+def _with_options(place: int, names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:
+    alike = [other for name, other in zip(names, options) if name == names[place]]
+    own = options[place]
+    differing = [key for key in own if any(other.get(key) != own[key] for other in alike)][:_MOST_OPTIONS]
+    short = [key.rpartition(".")[2] for key in differing]
+    spelt = [name if short.count(name) == 1 else key for key, name in zip(differing, short)]
+    return " ".join([names[place], *(f"{name}={own[key]}" for name, key in zip(spelt, differing))])

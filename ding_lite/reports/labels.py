@@ -1,0 +1,89 @@
+"""Labels: numbers and names as a person reads them.
+
+Room: ding_lite.reports, floor 2. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+NOTHING = "-"
+"""Where there is no value."""
+
+_NAMES = {
+    "env_step": "environment steps",
+    "env_episode": "episodes",
+    "train_iter": "gradient steps",
+    "train_epoch": "epochs",
+    "total_step": "iterations",
+    "time_s": "wall time",
+    "evaluate/episode_return_mean": "mean return at evaluation",
+    "collect/episode_return_mean": "mean return while collecting",
+    "evaluate/episode_length_mean": "mean episode length at evaluation (steps)",
+    "collect/episode_length_mean": "mean episode length while collecting (steps)",
+    "system/cpu_cores": "processor (cores in use)",
+    "system/memory_mb": "memory (MB)",
+    "system/gpu_memory_mb": "GPU memory (MB)",
+}
+
+
+def label_of(metric: str) -> str:
+    """What an axis says: the name in words where it is one of ours, with its unit where that is known.
+
+    Example:
+        >>> label_of("env_step"), label_of("time/learn"), label_of("learn/loss")
+        ('environment steps', 'time/learn (s)', 'learn/loss')
+    """
+    if metric in _NAMES:
+        return _NAMES[metric]
+    if metric.startswith("time/") or metric.endswith("_s"):
+        return f"{metric} (s)"
+    if metric.endswith("_throughput"):
+        return f"{metric} (1/s)"
+    return f"{metric} (MB)" if metric.endswith("_mb") else metric
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Seconds of the unit in which times up to this one read best, and its short name."""
+    if longest_s <= 180:
+        return 1.0, "s"
+    return (60.0, "min") if longest_s <= 3 * 3600 else (3600.0, "h")
+
+
+def tick(value: float) -> str:
+    """A number beside an axis.
+
+    Example:
+        >>> tick(25_000), tick(1_500_000), tick(0.25), tick(-0.0)
+        ('25k', '1.5M', '0.25', '0')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}".replace("-", "\u2212")
+    return f"{value + 0.0:.4g}".replace("-", "\u2212")
+
+
+def readable(value: float | None) -> str:
+    """A number in a table.
+
+    Example:
+        >>> readable(12_345), readable(487.25), readable(0.01234), readable(None)
+        ('12,345', '487.2', '0.0123', '-')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}".removesuffix(".0") if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spelt(value: Any) -> str:
+    """The value of an option, as a configuration file has it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(spelt, value))}]"
+    return f"{value:g}" if isinstance(value, float) and value == round(value, 6) else str(value)

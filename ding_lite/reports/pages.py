@@ -1,0 +1,195 @@
+"""Pages: all that is known of some runs on one page, which needs no network and no other file.
+
+Room: ding_lite.reports, floor 2. Imports the basics; Jinja2 and matplotlib, the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ding_lite import __version__
+from ding_lite.basics import require_extra, write_atomically
+from ding_lite.reports.attachments import newest_videos, picture, text
+from ding_lite.reports.charts import GRID, INK, LEGEND, PALETTE, Panel, draw, inline_svg, style_of
+from ding_lite.reports.experiments import RETURNS, Experiment, differences, group_runs, metrics_of
+from ding_lite.reports.labels import label_of, readable, spelt
+from ding_lite.reports.plots import panels_of
+from ding_lite.reports.runs import find_runs
+from ding_lite.reports.summaries import summarize
+
+DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
+"""What stands for PALETTE on a dark page."""
+
+_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s")
+_LARGE, _SMALL = (500, 300), (300, 190)  # pixels of a chart
+_MOST_CHARTS = 60  # small ones
+_VIDEOS, _VIDEO_BYTES = 2, 12_000_000  # of a run, and of all runs together
+
+
+def write_page(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] = "report.html",
+    videos_per_run: int = _VIDEOS,
+    most_video_bytes: int = _VIDEO_BYTES,
+) -> Path:
+    """Write the report of all runs in these folders.
+
+    Args:
+        paths: folders of runs, or folders that hold some. Runs that differ in nothing but their seed are one experiment.
+        out: the file to write; whatever happens meanwhile, it is the old one or the new one, and whole.
+        videos_per_run: the newest ones; 0 leaves them all out.
+        most_video_bytes: of the videos on the page.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ReportError: a folder is not there, or there is no run in it.
+        ImportError: the extra `plot` is not installed.
+    """
+    require_extra("jinja2", "plot", "a report")
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters.update(sha256=_sha256, spelt=spelt, breakable=_breakable)
+    experiments = group_runs(find_runs(paths))
+    content = _content(experiments, videos_per_run, most_video_bytes)
+    page = environment.get_template("page.html").render(content)
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, page.encode(errors="replace"))  # a name may hold half a letter
+    return out
+
+
+def _content(experiments: Sequence[Experiment], videos_per_run: int, most_video_bytes: int) -> dict[str, Any]:
+    """What the template shows."""
+    runs = [run for experiment in experiments for run in experiment.runs]
+    charts = _Charts(experiments)
+    steps = "env_step" if any(experiment.has("env_step") for experiment in experiments) else "train_iter"
+    known = [name for name in metrics_of(experiments) if name not in (*_COUNTERS, *RETURNS)]
+    others = [name for name in known if not name.startswith("system/")]
+    videos, left_out = newest_videos(runs, videos_per_run, most_video_bytes)
+    constant = {name: value for name in others if (value := _only_value(experiments, name)) is not None}
+    changing = sorted((name for name in others if name not in constant), key=_importance)
+    return {
+        **_heading(experiments),
+        "version": __version__,
+        "experiments": experiments,
+        "colours": charts.colours,
+        "styles": [style_of(place) for place in range(len(experiments))],
+        "palettes": {"light": PALETTE, "dark": DARK_PALETTE},
+        "summary": [summarize(experiment, steps) for experiment in experiments],
+        "axes": [(x, label_of(x)) for x in (steps, "time_s") if any(experiment.has(x) for experiment in experiments)],
+        "curves": [chart for x in (steps, "time_s") for metric in RETURNS for chart in charts.of(metric, x, _LARGE)],
+        "legend_note": LEGEND,
+        "others": _by_topic([chart for name in changing[:_MOST_CHARTS] for chart in charts.of(name, steps, _SMALL)]),
+        "constant": {name: readable(value) for name, value in constant.items()},
+        "not_drawn": changing[_MOST_CHARTS:],
+        "system": [chart for name in known if name.startswith("system/") for chart in charts.of(name, "time_s", _SMALL)],
+        "pictures": _pictures(experiments),
+        "lanes": list(_lanes(experiments)),
+        "differences": differences(experiments),
+        "videos": videos,
+        "left_out": left_out,
+    }
+
+
+def _heading(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """What the page calls itself."""
+    names = [experiment.name for experiment in experiments]
+    heading = " and ".join(names) if len(names) <= 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(names) > 4 or len(heading) > 80:
+        heading = f"{len(names)} experiments" if len(names) > 1 else heading
+    environments = [env for env in dict.fromkeys(experiment.env for experiment in experiments) if env]
+    runs = sum(len(experiment.runs) for experiment in experiments)
+    parts = [", ".join(environments), f"{runs} runs" if runs > 1 else "1 run"]
+    if len(names) > 1:
+        parts.append(f"{len(names)} experiments")
+    subtitle = " \u00b7 ".join(filter(None, parts))
+    return {"heading": heading, "subtitle": subtitle, "title": f"{heading}: {', '.join(environments) or 'training report'}"}
+
+
+class _Charts:
+    """Makes charts, each with ids of its own."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._experiments = experiments
+        self._count = 0
+        self.colours = {colour: f"var(--series-{place})" for place, colour in enumerate(PALETTE)}
+        self.colours |= {INK: "var(--ink)", GRID: "var(--grid)"}
+
+    def of(self, metric: str, x: str, size: tuple[int, int]) -> Iterator[dict[str, str]]:
+        """A chart of this metric for each environment in which there is anything to draw."""
+        for panel in panels_of(self._experiments, metric, x, points=300 if size == _LARGE else 100):
+            self._count += 1
+            figure = draw([panel], size, named=False, seeds=size == _LARGE)
+            svg = inline_svg(figure, f"chart{self._count}", self.colours)
+            yield {"metric": metric, "env": panel.title, "x": x, "svg": svg, "told": _told(panel), "name": label_of(metric)}
+
+
+def _told(panel: Panel) -> str:
+    """The chart in words."""
+    where = f" in {panel.title}" if panel.title else ""
+    ends = [f"{line.name} ends at {readable(float(line.curve.mean[-1]))}" for line in panel.lines]
+    return f"{label_of(panel.metric)} over {label_of(panel.x)}{where}: {', '.join(ends)}."
+
+
+def _only_value(experiments: Sequence[Experiment], name: str) -> float | None:
+    """The value that a metric has in every row of every run, or None where it changes."""
+    found = {value for experiment in experiments for run in experiment.runs for value in run.columns.values(name)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _importance(name: str) -> tuple[int, str]:
+    topics = ("learn", "time", "evaluate", "collect")
+    topic = name.partition("/")[0]
+    return (topics.index(topic) if topic in topics else len(topics), name)
+
+
+def _by_topic(charts: Sequence[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
+    topics: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for chart in charts:
+        topics[chart["metric"].rpartition("/")[0].partition("/")[0] or "other"].append(chart)
+    return topics
+
+
+def _pictures(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """The pipelines, each once, with the names of the experiments that have it."""
+    shown: dict[str, list[str]] = defaultdict(list)
+    for experiment in experiments:
+        for address in dict.fromkeys(picture(run, "pipeline.svg") for run in experiment.runs):
+            shown[address].append(experiment.name)
+    shown.pop("", None)
+    return [{"address": address, "names": names} for address, names in shown.items()]
+
+
+def _lanes(experiments: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
+    """Of each experiment the first run that was overlapped: the picture of its lanes, and the words about it."""
+    for experiment in experiments:
+        for run in experiment.runs:
+            lanes, words = picture(run, "timeline.svg"), text(run, "lanes.txt")
+            if lanes or words:
+                yield {"name": experiment.name, "run": run.name, "picture": lanes, "words": words}
+                break
+
+
+def _breakable(name: str) -> Any:
+    """The name of an option, which may go on in the next line after each dot or underscore."""
+    import markupsafe
+
+    return markupsafe.Markup(re.sub(r"([._/])", r"\1<wbr>", str(markupsafe.escape(name))))
+
+
+def _sha256(script: str) -> str:
+    """What a page's policy calls a script, so that no other one runs."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

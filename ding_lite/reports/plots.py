@@ -1,0 +1,89 @@
+"""Plots: one metric of several experiments, as a picture in a file.
+
+Room: ding_lite.reports, floor 2. Imports the basics; matplotlib, the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ding_lite.basics import did_you_mean, write_atomically
+from ding_lite.reports.charts import Line, Panel, draw, write
+from ding_lite.reports.experiments import RETURNS, Experiment, group_runs, metrics_of
+from ding_lite.reports.runs import ReportError, find_runs
+
+KINDS = (".png", ".svg", ".pdf")
+"""What a picture's name may end in."""
+
+
+def plot_runs(
+    paths: Sequence[str | os.PathLike[str]],
+    metric: str | None = None,
+    x: str = "env_step",
+    out: str | os.PathLike[str] = "curve.png",
+    smooth: int = 1,
+) -> Path:
+    """Draw a metric of all runs in these folders, seeds of one experiment together, each environment by itself.
+
+    Args:
+        paths: folders of runs, or folders that hold some.
+        metric: such as "learn/loss"; None for the return at evaluation, or while collecting where nothing was evaluated.
+        x: what it is drawn over: "env_step", "time_s", "train_iter" or another counter.
+        out: the file to write; its ending decides on .png, .svg or .pdf.
+        smooth: rows that each point is the mean of: itself and those before it.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ReportError: there is no run, no such metric, nothing to draw, or the file's ending is another.
+        ImportError: the extra `plot` is not installed.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in KINDS:
+        raise ReportError(
+            f"--out {out} ends in {out.suffix or 'nothing'!r}: it ends in {', '.join(KINDS[:-1])} or {KINDS[-1]}."
+        )
+    if smooth < 1:
+        raise ReportError(f"--smooth {smooth} is no number of rows: 1 leaves the curves as they are.")
+    experiments = group_runs(find_runs(paths))
+    metric = _known_metric(experiments, metric, x)
+    panels = panels_of(experiments, metric, x, smooth=smooth)
+    if not panels:
+        raise ReportError(f"no row has both {metric} and {x}: choose another --x.")
+    image = write(draw(panels, size=(600, 340), legend=True), out.suffix.lower()[1:])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, image)
+    return out
+
+
+def _known_metric(experiments: Sequence[Experiment], metric: str | None, x: str) -> str:
+    """The metric to draw; a ReportError where the runs do not have it, or not what it is to be drawn over."""
+    known = metrics_of(experiments)
+    metric = metric or next((name for name in RETURNS if name in known), RETURNS[0])
+    for option, name in (("--metric", metric), ("--x", x)):
+        if name not in known:
+            raise ReportError(f"{option} {name}: the runs have no such number{did_you_mean(name, known)}{_listed(known)}")
+    return metric
+
+
+def panels_of(experiments: Sequence[Experiment], metric: str, x: str, points: int = 300, smooth: int = 1) -> list[Panel]:
+    """A panel for each environment in which there is anything to draw."""
+    panels = []
+    environments = dict.fromkeys(experiment.env for experiment in experiments)
+    for env in environments:
+        inside = [(place, experiment) for place, experiment in enumerate(experiments) if experiment.env == env]
+        curves = [(place, experiment, experiment.curve(metric, x, points, smooth)) for place, experiment in inside]
+        lines = [Line(experiment.name, curve, place) for place, experiment, curve in curves if curve is not None]
+        goals = {experiment.stop_value for _, experiment in inside}
+        goal = goals.pop() if metric in RETURNS and len(goals) == 1 else None
+        if lines:
+            panels.append(Panel(lines, metric, x, env if len(environments) > 1 else "", goal))
+    return panels
+
+
+def _listed(known: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return f" There are {', '.join(known[:most])}{more}." if known else " They hold none at all."

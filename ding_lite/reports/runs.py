@@ -1,0 +1,117 @@
+"""Runs: what a training run left in its folder, read with patience for what is missing or cut off.
+
+Room: ding_lite.reports, floor 2. Imports the basics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ding_lite.reports.rows import Columns, Tail
+
+METRICS, CONFIG = "metrics.jsonl", "config.json"
+
+
+class ReportError(ValueError):
+    """Something was asked for that is not there, or cannot be drawn."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    folder: Path
+    """Where it is."""
+
+    config: Mapping[str, Any]
+    """The resolved configuration, nested; empty where there is none."""
+
+    columns: Columns
+    """Its numbers."""
+
+    notes: tuple[str, ...] = ()
+    """What could not be read, a sentence each."""
+
+    @property
+    def name(self) -> str:
+        """What the configuration calls it, else its folder."""
+        name = self.config.get("exp_name")
+        return name if isinstance(name, str) and name else str(self.folder)
+
+    def option(self, dotted: str) -> Any:
+        """The value of an option such as "env.id", or None."""
+        value: Any = self.config
+        for name in dotted.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
+    """Every run in these folders: a folder that holds `metrics.jsonl` is a run, any other is searched for runs.
+
+    Raises:
+        ReportError: a folder is not there, or there is no run in it.
+    """
+    if not paths:
+        raise ReportError("no folder was named: name the folder of a run, or one that holds several, such as runs/.")
+    folders: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        found = list(search(path))
+        if not found:
+            what = f"neither {path / METRICS} nor a folder below it that holds a {METRICS}"
+            raise ReportError(f"{path} is no run: looked for {what}. online_logger(cfg) and offline_logger(cfg) write it.")
+        folders.update((folder.resolve(), folder) for folder in found)
+    return [load_run(folder) for folder in folders.values()]
+
+
+def search(path: Path) -> Iterator[Path]:
+    """The folders of runs, this one or those below it, in the order of their names."""
+    if not path.is_dir():
+        hint = " It is a file: name the folder that it is in." if path.exists() else ""
+        raise ReportError(f"there is no folder {path}.{hint}")
+    for folder, inner, files in os.walk(path):
+        inner.sort(key=natural)
+        if METRICS in files:
+            inner.clear()  # what lies in a run belongs to it
+            yield Path(folder)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers in names as numbers.
+
+    Example:
+        >>> sorted(["dqn_10", "dqn_9"], key=natural)
+        ['dqn_9', 'dqn_10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def load_run(folder: Path) -> Run:
+    """The run in this folder, with whatever of it can be read."""
+    notes, columns, tail = [], Columns(), Tail(folder / METRICS)
+    while rows := tail.read()[0]:
+        for row in rows:
+            columns.take(row)
+    if tail.unreadable:
+        notes.append(f"{tail.unreadable} lines of {METRICS} are no rows and were left out.")
+    if not columns.count:
+        notes.append(f"{METRICS} holds no row yet.")
+    config, problem = read_object(folder / CONFIG)
+    return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str]:
+    """The JSON object in a file, and why it is empty where that is not as it should be."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, f"there is no {path.name}."
+    except (ValueError, RecursionError) as error:
+        return {}, f"{path.name} cannot be read: {error}."
+    return (found, "") if isinstance(found, dict) else ({}, f"{path.name} holds no object.")

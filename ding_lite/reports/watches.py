@@ -1,0 +1,232 @@
+"""Watches: a run as it goes on, in a terminal, from what it writes into its folder.
+
+Room: ding_lite.reports, floor 2. Imports the basics and metrics; rich, the extra `cli`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ding_lite.basics import require_extra
+from ding_lite.metrics import readable_time
+from ding_lite.reports.experiments import RETURNS
+from ding_lite.reports.labels import label_of, readable
+from ding_lite.reports.rows import Columns, Numbers, Tail
+from ding_lite.reports.runs import CONFIG, METRICS, ReportError, read_object, search
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 28  # letters of a bar
+_QUIET_S = 60.0  # without a new row, after which a run may have ended
+_TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order, and others behind them
+
+
+def watch_run(
+    folder: str | os.PathLike[str], *, once: bool = False, every_s: float = 1.0, terminal: Console | None = None
+) -> None:
+    """Show a run until Ctrl-C: its newest numbers, how far it is, its returns so far, when the last row came.
+
+    The run need not have begun, and may begin anew. What is not a terminal gets the whole view whenever there is news.
+
+    Args:
+        folder: of the run.
+        once: show what there is, and return.
+        every_s: seconds between two looks at the folder.
+        terminal: where to; standard output, unless told otherwise.
+
+    Raises:
+        ReportError: `once`, and there is no run; or no time between two looks.
+        ImportError: the extra `cli` is not installed.
+    """
+    require_extra("rich", "cli", "watching a run")
+    from rich.console import Console
+
+    if every_s <= 0:
+        raise ReportError(f"--every {every_s:g} is no time between two looks: give it more than 0 seconds.")
+    terminal = terminal or Console(highlight=False)
+    watch = Watch(Path(folder))
+    if once:
+        watch.look()
+        if not watch.is_there:
+            raise ReportError(f"there is nothing to watch: {watch.state()[0]}.")
+        terminal.print(watch.view())
+        return
+    with suppress(KeyboardInterrupt):
+        (_follow_live if terminal.is_terminal else _follow)(watch, terminal, every_s)
+
+
+def _follow_live(watch: Watch, terminal: Console, every_s: float) -> None:
+    from rich.live import Live
+
+    with Live(watch.view(), console=terminal, auto_refresh=False) as live:
+        while True:
+            watch.look()
+            live.update(watch.view(), refresh=True)
+            time.sleep(every_s)
+
+
+def _follow(watch: Watch, terminal: Console, every_s: float) -> None:
+    while True:
+        if watch.look():
+            terminal.print(watch.view())
+        time.sleep(every_s)
+
+
+class Watch:
+    """What is known of a run so far.
+
+    Args:
+        folder: of the run; it need not be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.columns = Columns()
+        self._config: Mapping[str, Any] = {}
+        self._tail = Tail(folder / METRICS)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there was a file of rows at the last look."""
+        return self._tail.modified is not None
+
+    def look(self) -> bool:
+        """Read what was added since the last look; whether that was anything."""
+        is_news = False
+        while True:
+            rows, is_other = self._tail.read()
+            if is_other:
+                self.columns, self._config = Columns(), {}
+            if not rows:
+                break
+            for row in rows:
+                self.columns.take(row)
+            is_news = True
+        if is_news and not self._config:
+            self._config, _ = read_object(self.folder / CONFIG)
+        return is_news
+
+    def view(self) -> RenderableType:
+        """What a terminal shows."""
+        from rich.console import Group
+        from rich.text import Text
+
+        head = Text(_clean(str(self._config.get("exp_name") or self.folder)), "bold")
+        env = self._config.get("env")
+        about = [env.get("id") if isinstance(env, Mapping) else None, f"seed {self._config.get('seed')}"]
+        if self._config:
+            head.append("  " + _clean(", ".join(str(part) for part in about if part)), "dim")
+        words, style = self.state()
+        parts: list[RenderableType] = [head, Text(words, style)]
+        if self.columns.count:
+            parts += [*self._progress(), *self._sparklines(), self._newest()]
+        return Group(*parts)
+
+    def state(self) -> tuple[str, str]:
+        """How long ago the last row came, or what is waited for; and in which style that is said."""
+        if self._tail.modified is None:  # not there
+            return _waiting(self.folder, bool(self.columns.count)), "yellow"
+        if not self.columns.count:
+            return f"{self.folder / METRICS} is there, and holds no row yet", "yellow"
+        age = max(time.time() - self._tail.modified, 0.0)
+        told = f"{self.columns.count:,} rows, the last one {readable_time(age)} ago"
+        return (told, "green") if age < _QUIET_S else (f"{told}: the run is slow, or it has ended", "yellow")
+
+    def _progress(self) -> Iterator[RenderableType]:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        most, done, spent = self._config.get("max_step"), self.columns.last("total_step"), self.columns.last("time_s")
+        if not isinstance(most, int) or done is None or most < 1:
+            return
+        fraction = min((done + 1) / most, 1.0)
+        told = f"{fraction:.0%} of {most:,} iterations"
+        if spent is not None:
+            told += f" in {readable_time(spent)}, at most {readable_time(spent * (1 - fraction) / fraction)} left"
+        line = Table.grid(padding=(0, 2))
+        line.add_row(ProgressBar(total=1.0, completed=fraction, width=_WIDE), told)
+        yield line
+
+    def _sparklines(self) -> Iterator[RenderableType]:
+        from rich.table import Table
+
+        lines = Table.grid(padding=(0, 2))
+        for metric in RETURNS:
+            values = self.columns.values(metric)
+            if len(values):
+                lines.add_row(
+                    label_of(metric), sparkline(values, _WIDE), f"{readable(values[-1])}, best {readable(values.max())}"
+                )
+        if lines.row_count:
+            yield lines
+
+    def _newest(self) -> Table:
+        from rich.columns import Columns as SideBySide
+        from rich.table import Table
+        from rich.text import Text
+
+        lines = Table.grid(padding=(0, 2))
+        for topic, names in groupby(sorted(self.columns.names, key=_place), _topic):
+            cells = []
+            for name in names:
+                if (told := self._told(name)) is not None:
+                    cells.append(Text.assemble((_clean(name.partition("/")[2] or name), "dim"), " ", told, no_wrap=True))
+            lines.add_row(Text(_clean(topic), "bold"), SideBySide(cells, padding=(0, 3)))
+        return lines
+
+    def _told(self, name: str) -> str | None:
+        """The newest value; beside a mean its range, so that the ends of that range are not told again."""
+        path, _, kind = name.rpartition("_")
+        if kind in ("min", "max") and f"{path}_mean" in self.columns:
+            return None
+        ends = [self.columns.last(f"{path}_{end}") for end in ("min", "max")] if kind == "mean" else [None]
+        among = "" if None in ends else f" ({readable(ends[0])} to {readable(ends[-1])})"
+        return readable(self.columns.last(name)) + among
+
+
+def sparkline(values: Numbers, width: int) -> str:
+    """The history of a number in bars, the lowest at the bottom; where there are more values than room, means of several.
+
+    Example:
+        >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10), sparkline(np.array([0.0, 2.0, 5.0, 9.0]), 2)
+        ('▁▂▃█', '▁█')
+    """
+    means = np.array([part.mean() for part in np.array_split(values, min(width, len(values))) if len(part)])
+    height = np.ptp(means) or 1.0
+    return "".join(_BARS[round(float(mean - means.min()) / height * (len(_BARS) - 1))] for mean in means)
+
+
+def _waiting(folder: Path, was_there: bool) -> str:
+    if was_there:
+        return f"{folder / METRICS} is no longer there: waiting for another"
+    if not folder.is_dir():
+        return f"waiting for {folder / METRICS}: the folder is not there yet"
+    inside = next(search(folder), None)
+    other = f" (there is a run in {inside}: watch that one?)" if inside else ""
+    return f"waiting for {folder / METRICS}{other}"
+
+
+def _topic(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else "counters"
+
+
+def _place(name: str) -> tuple[int, str]:
+    topic = _topic(name)
+    order = ("counters", *_TOPICS)
+    return (order.index(topic), "") if topic in order else (len(order), topic)
+
+
+def _clean(name: str) -> str:
+    """What a file says, without anything that a terminal would take as a command."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -1,0 +1,66 @@
+"""Plots: which file comes out, of what, and why not."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from ding_lite.reports import ReportError, plot_runs
+
+
+def texts(path):
+    return {"".join(node.itertext()) for node in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("curve.png", b"\x89PNG"), ("curve.SVG", b"<?xml"), ("deep/down/curve.pdf", b"%PDF")]
+)
+def test_the_ending_of_the_file_decides_what_it_is(tmp_path, six_runs, name, begins):
+    path = plot_runs([six_runs], out=tmp_path / name)
+
+    assert path == tmp_path / name
+    assert path.read_bytes().startswith(begins)
+    assert [file.name for file in path.parent.iterdir() if "tmp" in file.name] == []
+
+
+def test_without_a_metric_the_return_at_evaluation_is_drawn_or_that_while_collecting(tmp_path, write_run):
+    folder = write_run(tmp_path / "dqn", iterations=20)
+    assert "mean return at evaluation" in texts(plot_runs([folder], out=tmp_path / "a.svg"))
+
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    left = [{name: value for name, value in row.items() if not name.startswith("evaluate/")} for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in left))
+    assert "mean return while collecting" in texts(plot_runs([folder], out=tmp_path / "b.svg"))
+
+
+def test_every_environment_has_axes_of_its_own(tmp_path, write_run):
+    write_run(tmp_path / "a", iterations=20)
+    write_run(tmp_path / "b", iterations=20, changes={"env.id": "Acrobot-v1"})
+
+    assert {"CartPole-v1", "Acrobot-v1", "a", "b", "stop value"} <= texts(plot_runs([tmp_path], out=tmp_path / "c.svg"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "learn/los"}, r"--metric learn/los: .* did you mean 'learn/loss'\?"),
+        ({"metric": "zzz"}, r"--metric zzz: the runs have no such number\. There are collect/"),
+        ({"x": "env_steps"}, r"--x env_steps: .* did you mean 'env_step'\?"),
+        ({"out": "curve.gif"}, r"--out curve.gif ends in '.gif': it ends in .png, .svg or .pdf"),
+        ({"out": "curve"}, "ends in 'nothing'"),
+        ({"smooth": 0}, "--smooth 0 is no number of rows"),
+        ({"metric": "learn/loss", "x": "evaluate/episodes"}, "no row has both learn/loss and evaluate/episodes"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, write_run, monkeypatch, settings, message):
+    write_run(tmp_path / "dqn", iterations=20)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReportError, match=message):
+        plot_runs([tmp_path / "dqn"], **settings)
+    assert not list(tmp_path.glob("curve*"))
+
+
+def test_runs_without_any_row_are_refused(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ReportError, match="They hold none at all"):
+        plot_runs([tmp_path])

@@ -1,0 +1,121 @@
+"""Rows as columns, and a file of them that grows, is cut, or is replaced."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from ding_lite.reports.rows import Columns, Tail
+
+
+def columns_of(*rows):
+    columns = Columns()
+    for row in rows:
+        columns.take(row)
+    return columns
+
+
+def naive_series(rows, name, x):
+    """Row by row from the end, keeping what lies before everything later."""
+    kept, lowest = [], float("inf")
+    for row in reversed(rows):
+        if isinstance(row.get(x), (int, float)) and isinstance(row.get(name), (int, float)) and row[x] < lowest:
+            kept.append((row[x], row[name]))
+            lowest = row[x]
+    return kept[::-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_series_is_that_of_a_naive_loop_whatever_is_missing_and_wherever_a_counter_goes_back(seed):
+    rng = random.Random(seed)
+    rows = [{name: rng.choice([None, rng.randrange(8)]) for name in ("x", "y", "z") if rng.random() < 0.8} for _ in range(30)]
+    x, y = columns_of(*rows).series("y", "x")
+
+    assert list(zip(x.tolist(), y.tolist())) == naive_series(rows, "y", "x")
+
+
+def test_what_is_no_finite_number_counts_as_absent():
+    nothing = [None, float("nan"), float("inf"), "3", True, [1], {"a": 1}, 10**400]
+    columns = columns_of(*({"x": step, "y": value} for step, value in enumerate([*nothing, 7])))
+
+    assert columns.series("y", "x") == (np.array([len(nothing)]), np.array([7.0]))
+    assert columns.last("y") == 7
+    assert columns.last("never") is None
+    assert "y" in columns
+    assert "never" not in columns
+
+
+def lines(*numbers):
+    return "".join(json.dumps({"n": number}) + "\n" for number in numbers)
+
+
+def numbers(tail):
+    rows, is_other = tail.read()
+    return [row["n"] for row in rows], is_other
+
+
+def test_only_what_was_added_is_read_and_half_a_line_is_left_for_later(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    tail = Tail(path)
+    assert numbers(tail) == ([], False)
+    assert tail.modified is None
+
+    path.write_text(lines(1, 2) + '{"n": ')
+    assert numbers(tail) == ([1, 2], False)
+    assert numbers(tail) == ([], False)
+    with open(path, "a") as file:
+        file.write("3}\n" + lines(4))
+    assert numbers(tail) == ([3, 4], False)
+    assert tail.modified == path.stat().st_mtime
+
+
+def test_a_file_that_was_cut_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines(1, 2, 3))
+    tail = Tail(path)
+    numbers(tail)
+    path.write_text(lines(1))
+
+    assert numbers(tail) == ([1], True)
+
+
+def test_another_file_in_the_same_place_is_noticed_even_if_it_is_longer(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines(*range(50)))
+    tail = Tail(path)
+    numbers(tail)
+    path.rename(tmp_path / "rows.1.jsonl")
+    assert numbers(tail) == ([], False)
+    assert tail.modified is None
+    path.write_text(lines(*range(100, 200)))
+
+    assert numbers(tail) == (list(range(100, 200)), True)
+
+
+def test_lines_that_are_no_rows_are_counted_and_do_no_harm(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xff\xfe\n" + lines(1).encode() + b"[1, 2]\nnot json\n" + b"[" * 100_000 + b"\n\n" + lines(2).encode())
+    tail = Tail(path)
+
+    assert numbers(tail) == ([1, 2], False)
+    assert tail.unreadable == 5
+
+
+def test_a_megabyte_of_rubbish_does_not_hide_what_follows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("rubbish\n" * 150_000 + lines(1))
+
+    assert numbers(Tail(path)) == ([1], False)
+
+
+def test_a_large_file_comes_in_pieces_and_whole(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines(*range(200_000)))
+    tail, found, pieces = Tail(path), [], 0
+    while piece := numbers(tail)[0]:
+        found += piece
+        pieces += 1
+
+    assert pieces > 1
+    assert found == list(range(200_000))

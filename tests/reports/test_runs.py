@@ -1,0 +1,79 @@
+"""Finding runs, and reading what there is of them."""
+
+import pytest
+
+from ding_lite.reports import ReportError, find_runs, load_run
+
+
+def test_a_folder_of_runs_gives_them_all_in_natural_order_and_each_once(tmp_path, write_run):
+    for seed in (10, 9, 1):
+        write_run(tmp_path / "runs" / "deep" / f"dqn_{seed}", seed=seed, iterations=2)
+
+    found = find_runs([tmp_path / "runs" / "deep" / "dqn_9", tmp_path / "runs", tmp_path])
+    assert [run.folder.name for run in found] == ["dqn_9", "dqn_1", "dqn_10"]
+
+
+def test_what_lies_inside_a_run_is_not_another(tmp_path, write_run):
+    folder = write_run(tmp_path / "dqn", iterations=2)
+    write_run(folder / "ckpt" / "old", iterations=2)
+
+    assert [run.folder for run in find_runs([tmp_path])] == [folder]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "there is no folder .*/place"),
+        (lambda path: path.write_text(""), "It is a file: name the folder"),
+        (lambda path: path.mkdir(), "is no run: looked for neither .*/place/metrics.jsonl nor a folder below it"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_what_was_looked_for(tmp_path, make, message):
+    make(tmp_path / "place")
+    with pytest.raises(ReportError, match=message):
+        find_runs([tmp_path / "place"])
+
+
+def test_no_folder_at_all_is_refused():
+    with pytest.raises(ReportError, match="no folder was named"):
+        find_runs([])
+
+
+def test_a_run_that_was_killed_in_the_middle_of_a_line_is_read_up_to_there(tmp_path, write_run):
+    folder = write_run(tmp_path / "dqn", iterations=5)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"env_step": 99')
+    run = load_run(folder)
+
+    assert run.columns.count == 5
+    assert run.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "note"),
+    [
+        ("config.json", None, "there is no config.json."),
+        ("config.json", '{"seed": ', "config.json cannot be read"),
+        ("config.json", "[1]", "config.json holds no object."),
+        ("config.json", "\xff" * 4, "config.json cannot be read"),
+        ("metrics.jsonl", "", "metrics.jsonl holds no row yet."),
+        ("metrics.jsonl", "nonsense\n{}\n", "1 lines of metrics.jsonl are no rows"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_the_rest_is_read(tmp_path, write_run, name, content, note):
+    folder = write_run(tmp_path / "dqn", iterations=2)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content.encode("latin-1"))
+    run = load_run(folder)
+
+    assert any(note in told for told in run.notes)
+    assert run.name in ("runs/dqn", str(folder))
+
+
+def test_options_are_found_by_their_dotted_name(tmp_path, write_run):
+    run = load_run(write_run(tmp_path / "dqn", iterations=1))
+
+    assert run.option("env.id") == "CartPole-v1"
+    assert run.option("env.no_such") is None
+    assert run.option("seed.deeper") is None
