@@ -70,8 +70,8 @@ class Experiment:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Experiment]:
-    """Runs put together whose configurations agree in all but `seed`, `policy.seed`, `exp_name` and what changes no result, such
-    as `log`.
+    """Runs put together whose configurations agree in all but `seed`, `policy.seed`, `exp_name`, and what changes no result,
+    such as `log`.
 
     A run without a configuration stands alone. Each experiment is named by what the names of its runs share, without the
     folders that all have in common; where two would have the same name, by what their configurations differ in as well.
