@@ -40,9 +40,15 @@ class Tally:
             if len(waiting) > _WAITING:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", ()))
-        if ctx.train_output and not getattr(ctx, "learn_metrics", ()):  # of a learner that knows nothing of metrics
-            for output in ctx.train_output if isinstance(ctx.train_output, list) else [ctx.train_output]:
-                self._outputs.log_dict(output)
+        if not getattr(ctx, "learn_metrics", ()):
+            self._take_output(ctx.train_output)
+
+    def _take_output(self, output: Any) -> None:
+        """What a learner gave to log that knows nothing of metrics."""
+        logged = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
+        for one in logged:
+            self._outputs.log_dict(one)
+        if logged:
             self._waiting["learn_metrics"].append(self._outputs.reduce())
 
     def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:

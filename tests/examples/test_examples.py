@@ -1,6 +1,7 @@
 """The examples, as a user starts them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,52 @@ def test_the_asynchronous_example_reports_what_overlapping_brought(tmp_path):
     assert "speed-up over sequential" in ended.stdout, ended.stderr
     assert json.loads((tmp_path / "here/timeline.json").read_text())["traceEvents"]
     assert (tmp_path / "here/timeline.svg").is_file()
+
+
+def on_a_terminal(command, cwd):
+    """What a program prints on a terminal, and its exit status."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, cwd=cwd, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm-256color"})
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:  # nobody holds the other end any more
+        pass
+    os.close(ours)
+    return shown.decode(), process.wait()
+
+
+def test_a_run_is_a_live_view_on_a_terminal_and_readable_lines_in_a_pipe(tmp_path):
+    options = ("--max-step", 4, "--env.n-evaluator-episode", 1, "--env.stop-value", "None", "--exp-name", "here")
+    options += ("--policy.eval.evaluator.eval-freq", 1)
+    shown, status = on_a_terminal([sys.executable, EXAMPLES / "ppo.py", *map(str, options)], tmp_path)
+    piped = start("ppo", *options, cwd=tmp_path).stdout
+
+    assert status == 0, shown
+    for words in ("━", "100%", "evaluate", "collect", "learn", "elapsed"):
+        assert words in shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
+    assert "\x1b" not in piped
+    for line in piped.splitlines()[:4]:
+        assert all(words in line for words in ("step ", "steps/s ", "eval ", "loss "))
+
+
+def test_logging_has_every_sink_and_a_video_by_an_option(tmp_path):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("wandb")
+    pytest.importorskip("imageio_ffmpeg")
+    logs = ("--log.tensorboard", "--log.wandb", "offline", "--log.video-every", 1, "--env.log-info", "no_such_info")
+    ended = start("dqn", *logs, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+
+    here = tmp_path / "here"
+    assert {"config.json", "metrics.jsonl", "metrics.csv", "pipeline.svg"} <= {path.name for path in here.iterdir()}
+    assert list(here.glob("tensorboard/events*")), ended.stderr
+    assert list(here.glob("wandb/offline-run-*")), ended.stderr
+    assert list(here.glob("videos/*.mp4")), ended.stderr
+    assert "log_info names 'no_such_info'" in ended.stderr
 
 
 def test_ctrl_c_saves_the_run(tmp_path):

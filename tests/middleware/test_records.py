@@ -38,9 +38,9 @@ def parts(tmp_path, **options):
     return cfg, policy, pipeline
 
 
-def run(pipeline, steps):
+def run(pipeline, steps, **mode):
     task = Task()
-    with task.start(ctx=OnlineRLContext()):
+    with task.start(ctx=OnlineRLContext(), **mode):
         for one in pipeline:
             task.use(one)
         task.run(max_step=steps)
@@ -190,6 +190,27 @@ def test_the_console_shows_what_one_wants_to_see(tmp_path, capsys):
     assert "left" not in lines[3]
     assert "Curve: " in lines[-1]
     assert "ckpt" in lines[-1]
+
+
+@pytest.mark.parametrize("mode", [{"async_mode": True}, {"max_lag": 1}])
+def test_of_iterations_that_overlap_the_lanes_are_kept_as_a_picture_and_in_words(tmp_path, mode):
+    cfg, _, pipeline = parts(tmp_path)
+    run([*pipeline, online_logger(cfg)], 3, **mode)
+
+    assert (tmp_path / "run/timeline.svg").read_text().startswith("<svg")
+    assert (tmp_path / "run/lanes.txt").read_text().startswith("3 iterations in ")
+
+
+@pytest.mark.parametrize("output", [None, "nothing", torch.ones(3), [1, 2], {}, []])
+def test_what_a_learner_of_ones_own_puts_out_may_be_anything(tmp_path, output):
+    def learn(ctx):
+        ctx.train_output = output
+
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(learn).use(online_logger(DQNConfig(exp_name=tmp_path / "run"))).run(max_step=2)
+
+    assert not [name for name in logged(tmp_path)[-1] if name.startswith("learn/")]
 
 
 def test_an_earlier_curve_in_the_same_folder_is_moved_aside(tmp_path):
