@@ -82,7 +82,7 @@ class StepCollector:
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):
                 metrics.log_value(name, value)
-        gathered += (metrics.reduce(), *rollout.metrics)
+        gathered += (metrics.reduce(), *self._worker.reduce_metrics())
 
     def _remainder(self, num_steps: int, random: bool, kwargs: dict[str, Any], ctx: OnlineRLContext) -> Remainder:
         """Ask the workers, and leave the rest for when their answers are there."""
@@ -175,7 +175,7 @@ def rolloutor(
             transitions.append(rollout.trajectories)
         ctx.env_step += len(rollout.trajectories)
         metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
-        ctx.collect_metrics += (metrics.reduce(), *rollout.metrics)
+        ctx.collect_metrics += (metrics.reduce(), *worker.reduce_metrics())
         _hand_over(rollout, ctx)
 
     return roll_out

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ class RunLogger:
     def _begin(self, task: Task) -> None:
         self._task = task
         self._began = self._written = time.monotonic()
-        self._shown = self._began, self._shown[1]
+        self._shown, self._iterations = (self._began, self._shown[1]), 0
         sinks: list[Sink] = []
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step}
@@ -199,10 +200,20 @@ class RunLogger:
         if self._sinks is not None:
             self._sinks.close()
         task, self._task = self._task, None
-        if task is not None and self._folder is not None and task.max_lag + task.async_mode:
+        if task is None:
+            return
+        now = time.monotonic()
+        self._earlier_s, self._began = self._earlier_s + now - self._began, now
+        if self._folder is not None and task.max_lag + task.async_mode:
+            self._keep_lanes(task, self._folder)
+
+    def _keep_lanes(self, task: Task, folder: Path) -> None:
+        try:
             with contextlib.suppress(RuntimeError):  # no iteration was completed
-                task.timeline(self._folder / "timeline.svg")
-                task.report(self._folder / "lanes.txt")
+                task.timeline(folder / "timeline.svg")
+                task.report(folder / "lanes.txt")
+        except OSError as error:
+            warnings.warn(f"what overlapping brought is not written to {folder}: {error}.", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next rows go on from, and after which step."""

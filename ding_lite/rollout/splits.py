@@ -58,9 +58,8 @@ class SplitWorker:
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
         self._arrays: Arrays = (0, [])
-        self._own = MetricsLogger()
-        self._restarts = 0
-        self._played: list[dict[Any, Any]] = []
+        self._restarts, self._metrics = 0, MetricsLogger()
+        self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
         answers(env.hosts, made)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
@@ -91,12 +90,12 @@ class SplitWorker:
         """The rollout that was asked for."""
         told = self._answers(asked)
         columns = _joined([columns for columns, _ in told])
-        episodes = [Episode(*row) for _, kept in told for row in kept.value[0]]
+        self._logged += [kept.value[1] for _, kept in told]
         if self.works_alone:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
-            self._own.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
+            self._metrics.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
             self._restarts = restarts
-        return Rollout(Trajectories(columns), episodes, [*(kept.value[1] for _, kept in told), self._own.reduce()])
+        return Rollout(Trajectories(columns), [Episode(*row) for _, kept in told for row in kept.value[0]])
 
     def drop(self, asked: list[Any]) -> None:
         """Do without the rollout that was asked for; the environments go through it all the same."""
@@ -121,12 +120,12 @@ class SplitWorker:
             told = self._answers(asked, is_stopping)
         except InterruptedError as error:
             raise BrokenOff("the run ended during an evaluation.") from error
-        self._played += [kept.value[1] for kept in told]
+        self._logged += [kept.value[1] for kept in told]
         return [Episode(*row) for kept in told for row in kept.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What was logged since the last time, other than in rollouts, which bring theirs."""
-        reduced, self._played = self._played, []
+        """What the copies of the policy logged while they acted, since the last time, and how many workers did not answer."""
+        reduced, self._logged = [*self._logged, self._metrics.reduce()], []
         return reduced
 
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -213,7 +212,7 @@ def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: 
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect(num_steps, random, **kwargs)
-    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), rollout.metrics[0]))
+    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), worker.reduce_metrics()[0]))
 
 
 def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:

@@ -32,9 +32,6 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     """Those that ended on the way."""
 
-    metrics: Sequence[dict[Any, Any]] = ()
-    """What was logged on the way, of each worker what `MetricsLogger.reduce()` gave."""
-
     @property
     def version(self) -> int:
         """Of the weights that acted; `NO_POLICY` where actions were random."""
@@ -130,7 +127,7 @@ class LocalWorker:
         return play_episodes(self, count, is_stopping)
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What was logged since the last time, other than in rollouts, which bring theirs."""
+        """What the policy logged while it acted, since the last time: of each copy of it what `MetricsLogger.reduce()` gave."""
         return [self.policy.metrics.reduce()]
 
     def get_weights(self) -> dict[str, torch.Tensor]:
@@ -169,5 +166,4 @@ class LocalWorker:
                 if finished:
                     episodes += finished
         version = NO_POLICY if random else self.policy.version
-        trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
-        return Rollout(trajectories, episodes, [self.policy.metrics.reduce()])
+        return Rollout(storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version)), episodes)
