@@ -58,7 +58,7 @@ class Tally:
             end: whether the next cycle begins; otherwise this is a look at a running one.
         """
         self._aggregate()
-        values = self._root.compile(empty=False) if end else self._root.peek()
+        values = self._root.compile(empty=False) if end else self._root.peek(empty=False)
         values.setdefault("collect", {}).update(self._episodes.summarize(end))
         if end:
             values["system"] = self._system.look()

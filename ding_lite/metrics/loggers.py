@@ -149,6 +149,7 @@ class MetricsLogger:
         compile: bool = True,
         throughput: bool = False,
         latest_merged_only: bool = False,
+        empty: bool = True,
     ) -> Any:
         """What has come together since the last `reduce`; nothing changes.
 
@@ -158,6 +159,7 @@ class MetricsLogger:
             compile: False for a list of what the value is made of.
             throughput: how much of a sum there was a second, which has to be logged `with_throughput=True`.
             latest_merged_only: only what the last `aggregate` brought.
+            empty: of several values, whether to name those that nobody logged since the last `reduce`, too.
 
         Raises:
             KeyError: there is no such key.
@@ -172,6 +174,8 @@ class MetricsLogger:
             names = ["/".join(map(str, there)) for there in self._stats]
             raise KeyError(f"nothing was logged as {key!r}{did_you_mean('/'.join(map(str, path)), names)}")
         inside = self._tree.under(path)
+        if not empty:
+            inside = {there: stats for there, stats in inside.items() if not stats.is_empty}
         if throughput:
             inside = {there: stats for there, stats in inside.items() if getattr(stats, "clock", None) is not None}
         return unflatten({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})

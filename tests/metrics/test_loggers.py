@@ -470,6 +470,7 @@ def test_what_nobody_logged_in_a_cycle_can_be_left_out():
         root.log_value(name, 1.0, reduce=kind)
     assert root.compile(empty=False) == {"mean": 1.0, "total": 1.0, "average": 1.0, "last": 1.0}
     root.log_value("last", 2.0)
+    assert root.peek(empty=False) == {"total": 1.0, "last": 2.0}
     assert root.compile(empty=False) == {"total": 1.0, "last": 2.0}
     assert set(root.compile()) == {"mean", "total", "average", "last"}
 

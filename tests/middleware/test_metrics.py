@@ -1,6 +1,8 @@
 """Numbers on their way: from policies, environments, learners and evaluators, in every place, to the rows of a run."""
 
+import dataclasses
 import json
+import os
 import sys
 
 import cloudpickle
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite import Task, contract
+from ding_lite import Context, Task, contract
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, tree
@@ -27,6 +29,7 @@ from ding_lite.middleware import (
     rolloutor,
     trainer,
 )
+from ding_lite.middleware.tallies import Tally
 from ding_lite.policy import DQNPolicy
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -152,14 +155,10 @@ def test_a_worker_that_had_to_be_started_again_is_counted_as_one_that_did_not_an
 
     class Dying(gymnasium.Wrapper):
         def step(self, action):
-            import os
-
             if fault.exists() and os.getpid() != parent:
                 fault.unlink()
                 os.kill(os.getpid(), 9)
             return self.env.step(action)
-
-    import os
 
     parent = os.getpid()
     rows, _, _ = run(tmp_path, {"workers": 2, "backend": "process", "restart": True})
@@ -236,10 +235,6 @@ def test_offline_runs_count_gradient_steps_and_epochs(tmp_path):
 
 
 def test_a_context_without_fields_for_metrics_still_learns(tmp_path):
-    import dataclasses
-
-    from ding_lite import Context
-
     @dataclasses.dataclass
     class Small(Context):
         train_data: object = None
@@ -295,3 +290,25 @@ def test_a_logger_goes_on_from_its_saved_state(tmp_path):
     times = [row["time_s"] for row in lines()]
     assert times == sorted(times)
     assert times[3] >= state["time_s"] - 0.001  # rounded
+
+
+def test_a_look_between_two_rows_changes_neither_and_shows_no_empty_numbers(tmp_path):
+    tallies, rows, looks = (Tally(), Tally()), ([], []), []
+    logger = MetricsLogger()
+    for iteration in range(6):
+        ctx = OnlineRLContext()
+        logger.log_value("loss", float(iteration))
+        if iteration % 3 == 0:
+            logger.log_value("rare", 1, reduce="sum")
+        ctx.learn_metrics.append(logger.reduce())
+        for tally, found in zip(tallies, rows):
+            tally.take(ctx)
+            if tally is tallies[1]:
+                looks.append(tally.row(ctx, end=False))
+            if iteration % 3 == 2:
+                found.append({name: it for name, it in tally.row(ctx).items() if not name.startswith("system")})
+
+    assert rows[0] == rows[1]
+    assert [row["learn/loss"] for row in rows[0]] == [1.0, 4.0]
+    assert [look["learn/loss"] for look in looks] == [0.0, 0.5, 1.0, 3.0, 3.5, 4.0]
+    assert all(look["learn/rare"] == 1 for look in looks)
