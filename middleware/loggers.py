@@ -16,17 +16,8 @@ from typing import Any
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task, write_atomically
-from ding_lite.metrics import (
-    Csv,
-    JsonLines,
-    Sink,
-    SinkGroup,
-    TensorBoard,
-    WeightsAndBiases,
-    make_console,
-    readable_time,
-)
 from ding_lite.middleware.tallies import Tally
+from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
 _ENDLESS = 10**9  # iterations; nobody set a limit
 _FIELDS = ("eval_value", "last_eval_value", "eval_metrics", "learn_metrics", "train_output")

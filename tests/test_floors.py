@@ -12,6 +12,7 @@ FLOORS = {
     "ding_lite.pipeline": 0.2,
     "ding_lite.engine": 0.4,
     "ding_lite.functional": 0,
+    "ding_lite.sinks": 0.2,
     "ding_lite.data": 1,
     "ding_lite.metrics": 1,
     "ding_lite.processes": 1,

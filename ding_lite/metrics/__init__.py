@@ -1,18 +1,27 @@
-"""Metrics: where a run's numbers come together, and where they go.
+"""Metrics: where a run's numbers come together; and, handed on from `ding_lite.sinks`, where they go.
 
-Room: ding_lite.metrics, floor 1. Imports the basics.
+Room: ding_lite.metrics, floor 1. Imports the basics and sinks.
 """
 
 from ding_lite.metrics.bases import StatsBase
-from ding_lite.metrics.consoles import Console, LiveConsole, make_console, readable_time
-from ding_lite.metrics.files import Csv, JsonLines
+from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.loggers import MetricsLogger
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
-from ding_lite.metrics.services import TensorBoard, WeightsAndBiases
-from ding_lite.metrics.sinks import Sink, SinkGroup
 from ding_lite.metrics.systems import SystemUse
-from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
+from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
+from ding_lite.sinks import (
+    Console,
+    Csv,
+    JsonLines,
+    LiveConsole,
+    Sink,
+    SinkGroup,
+    TensorBoard,
+    WeightsAndBiases,
+    make_console,
+    readable_time,
+)
 
 __all__ = [
     "DEFAULT_STATS_CLS_LOOKUP",

@@ -1,13 +1,14 @@
 """Kinds of statistics, by the name under which a logger knows them.
 
-Room: ding_lite.metrics, floor 1. Imports the room's bases, totals and series.
+Room: ding_lite.metrics, floor 1. Imports the room's bases, totals, extremes and series.
 """
 
 from __future__ import annotations
 
 from ding_lite.metrics.bases import StatsBase
+from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
-from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
+from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
 
 DEFAULT_STATS_CLS_LOOKUP: dict[str, type[StatsBase]] = {
     kind.stats_cls_identifier: kind

@@ -1,110 +1,19 @@
-"""Totals: kinds of statistics that add up numbers as they come.
+"""Totals: kinds of statistics that add numbers up, as a mean or a sum.
 
-Room: ding_lite.metrics, floor 1. Imports the room's bases and throughputs; otherwise the standard library.
+Room: ding_lite.metrics, floor 1. Imports the room's numbers and throughputs.
 """
 
 from __future__ import annotations
 
-import abc
 import math
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched
+from ding_lite.metrics.numbers import NumberStats
 from ding_lite.metrics.throughputs import Throughput
 
-_PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
 
-
-class _NumberStats(StatsBase):
-    """Of numbers. Without a window they are added up as they come; with one, the last ones are kept.
-
-    The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
-    for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
-    """
-
-    def __init__(self, window: float | None = None, **settings: Any) -> None:
-        window = checked_window(window)
-        super().__init__(window=window, **settings)
-        self._window = window
-        self.clear()
-
-    def push(self, value: Any) -> None:
-        if type(value) is float and self._waiting is None:
-            self._add(value)
-        else:
-            self._take(value)
-
-    def clear(self) -> None:
-        self._waiting: deque[Any] | None = None if self._window is None else deque(maxlen=self._window)
-        self._has_any = False
-        self._begin()
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self._has_any or self._waiting)
-
-    def get_state(self) -> dict[str, Any]:
-        self._settle()
-        return super().get_state()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._settle()  # whoever unpickles it may not have the device
-        return vars(self)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        if self._waiting is not None:
-            self._waiting = deque(self._waiting, self._window)
-
-    def _take(self, value: Any) -> None:
-        if type(value) is not float:
-            value = detached(value, f"reduce={self.stats_cls_identifier!r}")
-        if self._waiting is None:
-            if not hasattr(value, "detach"):
-                self._add(value)
-                return
-            self._waiting = deque()
-        self._waiting.append(value)
-        if len(self._waiting) >= _PENDING and self._window is None:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Fetch the values of the tensors that wait."""
-        if not self._waiting:
-            return
-        numbers = fetched(self._waiting)
-        if self._window is not None:
-            self._waiting = deque(numbers, self._window)
-            return
-        self._waiting = None
-        for number in numbers:
-            self._add(number)
-
-    def _wait_for(self, incoming: Sequence[_NumberStats]) -> None:
-        """Take over what others wait for; all of them without a window."""
-        for other in incoming:
-            if other._waiting:
-                if self._waiting is None:
-                    self._waiting = deque()
-                self._waiting.extend(other._waiting)
-        if self._waiting is not None and len(self._waiting) >= _PENDING:
-            self._settle()
-
-    def _recent(self) -> list[float]:
-        """The values in the window, without NaN."""
-        self._settle()
-        return [value for value in self._waiting or () if value == value]
-
-    @abc.abstractmethod
-    def _begin(self) -> None: ...
-
-    @abc.abstractmethod
-    def _add(self, value: float) -> None: ...
-
-
-class MeanStats(_NumberStats):
+class MeanStats(NumberStats):
     """The mean of all values, or of the last `window` ones. NaN is left out. Merged, every value counts the same."""
 
     stats_cls_identifier = "mean"
@@ -151,7 +60,7 @@ class MeanStats(_NumberStats):
         return self._sum + math.fsum(recent), self._count + len(recent)
 
 
-class EmaStats(_NumberStats):
+class EmaStats(NumberStats):
     """`(1 - c) * old + c * new` for each value, from the first one on. NaN is left out.
 
     The running value outlives `reduce`, which is what makes it a moving average; who logged nothing in a cycle hands on
@@ -204,58 +113,7 @@ class EmaStats(_NumberStats):
         self._has_any = True
 
 
-class _ExtremeStats(_NumberStats):
-    _pick: ClassVar[Any]
-
-    def __init__(self, window: float | None = None) -> None:
-        super().__init__(window)
-
-    def _begin(self) -> None:
-        self._value = math.nan
-
-    def peek(self, compile: bool = True) -> Any:
-        recent = self._recent()
-        if self._value == self._value:
-            recent.append(self._value)
-        value = self._pick(recent) if recent else math.nan
-        return value if compile else [value]
-
-    def merge(self, incoming_stats: Sequence[_ExtremeStats]) -> None:
-        if self._window is None:
-            theirs = [other._value for other in incoming_stats]
-            self._wait_for(incoming_stats)
-        else:
-            theirs = [other.peek() for other in incoming_stats]
-        seen = [value for value in (self._value, *theirs) if value == value]
-        self._value = self._pick(seen) if seen else math.nan
-        self._has_any = True
-
-
-class MinStats(_ExtremeStats):
-    """The smallest of all values, or of the last `window` ones. NaN is left out."""
-
-    stats_cls_identifier = "min"
-    _pick = staticmethod(min)
-
-    def _add(self, value: float) -> None:
-        self._has_any = True
-        if not value >= self._value and value == value:
-            self._value = value
-
-
-class MaxStats(_ExtremeStats):
-    """The largest of all values, or of the last `window` ones. NaN is left out."""
-
-    stats_cls_identifier = "max"
-    _pick = staticmethod(max)
-
-    def _add(self, value: float) -> None:
-        self._has_any = True
-        if not value <= self._value and value == value:
-            self._value = value
-
-
-class SumStats(_NumberStats):
+class SumStats(NumberStats):
     """The sum of all values, or of the last `window` ones. NaN is left out; whole numbers stay whole.
 
     Args:

@@ -1,6 +1,6 @@
 """Watches: a run as it goes on, in a terminal, from what it writes into its folder.
 
-Room: ding_lite.reports, floor 2. Imports the basics and metrics; rich, the extra `cli`.
+Room: ding_lite.reports, floor 2. Imports the basics and sinks; rich, the extra `cli`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ding_lite.basics import require_extra
-from ding_lite.metrics import readable_time
 from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
 from ding_lite.reports.rows import Columns, Numbers, Tail
 from ding_lite.reports.runs import CONFIG, METRICS, ReportError, read_object, search
+from ding_lite.sinks import readable_time
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

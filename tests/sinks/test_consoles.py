@@ -13,7 +13,7 @@ import termios
 
 import pytest
 
-from ding_lite.metrics import Console, LiveConsole, make_console, readable_time
+from ding_lite.sinks import Console, LiveConsole, make_console, readable_time
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
@@ -32,7 +32,7 @@ ROW = {
 
 BEGIN = f"""
 import os, signal, sys, time, warnings
-from ding_lite.metrics import make_console
+from ding_lite.sinks import make_console
 ROW = {ROW!r}
 console = make_console(every_s=0)
 """

@@ -1,6 +1,6 @@
 """Sinks: what takes a run's numbers, and what becomes of a run when one of them cannot.
 
-Room: ding_lite.metrics, floor 1. Imports the room's bases; otherwise the standard library.
+Room: ding_lite.sinks, floor 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
-
-from ding_lite.metrics.bases import off_device
 
 _PLAIN = (int, float, str, bool, type(None))
 _MOST = 1000  # numbers of one array in a row
@@ -136,7 +134,8 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def images_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The images in a row as arrays uint8 [H, W, 3], in this process' memory."""
-    return {name: off_device(value) for name, value in row.items() if _is_image(value)}
+    images = {name: value for name, value in row.items() if _is_image(value)}
+    return {name: value.detach().cpu().numpy() if hasattr(value, "detach") else value for name, value in images.items()}
 
 
 def _plain(value: Any) -> Any:

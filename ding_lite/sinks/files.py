@@ -1,6 +1,6 @@
 """Files of metrics: each row is a line, whole on disk before `write` returns, whatever happens to the process then.
 
-Room: ding_lite.metrics, floor 1. Imports the basics and the room's sinks.
+Room: ding_lite.sinks, floor 0. Imports the basics and the room's groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import move_aside, write_atomically
-from ding_lite.metrics.sinks import plain_row
+from ding_lite.sinks.groups import plain_row
 
 
 class _Lines(ABC):

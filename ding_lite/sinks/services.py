@@ -1,6 +1,6 @@
 """Services: TensorBoard and Weights & Biases as sinks.
 
-Room: ding_lite.metrics, floor 1. Imports the basics and the room's files and sinks; a service's own package at its first row.
+Room: ding_lite.sinks, floor 0. Imports the basics and the room's files and groups; a service's own package at its first row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ding_lite.basics import require_extra
-from ding_lite.metrics.files import append_whole
-from ding_lite.metrics.sinks import images_of, plain_row
+from ding_lite.sinks.files import append_whole
+from ding_lite.sinks.groups import images_of, plain_row
 
 
 class TensorBoard:

@@ -1,6 +1,6 @@
 """Consoles: what a person sees of a run while it goes on, lines of text or, on a terminal, a live view.
 
-Room: ding_lite.metrics, floor 1. Imports the basics and the room's sinks; rich, where there is a live view.
+Room: ding_lite.sinks, floor 0. Imports the basics and the room's groups; rich, where there is a live view.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, TextIO
 
 from ding_lite.basics import require_extra
-from ding_lite.metrics.sinks import plain_row
+from ding_lite.sinks.groups import plain_row
 
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
 _GROUPS = ("counters", "evaluate", "collect", "learn", "time", "system")

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ding_lite.metrics import SinkGroup, TensorBoard, WeightsAndBiases
+from ding_lite.sinks import SinkGroup, TensorBoard, WeightsAndBiases
 
 ROWS = [
     {"total_step": 1, "env_step": 10, "train_iter": 1, "learn/loss": 0.5, "learn/kl": None, "name": "a", "many": [1, 2]},
@@ -80,7 +80,7 @@ class TestTensorBoard:
 
     def test_a_process_that_is_killed_loses_no_row_that_was_written(self, tmp_path):
         code = (
-            "import os, pathlib, sys\nfrom ding_lite.metrics import TensorBoard\n"
+            "import os, pathlib, sys\nfrom ding_lite.sinks import TensorBoard\n"
             "sink = TensorBoard(pathlib.Path(sys.argv[1]))\n"
             "for step in range(200): sink.write({'env_step': step, 'loss': step / 2})\nos.kill(os.getpid(), 9)"
         )
@@ -89,7 +89,7 @@ class TestTensorBoard:
 
     def test_a_full_disk_costs_rows_and_one_warning_and_later_rows_can_be_read(self, tmp_path):
         code = (
-            "import pathlib, resource, sys\nfrom ding_lite.metrics import SinkGroup, TensorBoard\n"
+            "import pathlib, resource, sys\nfrom ding_lite.sinks import SinkGroup, TensorBoard\n"
             "group = SinkGroup([TensorBoard(pathlib.Path(sys.argv[1]))])\n"
             "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (500, most))\n"
@@ -211,7 +211,7 @@ class TestWeightsAndBiases:
 
     def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(self, tmp_path):
         code = (
-            "import pathlib, sys\nfrom ding_lite.metrics import SinkGroup, WeightsAndBiases\n"
+            "import pathlib, sys\nfrom ding_lite.sinks import SinkGroup, WeightsAndBiases\n"
             "group = SinkGroup([WeightsAndBiases(pathlib.Path(sys.argv[1]), mode='online')])\n"
             "for step in range(100): group.write({'env_step': step})\ngroup.close()\nprint('the end')"
         )

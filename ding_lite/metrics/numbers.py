@@ -1,0 +1,102 @@
+"""Numbers: what every kind of statistics does that adds up numbers as they come, or keeps the last ones.
+
+Room: ding_lite.metrics, floor 1. Imports the room's bases.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched
+
+_PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
+
+
+class NumberStats(StatsBase):
+    """Of numbers. Without a window they are added up as they come; with one, the last ones are kept.
+
+    The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
+    for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
+    """
+
+    def __init__(self, window: float | None = None, **settings: Any) -> None:
+        window = checked_window(window)
+        super().__init__(window=window, **settings)
+        self._window = window
+        self.clear()
+
+    def push(self, value: Any) -> None:
+        if type(value) is float and self._waiting is None:
+            self._add(value)
+        else:
+            self._take(value)
+
+    def clear(self) -> None:
+        self._waiting: deque[Any] | None = None if self._window is None else deque(maxlen=self._window)
+        self._has_any = False
+        self._begin()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._has_any or self._waiting)
+
+    def get_state(self) -> dict[str, Any]:
+        self._settle()
+        return super().get_state()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()  # whoever unpickles it may not have the device
+        return vars(self)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        if self._waiting is not None:
+            self._waiting = deque(self._waiting, self._window)
+
+    def _take(self, value: Any) -> None:
+        if type(value) is not float:
+            value = detached(value, f"reduce={self.stats_cls_identifier!r}")
+        if self._waiting is None:
+            if not hasattr(value, "detach"):
+                self._add(value)
+                return
+            self._waiting = deque()
+        self._waiting.append(value)
+        if len(self._waiting) >= _PENDING and self._window is None:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Fetch the values of the tensors that wait."""
+        if not self._waiting:
+            return
+        numbers = fetched(self._waiting)
+        if self._window is not None:
+            self._waiting = deque(numbers, self._window)
+            return
+        self._waiting = None
+        for number in numbers:
+            self._add(number)
+
+    def _wait_for(self, incoming: Sequence[NumberStats]) -> None:
+        """Take over what others wait for; all of them without a window."""
+        for other in incoming:
+            if other._waiting:
+                if self._waiting is None:
+                    self._waiting = deque()
+                self._waiting.extend(other._waiting)
+        if self._waiting is not None and len(self._waiting) >= _PENDING:
+            self._settle()
+
+    def _recent(self) -> list[float]:
+        """The values in the window, without NaN."""
+        self._settle()
+        return [value for value in self._waiting or () if value == value]
+
+    @abc.abstractmethod
+    def _begin(self) -> None: ...
+
+    @abc.abstractmethod
+    def _add(self, value: float) -> None: ...

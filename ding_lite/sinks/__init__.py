@@ -1,0 +1,22 @@
+"""Sinks: where a run's numbers go, to files, to the console, and to services.
+
+Room: ding_lite.sinks, floor 0. Imports the basics.
+"""
+
+from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time
+from ding_lite.sinks.files import Csv, JsonLines
+from ding_lite.sinks.groups import Sink, SinkGroup
+from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
+
+__all__ = [
+    "Console",
+    "Csv",
+    "JsonLines",
+    "LiveConsole",
+    "Sink",
+    "SinkGroup",
+    "TensorBoard",
+    "WeightsAndBiases",
+    "make_console",
+    "readable_time",
+]
