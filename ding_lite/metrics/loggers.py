@@ -56,7 +56,7 @@ class MetricsLogger:
         self._tree = StatsTree()
         self._stats = self._tree.stats
         self._merged: set[Path] = set()
-        self._latest: dict[Path, StatsBase] = {}
+        self._latest: dict[Path, Sequence[StatsBase]] = {}
         # By key as it is spelt: what takes its values, and the settings that it last came with.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
@@ -190,7 +190,9 @@ class MetricsLogger:
         if latest_merged_only:
             if path not in self._merged:
                 raise ValueError(f"latest_merged_only: {path!r} was logged here, not aggregated.")
-            stats = self._latest.get(path) or self._made(stats)
+            stats = self._made(stats)
+            if path in self._latest:
+                stats.merge(self._latest[path])
         return stats.peek(compile=compile)
 
     @staticmethod
@@ -274,9 +276,8 @@ class MetricsLogger:
         if stats is None:
             stats = self._tree.add(path, self._made(found[0]))
             self._merged.add(path)
-        latest = self._latest[path] = self._made(found[0])
-        latest.merge(found)
-        stats.merge([latest])
+        self._latest[path] = found
+        stats.merge(found)
 
     # Keeping.
 

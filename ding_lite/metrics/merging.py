@@ -6,10 +6,13 @@ Room: ding_lite.metrics, floor 1. Imports the room's bases and paths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.paths import Path
+
+_settings = attrgetter("settings")
 
 
 def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, list[StatsBase]]]:
@@ -23,8 +26,8 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
         ValueError: a name has values in one and leads to values in another, or kinds or settings differ under one.
         TypeError: something that no `reduce()` gave.
     """
-    names = dicts[0].keys() if dicts else {}
-    are_alike = all(one.keys() == names for one in dicts)
+    names = [*dicts[0]] if dicts else []
+    are_alike = [*map(list, dicts)].count(names) == len(dicts)
     for name in names if are_alike else dict.fromkeys(name for one in dicts for name in one):
         found = [one[name] for one in (dicts if are_alike else [it for it in dicts if name in it])]
         kinds = set(map(type, found))
@@ -44,10 +47,8 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
         if not issubclass(kind, StatsBase):
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True.")
     first = found[0]
-    settings = first.settings
-    others = [one for one in found if one.settings != settings] or ([] if len(kinds) == 1 else found)
-    if others:
-        other = next(other for other in others if told(other) != told(first))
+    if len(kinds) > 1 or [*map(_settings, found)].count(first.settings) < len(found):
+        other = next(other for other in found if told(other) != told(first))
         raise ValueError(f"{path!r} came in two ways, {told(first)} and {told(other)}: log it alike everywhere.")
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched
 
 _PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
+_waiting_of = attrgetter("_waiting")
 
 
 class NumberStats(StatsBase):
@@ -82,12 +85,13 @@ class NumberStats(StatsBase):
 
     def _wait_for(self, incoming: Sequence[NumberStats]) -> None:
         """Take over what others wait for; all of them without a window."""
-        for other in incoming:
-            if other._waiting:
-                if self._waiting is None:
-                    self._waiting = deque()
-                self._waiting.extend(other._waiting)
-        if self._waiting is not None and len(self._waiting) >= _PENDING:
+        waiting = [*filter(None, map(_waiting_of, incoming))]
+        if not waiting:
+            return
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.extend(chain.from_iterable(waiting))
+        if len(self._waiting) >= _PENDING:
             self._settle()
 
     def _recent(self) -> list[float]:
