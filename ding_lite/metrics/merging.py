@@ -6,13 +6,10 @@ Room: ding_lite.metrics, floor 1. Imports the room's bases and paths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.paths import Path
-
-_settings = attrgetter("settings")
 
 
 def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, list[StatsBase]]]:
@@ -44,10 +41,11 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
 
 def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
     for kind in kinds:
-        if not issubclass(kind, StatsBase):
+        if StatsBase not in kind.__mro__:  # which is issubclass(), without the price that abstract classes have there
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True.")
     first = found[0]
-    if len(kinds) > 1 or [*map(_settings, found)].count(first.settings) < len(found):
+    settings = first.settings
+    if len(kinds) > 1 or [one for one in found if one.settings != settings]:
         other = next(other for other in found if told(other) != told(first))
         raise ValueError(f"{path!r} came in two ways, {told(first)} and {told(other)}: log it alike everywhere.")
 

@@ -9,13 +9,11 @@ import abc
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched
 
 _PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
-_waiting_of = attrgetter("_waiting")
 
 
 class NumberStats(StatsBase):
@@ -85,7 +83,7 @@ class NumberStats(StatsBase):
 
     def _wait_for(self, incoming: Sequence[NumberStats]) -> None:
         """Take over what others wait for; all of them without a window."""
-        waiting = [*filter(None, map(_waiting_of, incoming))]
+        waiting = [other._waiting for other in incoming if other._waiting]
         if not waiting:
             return
         if self._waiting is None:
