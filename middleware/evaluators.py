@@ -39,8 +39,8 @@ def interaction_evaluator(
         ctx.eval_value, ctx.last_eval_value: mean undiscounted return.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
         ctx.eval_weights: the weights that were evaluated, so that a saver keeps just those.
-        ctx.eval_metrics: return and length of its episodes, seconds, and what the policy logged while acting; where the context
-            has it.
+        ctx.eval_metrics: return and length of its episodes, the counters of the weights that were evaluated, seconds, and what
+            the policy logged while acting; where the context has it.
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the task finishes with the iteration
@@ -110,21 +110,22 @@ class InteractionEvaluator:
         self._last_env_step = env_step
         if overlaps and not is_ending:
             self._policy.hold()
-            self._under_way = ctx.train_iter, task.defer(self._evaluate, ctx.train_iter, env_step, lambda: task.stopping)
+            self._under_way = ctx.train_iter, task.defer(self._evaluate, _counters(ctx), lambda: task.stopping)
         else:
-            self._write(self._evaluate(ctx.train_iter, env_step), ctx)
+            self._write(self._evaluate(_counters(ctx)), ctx)
 
-    def _evaluate(self, train_iter: int, env_step: int, is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
+    def _evaluate(self, counters: dict[str, int], is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
         metrics = self._metrics
         with metrics.log_time(("time", "evaluate"), reduce="mean"):
             episodes = self._worker.play_episodes(self._count, is_stopping)
-        metrics.log_dict(summarize_episodes(episodes), reduce="item")
+        metrics.log_dict({**summarize_episodes(episodes), **counters}, reduce="item")
         metrics.log_value("episodes", len(episodes), reduce="sum")
         value = sum(it.return_ for it in episodes) / len(episodes)
         logged = [metrics.reduce(), *self._worker.reduce_metrics()]
         if self._recorder is not None:
+            env_step, train_iter = counters.get("env_step", 0), counters["train_iter"]
             self._recorder.record(self._policy, self._evaluations, env_step, train_iter, is_stopping)
-        return Evaluation(value, train_iter, self._worker.get_weights(), logged)
+        return Evaluation(value, counters["train_iter"], self._worker.get_weights(), logged)
 
     def _end(self) -> Evaluation | None:
         """The result of what is under way, or None if a run that has ended broke it off."""
@@ -164,6 +165,11 @@ class InteractionEvaluator:
         """Go on from a saved state."""
         self._last_env_step = state["last_env_step"]
         self._evaluations = state.get("evaluations", 0)  # states from before videos have none
+
+
+def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:
+    """How far the weights are that are evaluated now; the result may be written some iterations later."""
+    return {name: getattr(ctx, name) for name in ("env_step", "train_iter") if hasattr(ctx, name)}
 
 
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> EpisodeRecorder:

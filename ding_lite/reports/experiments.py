@@ -65,7 +65,7 @@ class Experiment:
     def curve(self, metric: str, x: str, points: int = 300, smooth: int = 1) -> Curve | None:
         """The seeds' curves of a metric together. Where a run ended because it reached its stop_value, its return stays."""
         held = [metric in RETURNS and self.reached(run) for run in self.runs]
-        series = [run.columns.series(metric, x) for run in self.runs]
+        series = [run.series(metric, x) for run in self.runs]
         return bring_together(series, held=held, points=points, smooth=smooth)
 
 

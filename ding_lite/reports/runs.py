@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ding_lite.reports.rows import Columns, Tail
+from ding_lite.reports.rows import Columns, Numbers, Tail
 
 METRICS, CONFIG = "metrics.jsonl", "config.json"
 
@@ -43,6 +43,14 @@ class Run:
         """What the configuration calls it, else its folder."""
         name = self.config.get("exp_name")
         return name if isinstance(name, str) and name else str(self.folder)
+
+    def series(self, metric: str, x: str) -> tuple[Numbers, Numbers]:
+        """(x, y) of a metric, see `Columns.series`.
+
+        An evaluation stands where its weights were, not where its result was known: that of an asynchronous run comes later.
+        """
+        own = f"{metric.partition('/')[0]}/{x}"
+        return self.columns.series(metric, own if own in self.columns else x)
 
     def option(self, dotted: str) -> Any:
         """The value of an option such as "env.id", or None."""

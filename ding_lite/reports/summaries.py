@@ -38,7 +38,7 @@ def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
         steps: the counter that its length is told in.
     """
     runs = experiment.runs
-    returns = [run.columns.series(RETURNS[0], steps)[1] for run in runs]
+    returns = [run.series(RETURNS[0], steps)[1] for run in runs]
     length, seconds = _lasts(runs, steps), _lasts(runs, "time_s")
     ends = [(run.columns.last(steps), run.columns.last("time_s")) for run in runs]
     rate = _median(done / spent for done, spent in ends if done and spent)
@@ -84,7 +84,7 @@ def _goal(experiment: Experiment, steps: str) -> Cell:
 
 
 def _first_at(run: Run, goal: float, x: str) -> float | None:
-    xs, returns = run.columns.series(RETURNS[0], x)
+    xs, returns = run.series(RETURNS[0], x)
     reached = np.flatnonzero(returns >= goal)
     return float(xs[reached[0]]) if len(reached) else None
 

@@ -81,9 +81,10 @@ def run(tmp_path, where, iterations=12, freq=10**9, **mode):
     policy = Telling(cfg.policy, envs.single_observation_space, envs.single_action_space)
     buffer_, rows, seen = ReplayBuffer(1000), Rows(), []
 
-    @contract(may_read=("finished_episodes", "train_output", "eval_value"), uses=(seen,), stage="record")
+    @contract(may_read=("finished_episodes", "train_output", "eval_value", "last_eval_iter"), uses=(seen,), stage="record")
     def look(ctx):
-        seen.append((ctx.finished_episodes, ctx.train_output or [], ctx.eval_value))
+        evaluated = [(ctx.eval_value, ctx.last_eval_iter)] if ctx.eval_value > -np.inf else []
+        seen.append((ctx.finished_episodes, ctx.train_output or [], evaluated))
 
     task = Task()
     with task.start(ctx=OnlineRLContext(), **mode):
@@ -104,7 +105,8 @@ def test_every_number_of_every_component_is_in_the_rows_once(tmp_path, where, mo
     rows, seen, policy = run(tmp_path, where, **mode)
     episodes = [one for finished, _, _ in seen for one in finished]
     outputs = [one for _, output, _ in seen for one in output]
-    evaluated = [value for _, _, value in seen if value > -np.inf]
+    evaluated = [value for _, _, found in seen for value, _ in found]
+    evaluated_at = [train_iter for _, _, found in seen for _, train_iter in found]
 
     def total(name):
         return sum(row.get(name, 0) for row in rows)
@@ -122,6 +124,9 @@ def test_every_number_of_every_component_is_in_the_rows_once(tmp_path, where, mo
     assert last["collect/custom_metrics/laps_mean"] == pytest.approx(np.mean(laps))
     assert [row["evaluate/episode_return_mean"] for row in rows if "evaluate/episodes" in row] == evaluated
     assert total("evaluate/episodes") == 4 * len(evaluated) >= 8
+    weights_at = [(row["evaluate/train_iter"], row["evaluate/env_step"]) for row in rows if "evaluate/episodes" in row]
+    assert weights_at[0] == (0, 0)
+    assert [iteration for iteration, _ in weights_at] == evaluated_at
     assert total("evaluate/asked") > 4 * len(evaluated)
     assert all(row["evaluate/custom_metrics/laps_max"] >= 0 for row in rows if "evaluate/episodes" in row)
     assert 0 < last["collect/eps"] <= 1

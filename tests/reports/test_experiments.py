@@ -114,3 +114,14 @@ def test_a_return_stays_where_its_run_ended_at_the_stop_value_and_nowhere_else(t
     rows(tmp_path / "dqn_0", 0, 470)
     (experiment,) = group_runs(find_runs([tmp_path]))
     assert experiment.curve("evaluate/episode_return_mean", "env_step").mean.tolist() == [0, 285, 200, 300]
+
+
+def test_an_evaluation_stands_where_its_weights_were(tmp_path):
+    """The row of an asynchronous run that tells it comes later."""
+    rows = [{"env_step": 500}, {"env_step": 1000, "evaluate/env_step": 0, "evaluate/episode_return_mean": 9.0}]
+    rows.append({"env_step": 2000, "evaluate/env_step": 1000, "evaluate/episode_return_mean": 80.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (experiment,) = group_runs(find_runs([tmp_path]))
+
+    curve = experiment.curve("evaluate/episode_return_mean", "env_step")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([0, 1000], [9, 80])
