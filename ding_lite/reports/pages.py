@@ -27,8 +27,8 @@ from ding_lite.reports.summaries import summarize
 DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
 """What stands for PALETTE on a dark page."""
 
-_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s")
-_COUNTERS += ("evaluate/env_step", "evaluate/train_iter")
+_OF_WEIGHTS = ("evaluate/env_step", "evaluate/train_iter")
+_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s", *_OF_WEIGHTS)
 _LARGE, _SMALL = (500, 300), (300, 190)  # pixels of a chart
 _MOST_CHARTS = 60  # small ones
 _VIDEOS, _VIDEO_BYTES = 2, 12_000_000  # of a run, and of all runs together
