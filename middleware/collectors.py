@@ -18,10 +18,11 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves, tree
 from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker, Rollout, SplitWorker, make_worker
 
-_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode", "collect_metrics")
+_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
 """What a rollout brings; and the number of its steps, which is known before."""
 _TIME = ("time", "collect")
 
@@ -38,7 +39,8 @@ class StepCollector:
         ctx.finished_episodes: those that ended on the way, with return and length.
         ctx.policy_version: of the weights that acted, -1 for random actions.
         ctx.env_step, ctx.env_episode: counted on.
-        ctx.collect_metrics: steps and seconds, the numbers in ctx.collect_kwargs, and what the policy logged while acting.
+        ctx.collect_metrics: steps, seconds, numbers in ctx.collect_kwargs, and what the policy logged while acting; where the
+            context has it.
 
     Args:
         cfg: uses policy.collect.n_sample: transitions a call, rounded up to whole steps of all environments.
@@ -54,9 +56,11 @@ class StepCollector:
         self._asks = isinstance(self._worker, SplitWorker) and self._worker.works_alone
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
-        self._metrics = MetricsLogger()
+        self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
         contract(
-            reads=("collect_kwargs", "collect_metrics", "env_step", *(() if self._asks else ("env_episode",))),
+            reads=("collect_kwargs", "env_step", *(() if self._asks else ("env_episode",))),
+            may_read=("collect_metrics",),
+            may_write=("collect_metrics",),
             writes=("env_step",) if self._asks else (*_DATA, "env_step"),
             writes_late=_DATA if self._asks else (),
             uses=(env, policy),
@@ -72,17 +76,16 @@ class StepCollector:
         with self._metrics.log_time(_TIME, reduce="mean"):
             rollout = self._worker.collect(num_steps, random, **kwargs)
         ctx.env_step += len(rollout.trajectories)
-        self._log(rollout, kwargs, ctx.collect_metrics)
+        hand_over(ctx, "collect_metrics", self._logged(rollout, kwargs))
         _hand_over(rollout, ctx)
         return None
 
-    def _log(self, rollout: Rollout, kwargs: dict[str, Any], gathered: list[dict[Any, Any]]) -> None:
-        metrics = self._metrics
-        metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
+    def _logged(self, rollout: Rollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
+        self._metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):
-                metrics.log_value(name, value)
-        gathered += (metrics.reduce(), *self._worker.reduce_metrics())
+                self._kwargs.log_value(name, value)
+        return [self._metrics.reduce(), self._kwargs.reduce(), *self._worker.reduce_metrics()]
 
     def _remainder(self, num_steps: int, random: bool, kwargs: dict[str, Any], ctx: OnlineRLContext) -> Remainder:
         """Ask the workers, and leave the rest for when their answers are there."""
@@ -90,7 +93,7 @@ class StepCollector:
         assert isinstance(worker, SplitWorker)
         asked = worker.ask(num_steps, random, **kwargs)
         ctx.env_step += num_steps * worker.num_envs  # worker processes make no steps that are only resets
-        gathered = ctx.collect_metrics
+        earlier = getattr(ctx, "collect_metrics", None)
 
         def take(ctx: OnlineRLContext) -> None:
             rollout = worker.take(asked)
@@ -98,8 +101,9 @@ class StepCollector:
             if worker.span is not None:
                 begun, ended = worker.span
                 self._metrics.log_value(_TIME, (ended - begun) / 1e9)
-            self._log(rollout, kwargs, gathered)
-            ctx.collect_metrics = gathered
+            if earlier is not None:
+                ctx.collect_metrics = earlier
+            hand_over(ctx, "collect_metrics", self._logged(rollout, kwargs))
             _hand_over(rollout, ctx)
 
         remainder = Remainder(take, lambda: worker.drop(asked))
@@ -161,8 +165,10 @@ def rolloutor(
     metrics = MetricsLogger()
 
     @contract(
-        reads=("action", "inference_output", "env_step", "env_episode", "collect_metrics"),
+        reads=("action", "inference_output", "env_step", "env_episode"),
         writes=(*_DATA, "env_step"),
+        may_read=("collect_metrics",),
+        may_write=("collect_metrics",),
         uses=(env, policy, *([] if transitions is None else [transitions])),
         stage="collect",
     )
@@ -175,7 +181,7 @@ def rolloutor(
             transitions.append(rollout.trajectories)
         ctx.env_step += len(rollout.trajectories)
         metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
-        ctx.collect_metrics += (metrics.reduce(), *worker.reduce_metrics())
+        hand_over(ctx, "collect_metrics", [metrics.reduce(), *worker.reduce_metrics()])
         _hand_over(rollout, ctx)
 
     return roll_out

@@ -14,6 +14,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, contract, current_task
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
 
@@ -116,8 +117,13 @@ class InteractionEvaluator:
 
     def _evaluate(self, counters: dict[str, int], is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
         metrics = self._metrics
-        with metrics.log_time(("time", "evaluate"), reduce="mean"):
-            episodes = self._worker.play_episodes(self._count, is_stopping)
+        try:
+            with metrics.log_time(("time", "evaluate"), reduce="mean"):
+                episodes = self._worker.play_episodes(self._count, is_stopping)
+        except BaseException:
+            metrics.reset()  # what was logged of it is no part of the next one
+            self._worker.reduce_metrics()
+            raise
         metrics.log_dict({**summarize_episodes(episodes), **counters}, reduce="item")
         metrics.log_value("episodes", len(episodes), reduce="sum")
         value = sum(it.return_ for it in episodes) / len(episodes)
@@ -143,8 +149,7 @@ class InteractionEvaluator:
         self._evaluations += 1
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
-        if hasattr(ctx, "eval_metrics"):
-            ctx.eval_metrics += evaluation.metrics
+        hand_over(ctx, "eval_metrics", evaluation.metrics)
         if self._stop_value is not None and evaluation.value >= self._stop_value:
             current_task().finish = True
 

@@ -18,6 +18,7 @@ from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
+from ding_lite.middleware.outputs import hand_over, log_outputs
 from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
@@ -100,12 +101,12 @@ def _metrics_of(policy: LearnMode) -> MetricsLogger:
 
 def _log(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], ctx: AnyRLContext) -> None:
     """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
-    for name, value in outputs[0].items():
-        # The lag is the same for all of them.
-        metrics.log_values(name, [value] if name == _LAG else [output[name] for output in outputs])
-    reduced = metrics.reduce()
-    if hasattr(ctx, "learn_metrics"):
-        ctx.learn_metrics.append(reduced)
+    first = outputs[0]
+    if _LAG in first:  # the same for all of them
+        metrics.log_value(_LAG, first[_LAG])
+        outputs = [{name: value for name, value in one.items() if name != _LAG} for one in outputs]
+    log_outputs(metrics, outputs)
+    hand_over(ctx, "learn_metrics", [metrics.reduce()])
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:

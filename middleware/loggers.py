@@ -9,7 +9,8 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ class RunLogger:
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step}
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
-            task.draw(self._folder / "pipeline.svg")
+            self._keep("the picture of the pipeline", lambda folder: task.draw(folder / "pipeline.svg"))
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=self._after))
             if self._log.wandb != "disabled":
@@ -176,7 +177,7 @@ class RunLogger:
             "left": f"<{readable_time(left * spent / self._iterations)}" if is_limited and left else None,
         }
         done = self._iterations / (self._iterations + left) if is_limited else None
-        self._console.write({name: None if it != it else it for name, it in line.items()}, row, done)
+        self._console.write({name: None if isinstance(it, float) and it != it else it for name, it in line.items()}, row, done)
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         spent = readable_time(time.monotonic() - self._began)
@@ -195,21 +196,21 @@ class RunLogger:
             return
         now = time.monotonic()
         self._earlier_s, self._began = self._earlier_s + now - self._began, now
-        if self._folder is not None and task.max_lag + task.async_mode:
-            self._keep_lanes(task, self._folder)
+        if task.max_lag + task.async_mode:
+            self._keep("what overlapping brought", partial(_keep_lanes, task))
 
-    def _keep_lanes(self, task: Task, folder: Path) -> None:
+    def _keep(self, what: str, write: Callable[[Path], object]) -> None:
+        """Write something into the run's folder, where there is one."""
         try:
-            with contextlib.suppress(RuntimeError):  # no iteration was completed
-                task.timeline(folder / "timeline.svg")
-                task.report(folder / "lanes.txt")
+            if self._folder is not None:
+                write(self._folder)
         except OSError as error:
-            warnings.warn(f"what overlapping brought is not written to {folder}: {error}.", stacklevel=2)
+            warnings.warn(f"{what} is not written to {self._folder}: {error}. Training goes on.", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next rows go on from, and after which step."""
         spent = self._earlier_s + time.monotonic() - self._began
-        after = self._row.get(self._step)
+        after = self._row.get(self._step, self._after)
         return {"tally": self._tally.state_dict(), "time_s": spent, "after": after, "written_iter": self._written_iter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,3 +218,9 @@ class RunLogger:
         self._tally.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._after = state["after"] if self._sinks is None else self._after
+
+
+def _keep_lanes(task: Task, folder: Path) -> None:
+    with contextlib.suppress(RuntimeError):  # no iteration was completed
+        task.timeline(folder / "timeline.svg")
+        task.report(folder / "lanes.txt")

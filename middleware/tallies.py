@@ -5,11 +5,13 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.metrics import MetricsLogger, SystemUse
+from ding_lite.middleware.outputs import log_outputs
 from ding_lite.rollout import EpisodeHistory
 
 _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
@@ -40,16 +42,18 @@ class Tally:
             if len(waiting) > _WAITING:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", ()))
-        if not getattr(ctx, "learn_metrics", ()):
-            self._take_output(ctx.train_output)
+        self._take_output(ctx)
 
-    def _take_output(self, output: Any) -> None:
+    def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """What a learner gave to log that knows nothing of metrics."""
-        logged = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
-        for one in logged:
-            self._outputs.log_dict(one)
-        if logged:
-            self._waiting["learn_metrics"].append(self._outputs.reduce())
+        output = ctx.train_output
+        outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
+        if outputs:
+            known = {name for one in getattr(ctx, "learn_metrics", ()) for name in one}
+            unknown = [name for name in outputs[0] if name not in known]
+            if unknown:
+                log_outputs(self._outputs, [{name: one[name] for name in unknown if name in one} for one in outputs])
+                self._waiting["learn_metrics"].append(self._outputs.reduce())
 
     def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:
         """What it all comes to, names joined by "/".
@@ -67,9 +71,19 @@ class Tally:
 
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
-            self._root.aggregate([_without_times(one) for one in waiting], key=_STAGES[field])
-            self._root.aggregate([one[_TIMES] for one in waiting if _TIMES in one], key=_TIMES)
+            for reduced, key in (([_without_times(one) for one in waiting], _STAGES[field]), (_times(waiting), _TIMES)):
+                try:
+                    self._root.aggregate(reduced, key=key)
+                except (TypeError, ValueError):  # no reason to lose more than the part that does not fit
+                    for one in reduced:
+                        self._aggregate_alone(one, key)
             waiting.clear()
+
+    def _aggregate_alone(self, reduced: Mapping[Any, Any], key: str) -> None:
+        try:
+            self._root.aggregate([reduced], key=key)
+        except (TypeError, ValueError) as error:
+            warnings.warn(f"a part of what was logged is lost: {error}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next rows go on from."""
@@ -83,7 +97,15 @@ class Tally:
 
 
 def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return {name: it for name, it in reduced.items() if name != _TIMES} if _TIMES in reduced else reduced
+    return {name: it for name, it in reduced.items() if name != _TIMES} if _has_times(reduced) else reduced
+
+
+def _times(waiting: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+    return [one[_TIMES] for one in waiting if _has_times(one)]
+
+
+def _has_times(reduced: Mapping[Any, Any]) -> bool:
+    return isinstance(reduced.get(_TIMES), Mapping)
 
 
 def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:

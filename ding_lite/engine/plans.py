@@ -157,9 +157,9 @@ def _first_halves(entry: Entry, fields: frozenset[str]) -> list[HalfStep]:
     if terms is None or not terms.writes_late:
         return [half]
     if entry.call is not entry.fn:  # what is wrapped around it waits for it
-        half.writes |= fields.intersection(terms.writes_late)
+        half.writes |= fields.intersection((*terms.writes_late, *terms.may_write))
         return [half]
-    late = HalfStep(entry, False, LEARN, 0, writes=fields.intersection(terms.writes_late), is_late=True)
+    late = HalfStep(entry, False, LEARN, 0, writes=fields.intersection((*terms.writes_late, *terms.may_write)), is_late=True)
     late.waits.append(Wait(half, 0, why="it takes what that asked for"))
     return [half, late]
 
@@ -168,7 +168,7 @@ def _half(entry: Entry, is_second: bool, fields: frozenset[str]) -> HalfStep:
     terms = entry.contract
     if terms is None:
         return HalfStep(entry, is_second, LEARN, 0, reads=fields, writes=fields, is_opaque=True)
-    reads, writes = {*terms.reads, *terms.may_read}, {*terms.writes, *terms.may_write}
+    reads, writes = {*terms.reads, *terms.may_read}, {*terms.writes, *(() if terms.writes_late else terms.may_write)}
     if is_second:
         reads, writes = reads.union(terms.reads_after), writes.union(terms.writes_after)
     return HalfStep(

@@ -5,11 +5,13 @@ Room: ding_lite.envs, floor 2. Imports the basics.
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from ding_lite.basics import did_you_mean
 
@@ -29,6 +31,7 @@ class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._names = tuple(names)
         self._known: dict[str, Any] = {}
+        self._odd: set[str] = set()
         self._is_first = True
         self._begin()
 
@@ -45,7 +48,9 @@ class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated, info = self.env.step(action)
         for name in self._names:
             value = info.get(name)
-            if value is not None and value == value:
+            if not (isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and not value.ndim)):
+                self._warn_of_no_number(name, value)
+            elif value == value:
                 self._sums[name] += float(value)
                 self._counts[name] += 1
         if not (terminated or truncated):
@@ -56,11 +61,19 @@ class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
         means = {name: self._sums[name] / count for name, count in self._counts.items() if count}
         return obs, reward, terminated, truncated, {**info, **means}
 
+    def _warn_of_no_number(self, name: str, value: Any) -> None:
+        if value is not None and name not in self._odd:
+            self._odd.add(name)
+            warnings.warn(
+                f"log_info names {name!r}, but in the infos of {self.env} that is {value!r:.60}, no number: it is left out.",
+                stacklevel=3,
+            )
+
     def _warn_of_missing(self, known: dict[str, Any]) -> None:
         self._is_first = False
         self._known = {}
         for name in self._names:
-            if not self._counts[name]:
+            if not self._counts[name] and name not in self._odd:
                 warnings.warn(
                     f"log_info names {name!r}, which no info of the first episode of {self.env} had{did_you_mean(name, known)} "
                     f"It had {', '.join(map(str, known)) or 'nothing at all'}.",

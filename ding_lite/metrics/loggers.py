@@ -325,6 +325,9 @@ class MetricsLogger:
             if row["is_merged"]:
                 self._merged.add(path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": {}}  # bound methods, which are found again
+
     # Behind the keys.
 
     def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:

@@ -48,7 +48,7 @@ class Contract:
     """Fields that only taking the `Remainder` sets, which it returns where others do the work."""
 
     may_write: tuple[str, ...] = ()
-    """Fields that it sets where the context has them."""
+    """Fields that it sets where the context has them; those of a contract with `writes_late` late as well."""
 
     @property
     def all_writes(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def contract(
         may_read: fields that it reads where they are there.
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
         writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
-        may_write: fields that it sets where the context has them.
+        may_write: fields that it sets where the context has them; beside `writes_late`, late as well.
 
     Raises:
         ValueError: a stage that does not exist.

@@ -44,7 +44,7 @@ class LearnMode:
     @property
     def metrics(self) -> MetricsLogger:
         """Takes numbers from the hooks that learn."""
-        return self._policy.metrics
+        return self._policy.hook_metrics
 
     @property
     def version(self) -> int:
@@ -126,7 +126,7 @@ class ActMode:
     @property
     def metrics(self) -> MetricsLogger:
         """Takes numbers from the hooks that act, for this copy of the policy."""
-        return self.actor.metrics
+        return self.actor.hook_metrics
 
     @property
     def learner(self) -> LearnMode:

@@ -41,6 +41,13 @@ class Weights(NamedTuple):
     """Parameters and buffers, in the model's order."""
 
 
+class HookMetrics:
+    """The logger of a policy's hooks, as an attribute that a policy may have another use for."""
+
+    def __get__(self, policy: Policy, owner: type[Policy]) -> MetricsLogger:
+        return policy.hook_metrics
+
+
 class Policy(abc.ABC):
     """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
 
@@ -62,6 +69,9 @@ class Policy(abc.ABC):
         ValueError: the device does not exist here.
     """
 
+    metrics = HookMetrics()
+    """Takes numbers from the hooks. Whoever calls them reduces it."""
+
     config_type: ClassVar[type] = object
     """What `cfg` has to be."""
 
@@ -79,8 +89,8 @@ class Policy(abc.ABC):
         """Gradient steps taken."""
         self.version = 0
         """Names the weights: another number whenever they have changed."""
-        self.metrics = MetricsLogger()
-        """Takes numbers from the hooks. Whoever calls them reduces it."""
+        self.hook_metrics = MetricsLogger()
+        """What `self.metrics` is in the hooks, unless a policy has something of its own by that name."""
         self._snapshot: Weights | None = None
         self.check_spaces()
         with seeded(self.seed):
@@ -200,7 +210,7 @@ class Policy(abc.ABC):
         actor.device = device or self.device
         actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
         actor.params = list(actor.model.parameters())
-        actor._snapshot, actor.metrics = None, MetricsLogger()
+        actor._snapshot, actor.hook_metrics = None, MetricsLogger()
         actor.make_generators(role, index)
         return actor
 

@@ -90,7 +90,7 @@ class SplitWorker:
         """The rollout that was asked for."""
         told = self._answers(asked)
         columns = _joined([columns for columns, _ in told])
-        self._logged += [kept.value[1] for _, kept in told]
+        self._logged += [one for _, kept in told for one in kept.value[1] if one]
         if self.works_alone:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
             self._metrics.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
@@ -120,7 +120,7 @@ class SplitWorker:
             told = self._answers(asked, is_stopping)
         except InterruptedError as error:
             raise BrokenOff("the run ended during an evaluation.") from error
-        self._logged += [kept.value[1] for kept in told]
+        self._logged += [one for kept in told for one in kept.value[1] if one]
         return [Episode(*row) for kept in told for row in kept.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
@@ -212,14 +212,14 @@ def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: 
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect(num_steps, random, **kwargs)
-    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), worker.reduce_metrics()[0]))
+    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), worker.reduce_metrics()))
 
 
 def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     episodes = worker.play_episodes(due, objects.get("is_stopping", lambda: False))
-    return Kept((_rows(episodes), worker.reduce_metrics()[0]))
+    return Kept((_rows(episodes), worker.reduce_metrics()))
 
 
 def _rows(episodes: Sequence[Episode]) -> list[tuple[Any, ...]]:

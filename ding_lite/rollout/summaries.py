@@ -5,8 +5,10 @@ Room: ding_lite.rollout, floor 4. Imports envs.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from ding_lite.envs import Episode
 
+_MOST = 10_000  # episodes of a cycle that are summed up, the newest
 _COUNTED_HERE = "episode"
 """Under which name gymnasium's RecordEpisodeStatistics puts return and length, which are counted here already."""
 
@@ -57,35 +60,45 @@ class EpisodeHistory:
             raise ValueError(f"EpisodeHistory(min_history={min_history}): at least 1 episode is needed for a mean.")
         self.min_history = min_history
         self._earlier: list[Episode] = []
-        self._new: list[Episode] = []
+        self._new: deque[Episode] = deque(maxlen=max(min_history, _MOST))
+        self._count = 0  # of this cycle
 
     def add(self, episodes: Iterable[Episode]) -> None:
         """These have finished in this cycle."""
         for episode in episodes:
             # Only the numbers of an info are kept: the rest may be large.
             self._new.append(episode._replace(info=dict(numbers_in(episode.info))) if episode.info else episode)
+            self._count += 1
 
     def summarize(self, end: bool = True) -> dict[str, Any]:
-        """See `summarize_episodes`; and episodes_this_iter, how many are of this cycle. Empty before the first episode.
+        """See `summarize_episodes`; and episodes_this_iter, how many are of this cycle. Empty before the first episode. Of a
+        cycle with more than 10,000 episodes, the newest are summed up.
 
         Args:
             end: whether the next cycle begins.
         """
         missing = max(0, self.min_history - len(self._new))
-        episodes = (self._earlier[-missing:] if missing else []) + self._new
-        count = len(self._new)
+        episodes = [*(self._earlier[-missing:] if missing else ()), *self._new]
+        count = self._count
         if end:
-            self._earlier, self._new = episodes[-self.min_history :], []
+            self._earlier, self._count = episodes[-self.min_history :], 0
+            self._new.clear()
         return {**summarize_episodes(episodes), "episodes_this_iter": count} if episodes else {}
 
     def state_dict(self) -> dict[str, Any]:
         """The episodes that the next summary may count."""
-        return {"earlier": [_plain(one) for one in self._earlier], "new": [_plain(one) for one in self._new]}
+        return {
+            "earlier": [_plain(one) for one in self._earlier],
+            "new": [_plain(one) for one in self._new],
+            "count": self._count,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self._earlier = [Episode(*row) for row in state["earlier"]]
-        self._new = [Episode(*row) for row in state["new"]]
+        self._new.clear()
+        self._new += [Episode(*row) for row in state["new"]]
+        self._count = state["count"]
 
 
 def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
@@ -96,7 +109,8 @@ def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
                 for inner, number in numbers_in(value):
                     yield f"{name}/{inner}", number
         elif isinstance(value, (numbers.Real, np.bool_)) or (isinstance(value, np.ndarray) and _is_number(value)):
-            yield str(name), float(value)
+            with contextlib.suppress(OverflowError):  # a whole number of more than 308 digits
+                yield str(name), float(value)
 
 
 def _is_number(value: np.ndarray[Any, Any]) -> bool:
@@ -108,7 +122,7 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     known = [value for value in values if value == value]
     if not known:
         return {f"{name}_{end}": math.nan for end in ("mean", "min", "max")}
-    return {f"{name}_mean": math.fsum(known) / len(known), f"{name}_min": min(known), f"{name}_max": max(known)}
+    return {f"{name}_mean": sum(known) / len(known), f"{name}_min": min(known), f"{name}_max": max(known)}
 
 
 def _plain(episode: Episode) -> list[Any]:

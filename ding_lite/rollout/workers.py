@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import arrays, plain
 from ding_lite.envs import Episode, load_random_state, random_state, space_spec, stepper, to_nested
+from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import play_episodes
 
@@ -128,7 +129,8 @@ class LocalWorker:
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What the policy logged while it acted, since the last time: of each copy of it what `MetricsLogger.reduce()` gave."""
-        return [self.policy.metrics.reduce()]
+        metrics = getattr(self.policy, "metrics", None)  # a face made elsewhere may have none
+        return [metrics.reduce()] if isinstance(metrics, MetricsLogger) else []
 
     def get_weights(self) -> dict[str, torch.Tensor]:
         """A copy of the weights that it acted with last."""

@@ -29,7 +29,7 @@ class Sink(Protocol):
         """Take one row. What it raises does not reach the run, where the sink is in a `SinkGroup`."""
 
     def close(self) -> None:
-        """Finish what is open. Closing twice does no harm."""
+        """Finish what is open. Closing twice does no harm, and rows may come again: where a task is run once more."""
 
 
 class SinkGroup:

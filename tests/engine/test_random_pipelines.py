@@ -215,10 +215,13 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
         return fn
     uses = [things[number] for number in step.uses] + [copycats[number] for number in step.follows]
     more = {"may_read": step.may_read, "reads_after": step.reads_after, "writes_after": step.writes_after}
+    # As good as `writes`, or as `writes_late`, where the context has the field.
+    writes = step.writes
     if step.has_late:
-        more["writes_late"] = step.writes_late
-    more["may_write"] = ("no_such_field", *step.writes[1:])  # as good as `writes`, where the context has the field
-    return contract(step.reads, step.writes[:1], uses, step.stage, **more)(fn)
+        more["writes_late"], more["may_write"] = step.writes_late[:1], ("no_such_field", *step.writes_late[1:])
+    else:
+        writes, more["may_write"] = step.writes[:1], ("no_such_field", *step.writes[1:])
+    return contract(step.reads, writes, uses, step.stage, **more)(fn)
 
 
 def leaves_a_remainder(iteration: int, step: Step) -> bool:

@@ -64,6 +64,20 @@ def test_a_name_that_no_info_has_is_warned_of_once():
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize("odd", ["text", [1.0], {"a": 1}, np.ones(1), np.ones(2)])
+def test_what_is_no_number_is_left_out_with_one_warning(odd):
+    class Odd(gymnasium.Wrapper):
+        def step(self, action):
+            *rest, info = self.env.step(action)
+            return *rest, {**info, "odd": odd}
+
+    envs = make_envs(Course, 1, wrappers=[Odd], log_info=("odd", "speed"))
+    with pytest.warns(UserWarning, match="log_info names 'odd', .* no number: it is left out") as caught:
+        told = finished(envs, 10)
+    assert len(caught) == 1
+    assert 0 < told[0].info["speed"] < 1
+
+
 def test_one_string_instead_of_names_is_refused():
     with pytest.raises(TypeError, match=r"write \('speed',\)"):
         make_envs(Course, 1, log_info="speed")

@@ -81,6 +81,22 @@ def test_large_things_in_infos_are_not_held(tmp_path):
     assert other.summarize() == history.summarize()
 
 
+@pytest.mark.parametrize("values", [[math.inf, -math.inf], [1e308, 1e308], [10**400, 1]])
+def test_numbers_beyond_all_measure_stop_nothing(values):
+    summary = summarize_episodes([episode(1.0, x=value) for value in values])
+
+    assert not math.isfinite(summary["custom_metrics"]["x_mean"]) or values[0] == 10**400
+
+
+def test_of_a_cycle_without_end_the_newest_episodes_are_kept():
+    history = EpisodeHistory()
+    history.add(episode(float(it)) for it in range(12_000))
+    summary = history.summarize()
+
+    assert summary["episodes_this_iter"] == 12_000
+    assert (summary["episode_return_min"], summary["episode_return_max"]) == (2_000, 11_999)
+
+
 def test_a_history_of_nothing_is_refused():
     with pytest.raises(ValueError, match="min_history=0"):
         EpisodeHistory(0)

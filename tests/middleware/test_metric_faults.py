@@ -1,0 +1,233 @@
+"""What cannot be logged, and names that clash, cost a warning at most: never a run, and no other number."""
+
+import copy
+import dataclasses
+import pickle
+import warnings
+
+import pytest
+import torch
+
+from ding_lite import Context, Task
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.engine import BrokenOff
+from ding_lite.envs import make_envs
+from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
+from ding_lite.middleware.tallies import Tally
+from ding_lite.policy import DQNPolicy
+
+
+class Rows(list):
+    write = list.append
+
+    def close(self):
+        pass
+
+
+def run(tmp_path, policy_type, *more, ctx=None, iterations=4):
+    cfg = DQNConfig(exp_name=tmp_path / "run").override({"policy.learn.learning_starts": 64, "env.n_evaluator_episode": 2})
+    cfg.override({"policy.learn.update_per_collect": 2, "env.stop_value": None})
+    envs, tests = make_envs("CartPole-v1", 4, seed=0), make_envs("CartPole-v1", 2, seed=1)
+    policy = policy_type(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_, rows, task = ReplayBuffer(1000), Rows(), Task()
+    with task.start(ctx=ctx or OnlineRLContext()):
+        task.use(interaction_evaluator(cfg, policy.eval_mode, tests))
+        for middleware in more:
+            task.use(middleware)
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+        task.use(online_logger(cfg, show_every_s=1e9, sinks=[rows]))
+        task.run(max_step=iterations)
+    assert rows[-1]["collect/env_steps"] > 0
+    return rows[-1]
+
+
+def telling(**stats):
+    class Telling(DQNPolicy):
+        def loss(self, batch):
+            loss, own = super().loss(batch)
+            now = {name: value for name, value in stats.items() if name != "late" or self.train_iter % 2}
+            return loss, {**own, **now}
+
+    return Telling
+
+
+def test_a_loss_may_give_anything_to_log(tmp_path):
+    odd = {"vector": torch.arange(5.0), "inner": {"a": torch.tensor(2.0), "b": {"c": 3}}, "late": torch.tensor(7.0)}
+    with pytest.warns(UserWarning, match="of what learning gave is not logged") as caught:
+        row = run(tmp_path, telling(text="words", nothing=None, time=1.0, **odd))
+
+    found = [row[f"learn/{name}"] for name in ("vector", "inner/a", "inner/b/c", "late")]
+    assert found == [2.0, 2.0, 3.0, 7.0]
+    assert "learn/q_value" in row
+    assert {name for name in ("text", "nothing", "time") if any(repr(name) in str(one.message) for one in caught)} == {
+        *("text", "nothing", "time")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "reduce"), [("time", "mean"), (("time", "collect"), "sum"), ("eps", "max"), ("env_steps", "mean")]
+)
+def test_a_name_that_clashes_loses_itself_and_nothing_else(tmp_path, name, reduce):
+    class Clashing(DQNPolicy):
+        def compute_actions(self, obs, state=None, **kwargs):
+            self.metrics.log_value(name, 5.0, reduce=reduce)
+            self.metrics.log_value("own", 1.0)
+            return super().compute_actions(obs, state, **kwargs)
+
+    def explore(ctx):
+        ctx.collect_kwargs.update(eps=0.5)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        row = run(tmp_path, Clashing, explore)
+    assert row["collect/eps"] == 0.5 or name == "eps"
+    assert row["time/collect"] < 5
+    assert row["collect/env_steps"] > 5
+    assert row["evaluate/own"] == 1.0
+    assert name == "time" or any("a part of what was logged is lost" in str(one.message) for one in caught)
+
+
+@pytest.mark.parametrize("name", ["time", "env_steps"])
+def test_arguments_of_the_policy_may_be_called_as_they_like(tmp_path, name):
+    class Taking(DQNPolicy):
+        def compute_actions(self, obs, state=None, **kwargs):
+            kwargs.pop(name, None)
+            return super().compute_actions(obs, state, **kwargs)
+
+    def explore(ctx):
+        ctx.collect_kwargs.update({"eps": 0.5, name: 5})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row = run(tmp_path, Taking, explore, iterations=1)
+    assert row["collect/env_steps"] == row["env_step"]
+
+
+class WithDict(DQNPolicy):
+    def __init__(self, *args):
+        self.metrics = {}
+        super().__init__(*args)
+
+    def loss(self, batch):
+        self.metrics["seen"] = self.metrics.get("seen", 0) + 1
+        return super().loss(batch)
+
+
+class WithMethod(DQNPolicy):
+    def metrics(self):
+        return 3
+
+    def loss(self, batch):
+        assert self.metrics() == 3
+        return super().loss(batch)
+
+
+@pytest.mark.parametrize("policy_type", [WithDict, WithMethod])
+def test_a_policy_may_have_metrics_of_its_own(tmp_path, policy_type):
+    assert "learn/loss" in run(tmp_path, policy_type)
+
+
+def test_a_face_made_elsewhere_collects():
+    envs = make_envs("CartPole-v1", 4)
+    policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+
+    class Face:
+        def __getattr__(self, name):
+            if name == "metrics":
+                raise AttributeError(name)
+            return getattr(policy.collect_mode, name)
+
+    ctx = OnlineRLContext()
+    StepCollector(DQNConfig(), Face(), envs)(ctx)
+    assert ctx.env_step > 0
+
+
+def test_a_context_without_a_field_for_metrics_collects():
+    @dataclasses.dataclass
+    class Small(Context):
+        collect_kwargs: dict = dataclasses.field(default_factory=dict)
+        env_step: int = 0
+        env_episode: int = 0
+        trajectories: object = None
+        trajectory_end_idx: object = None
+        finished_episodes: object = None
+        policy_version: int = -1
+
+        def __post_init__(self):
+            self.keep("env_step", "env_episode")
+
+    for where in ({}, {"workers": 2, "backend": "process"}):
+        envs, task = make_envs("CartPole-v1", 4, **where), Task()
+        policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+        with task.start(ctx=Small()):
+            task.use(StepCollector(DQNConfig(), policy.collect_mode, envs)).run(max_step=2)
+        assert task.ctx.env_step == 128
+
+
+def test_a_field_for_metrics_may_be_used_for_something_else():
+    cfg, ctx = DQNConfig(), OnlineRLContext(collect_metrics=None)
+    envs = make_envs("CartPole-v1", 4)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    StepCollector(cfg, policy.collect_mode, envs)(ctx)
+    assert ctx.collect_metrics is None
+
+
+def test_what_a_learner_of_ones_own_puts_out_stays_beside_what_others_log():
+    tally, logger, ctx = Tally(), MetricsLogger(), OnlineRLContext()
+    logger.log_value("mine", 1.0)
+    ctx.learn_metrics.append(logger.reduce())
+    ctx.train_output = [{"loss": 2.0, "mine": 5.0}, {"loss": 4.0, "mine": 5.0}]
+    tally.take(ctx)
+    row = tally.row(ctx)
+
+    assert (row["learn/loss"], row["learn/mine"]) == (3.0, 1.0)
+
+
+def test_a_saved_logger_knows_its_place_before_its_first_row(tmp_path):
+    first = online_logger(DQNConfig(exp_name=tmp_path / "run"))
+    state = {**first.state_dict(), "after": 500}
+    second = online_logger(DQNConfig(exp_name=tmp_path / "run"))
+    second.load_state_dict(state)
+
+    assert second.state_dict()["after"] == 500
+
+
+def test_a_picture_that_cannot_be_written_costs_a_warning(tmp_path):
+    (tmp_path / "run/pipeline.svg").mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"the picture of the pipeline is not written to .*run: .* Training goes on"):
+        run(tmp_path, DQNPolicy)
+
+
+def test_an_array_beside_the_loss_does_not_stop_the_console(tmp_path):
+    class Showing(DQNPolicy):
+        def loss(self, batch):
+            self.metrics.log_value("entropy", torch.ones(3).numpy(), reduce="item")
+            return super().loss(batch)
+
+    run(tmp_path, Showing)
+
+
+def test_a_broken_off_evaluation_is_no_part_of_the_next():
+    cfg = DQNConfig()
+    envs = make_envs("CartPole-v1", 2)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    evaluator = interaction_evaluator(cfg, policy.eval_mode, envs)
+    with pytest.raises(BrokenOff):
+        evaluator._evaluate({"train_iter": 0}, lambda: True)
+    evaluation = evaluator._evaluate({"train_iter": 0})
+
+    assert evaluation.metrics[0]["time"]["evaluate"]._count == 1
+
+
+def test_a_logger_can_be_copied_and_sent():
+    logger = MetricsLogger()
+    logger.log_value("x", 1.0)
+    for other in (copy.deepcopy(logger), pickle.loads(pickle.dumps(logger))):
+        other.log_value("x", 3.0)
+        assert other.peek("x") == 2.0
+    assert logger.peek("x") == 1.0
