@@ -23,7 +23,7 @@ from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
-_TIME, _LAG = ("time", "learn"), "policy_lag"
+_TIME = ("time", "learn")
 _TOUCHES: Any = {
     "reads": ("train_data", "train_iter"),
     "writes": ("train_output", "train_iter"),
@@ -53,9 +53,10 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
+            lag = _lag(policy, ctx)
             with metrics.log_time(_TIME, reduce="mean"):
-                _learn(policy, ctx)
-            _log(metrics, [ctx.train_output], ctx)
+                output = _learn(policy, lag, ctx)
+            _log(metrics, [output], lag, ctx)
 
     return train
 
@@ -80,17 +81,21 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
+            lag = _lag(policy, ctx)
             with metrics.log_time(_TIME, reduce="mean"):
-                _learn(policy, ctx)
-            _log(metrics, [ctx.train_output], ctx)
+                output = _learn(policy, lag, ctx)
+            _log(metrics, [output], lag, ctx)
 
     return train
 
 
-def _learn(policy: LearnMode, ctx: AnyRLContext) -> None:
-    before, lag = policy.train_iter, _lag(policy, ctx)
-    ctx.train_output = {**policy.forward(ctx.train_data), **lag}
+def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -> dict[str, Any]:
+    """What learning gave to log, without the lag."""
+    before = policy.train_iter
+    output = policy.forward(ctx.train_data)
+    ctx.train_output = {**output, **lag}
     ctx.train_iter += policy.train_iter - before
+    return output
 
 
 def _metrics_of(policy: LearnMode) -> MetricsLogger:
@@ -99,20 +104,19 @@ def _metrics_of(policy: LearnMode) -> MetricsLogger:
     return metrics if isinstance(metrics, MetricsLogger) else MetricsLogger()
 
 
-def _log(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], ctx: AnyRLContext) -> None:
+def _log(
+    metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], lag: Mapping[str, torch.Tensor], ctx: AnyRLContext
+) -> None:
     """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
-    first = outputs[0]
-    if _LAG in first:  # the same for all of them
-        metrics.log_value(_LAG, first[_LAG])
-        outputs = [{name: value for name, value in one.items() if name != _LAG} for one in outputs]
     log_outputs(metrics, outputs)
+    log_outputs(metrics, [lag])
     hand_over(ctx, "learn_metrics", [metrics.reduce()])
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     """How many gradient steps older the weights were that collected this iteration's data than those that learn from it."""
     version = getattr(ctx, "policy_version", -1)
-    return {} if version < 0 else {_LAG: torch.tensor(float(policy.version - version))}
+    return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 
 
 class OffPolicyLearner:
@@ -148,14 +152,15 @@ class OffPolicyLearner:
 
     def __call__(self, ctx: OnlineRLContext) -> None:
         outputs: list[dict[str, Any]] = []
+        told: list[dict[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         begun = perf_counter()
         for _ in range(self._times):
             with engaged(self._fetch, ctx):
                 if ctx.train_data is None:
                     return
-                _learn(self._policy, ctx)
-            outputs.append({**ctx.train_output, **lag})
-        ctx.train_output = outputs
+                outputs.append(_learn(self._policy, lag, ctx))
+            told.append(ctx.train_output)
+        ctx.train_output = told
         self._metrics.log_value(_TIME, perf_counter() - begun)
-        _log(self._metrics, outputs, ctx)
+        _log(self._metrics, outputs, lag, ctx)
