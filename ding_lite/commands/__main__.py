@@ -1,6 +1,6 @@
 """`python -m ding_lite.commands`, which is `ding-lite`.
 
-Room: ding_lite.commands, floor 7.
+Room: ding_lite.commands, floor 7. Imports the room's programs.
 """
 
 import sys

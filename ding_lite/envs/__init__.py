@@ -3,7 +3,7 @@
 Room: ding_lite.envs, floor 2. Imports data, processes and the engine.
 """
 
-from ding_lite.envs.checks import EnvDataError
+from ding_lite.envs.checks import EnvDataError, is_number
 from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.making import make_envs, stepper
@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "Stepper",
     "episode_seed",
+    "is_number",
     "load_random_state",
     "make_envs",
     "random_state",

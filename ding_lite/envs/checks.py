@@ -125,3 +125,16 @@ def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None
 @lru_cache(maxsize=64)
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return np.full(size, 1e-20, dtype)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one real number, of Python's or numpy's.
+
+    Example:
+        >>> is_number(True), is_number(np.float32(2.5)), is_number("2"), is_number(np.zeros(1)), is_number(10**400)
+        (True, True, False, False, False)
+    """
+    try:
+        return np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"
+    except (TypeError, ValueError):  # lists of lists of different lengths, tensors of another device
+        return False

@@ -1,19 +1,18 @@
 """Infos: what environments tell beside observations and rewards, as a number for each episode.
 
-Room: ding_lite.envs, floor 2. Imports the basics.
+Room: ding_lite.envs, floor 2. Imports the basics and the room's checks.
 """
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from ding_lite.basics import did_you_mean
+from ding_lite.envs.checks import is_number
 
 
 class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -47,8 +46,8 @@ class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
         """One step of the environment."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         for name in self._names:
-            value = info.get(name)
-            if not (isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and not value.ndim)):
+            value: Any = info.get(name)
+            if not is_number(value):
                 self._warn_of_no_number(name, value)
             elif value == value:
                 self._sums[name] += float(value)

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import Leaf, Spec, map_leaves
-from ding_lite.envs.checks import EnvDataError, require_finite, require_in_range, to_element, to_leaf
+from ding_lite.envs.checks import EnvDataError, is_number, require_finite, require_in_range, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
@@ -49,7 +49,7 @@ def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]
     except (TypeError, ValueError):
         reward = np.empty(0, np.float32)
     if reward.shape != (len(rewards),):
-        index, value = next((i, one) for i, one in enumerate(rewards) if not _is_number(one))
+        index, value = next((i, one) for i, one in enumerate(rewards) if not is_number(one))
         raise EnvDataError(f"environment {first + index} returned the reward {value!r:.60}: a reward is one number.")
     if not isfinite(sum(reward.tolist())):
         require_finite(reward, "the reward", first)
@@ -130,7 +130,3 @@ def _all_in(allowed: frozenset[bool], flags: tuple[Any, ...]) -> bool:
         return allowed.issuperset(flags)
     except TypeError:  # not hashable
         return False
-
-
-def _is_number(value: Any) -> bool:
-    return np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"

@@ -89,6 +89,15 @@ class StatsBase(abc.ABC):
         return f"{type(self).__name__}({self.peek()!r}{settings})"
 
 
+class WindowedStats(StatsBase):
+    """Of all values, or of the last `window` ones."""
+
+    def __init__(self, window: float | None = None, **settings: Any) -> None:
+        self._window = checked_window(window)
+        super().__init__(window=self._window, **settings)
+        self.clear()
+
+
 def checked_window(window: float | None) -> int | None:
     """How many values count, or None for all.
 

@@ -11,23 +11,17 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched
+from ding_lite.metrics.bases import WindowedStats, detached, fetched
 
 _PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
 
 
-class NumberStats(StatsBase):
+class NumberStats(WindowedStats):
     """Of numbers. Without a window they are added up as they come; with one, the last ones are kept.
 
     The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
     for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
     """
-
-    def __init__(self, window: float | None = None, **settings: Any) -> None:
-        window = checked_window(window)
-        super().__init__(window=window, **settings)
-        self._window = window
-        self.clear()
 
     def push(self, value: Any) -> None:
         if type(value) is float and self._waiting is None:

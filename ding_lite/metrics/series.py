@@ -12,20 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.metrics.bases import StatsBase, checked_window, detached, fetched, off_device
+from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 """Which ones `percentiles=True` means."""
 
 
-class _CollectedStats(StatsBase):
+class _CollectedStats(WindowedStats):
     """Keeps values as they are. Tensors are kept detached, and fetched when somebody looks."""
-
-    def __init__(self, window: float | None = None, **settings: Any) -> None:
-        window = checked_window(window)
-        super().__init__(window=window, **settings)
-        self._window = window
-        self.clear()
 
     def push(self, value: Any) -> None:
         self._values.append(value.detach() if hasattr(value, "detach") else value)

@@ -1,6 +1,6 @@
 """Runs: what a training run left in its folder, read with patience for what is missing or cut off.
 
-Room: ding_lite.reports, floor 2. Imports the basics.
+Room: ding_lite.reports, floor 2. Imports the room's rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Summaries: what each experiment came to, in a line of a table.
 
-Room: ding_lite.reports, floor 2. Imports metrics.
+Room: ding_lite.reports, floor 2. Imports sinks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ding_lite.metrics import readable_time
 from ding_lite.reports.curves import bootstrap_band, iqm
 from ding_lite.reports.experiments import RETURNS, Experiment
 from ding_lite.reports.labels import NOTHING, readable
 from ding_lite.reports.runs import Run
+from ding_lite.sinks import readable_time
 
 
 @dataclass(frozen=True)

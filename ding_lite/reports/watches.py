@@ -20,13 +20,12 @@ from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
 from ding_lite.reports.rows import Columns, Numbers, Tail
 from ding_lite.reports.runs import CONFIG, METRICS, ReportError, read_object, search
-from ding_lite.sinks import readable_time
+from ding_lite.sinks import readable_time, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 28  # letters of a bar
 _QUIET_S = 60.0  # without a new row, after which a run may have ended
 _TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order, and others behind them
@@ -166,7 +165,7 @@ class Watch:
             values = self.columns.values(metric)
             if len(values):
                 lines.add_row(
-                    label_of(metric), sparkline(values, _WIDE), f"{readable(values[-1])}, best {readable(values.max())}"
+                    label_of(metric), history(values, _WIDE), f"{readable(values[-1])}, best {readable(values.max())}"
                 )
         if lines.row_count:
             yield lines
@@ -195,16 +194,14 @@ class Watch:
         return readable(self.columns.last(name)) + among
 
 
-def sparkline(values: Numbers, width: int) -> str:
-    """The history of a number in bars, the lowest at the bottom; where there are more values than room, means of several.
+def history(values: Numbers, width: int) -> str:
+    """Numbers as a line of small bars; where there are more values than room, means of several.
 
     Example:
-        >>> sparkline(np.array([0.0, 1.0, 2.0, 7.0]), 10), sparkline(np.array([0.0, 2.0, 5.0, 9.0]), 2)
+        >>> history(np.array([0.0, 1.0, 2.0, 7.0]), 10), history(np.array([0.0, 2.0, 5.0, 9.0]), 2)
         ('▁▂▃█', '▁█')
     """
-    means = np.array([part.mean() for part in np.array_split(values, min(width, len(values))) if len(part)])
-    height = np.ptp(means) or 1.0
-    return "".join(_BARS[round(float(mean - means.min()) / height * (len(_BARS) - 1))] for mean in means)
+    return sparkline([float(part.mean()) for part in np.array_split(values, min(width, len(values))) if len(part)])
 
 
 def _waiting(folder: Path, was_there: bool) -> str:

@@ -1,6 +1,6 @@
 """Rollouts: policies acting in environments, to collect and to evaluate.
 
-Room: ding_lite.rollout, floor 4. Imports policy, envs, processes and data.
+Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, metrics and data.
 """
 
 from ding_lite.rollout.evaluation import play_episodes

@@ -5,16 +5,12 @@ Room: ding_lite.rollout, floor 4. Imports envs.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import numbers
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ding_lite.envs import Episode
+from ding_lite.envs import Episode, is_number
 
 _MOST = 10_000  # episodes of a cycle that are summed up, the newest
 _COUNTED_HERE = "episode"
@@ -108,13 +104,8 @@ def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
             if name != _COUNTED_HERE:
                 for inner, number in numbers_in(value):
                     yield f"{name}/{inner}", number
-        elif isinstance(value, (numbers.Real, np.bool_)) or (isinstance(value, np.ndarray) and _is_number(value)):
-            with contextlib.suppress(OverflowError):  # a whole number of more than 308 digits
-                yield str(name), float(value)
-
-
-def _is_number(value: np.ndarray[Any, Any]) -> bool:
-    return value.ndim == 0 and value.dtype.kind in "biuf"
+        elif is_number(value):
+            yield str(name), float(value)
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Rollout workers: B environments and a policy that acts in them, T steps at a time.
 
-Room: ding_lite.rollout, floor 4. Imports policy, envs and data.
+Room: ding_lite.rollout, floor 4. Imports policy, envs, metrics and data.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Room: ding_lite.sinks, floor 0. Imports the basics.
 """
 
-from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time
+from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
 from ding_lite.sinks.files import Csv, JsonLines
 from ding_lite.sinks.groups import Sink, SinkGroup
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
@@ -19,4 +19,5 @@ __all__ = [
     "WeightsAndBiases",
     "make_console",
     "readable_time",
+    "sparkline",
 ]

@@ -169,8 +169,7 @@ class _Curve:
             self._each *= 2
 
     def __str__(self) -> str:
-        low, high = min(self._points, default=0.0), max(self._points, default=0.0)
-        return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * 7)] for value in self._points)
+        return sparkline(self._points)
 
 
 class _Enduring:
@@ -236,6 +235,17 @@ def _readable(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:,}" if type(value) is int else str(value)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Numbers as a line of small bars, the lowest at the bottom.
+
+    Example:
+        >>> sparkline([0.0, 1.0, 2.0, 7.0])
+        '▁▂▃█'
+    """
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * (len(_BARS) - 1))] for value in values)
 
 
 def readable_time(seconds: float) -> str:

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from ding_lite.reports import ReportError, watch_run
-from ding_lite.reports.watches import Watch, sparkline
+from ding_lite.reports.watches import Watch, history
 
 
 def shown(watch, width=100):
@@ -183,10 +183,10 @@ def test_in_a_pipe_it_prints_whenever_there_is_news_and_nothing_else(tmp_path, w
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sparkline_is_low_where_the_values_are_low(seed):
     values = np.random.default_rng(seed).normal(size=20)
-    bars = sparkline(values, 30)
+    bars = history(values, 30)
 
     assert len(bars) == 20
     assert bars[int(values.argmin())] == "▁"
     assert bars[int(values.argmax())] == "█"
-    assert len(sparkline(np.repeat(values, 50), 30)) == 30
-    assert sparkline(np.ones(3), 30) == "▁▁▁"
+    assert len(history(np.repeat(values, 50), 30)) == 30
+    assert history(np.ones(3), 30) == "▁▁▁"
