@@ -6,10 +6,11 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger, SystemUse
 from ding_lite.middleware.outputs import log_outputs
 from ding_lite.rollout import EpisodeHistory
@@ -38,10 +39,11 @@ class Tally:
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Take in what was logged in this iteration."""
         for field, waiting in self._waiting.items():
-            waiting += getattr(ctx, field, ())
+            gathered = getattr(ctx, field, None)
+            waiting += [one for one in gathered if isinstance(one, Mapping)] if isinstance(gathered, list) else ()
             if len(waiting) > _WAITING:
                 self._aggregate()
-        self._episodes.add(getattr(ctx, "finished_episodes", ()))
+        self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
         self._take_output(ctx)
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -49,7 +51,7 @@ class Tally:
         output = ctx.train_output
         outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
         if outputs:
-            known = {name for one in getattr(ctx, "learn_metrics", ()) for name in one}
+            known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
             unknown = [name for name in outputs[0] if name not in known]
             if unknown:
                 log_outputs(self._outputs, [{name: one[name] for name in unknown if name in one} for one in outputs])
@@ -67,7 +69,7 @@ class Tally:
         if end:
             values["system"] = self._system.look()
         counters = {name: getattr(ctx, name) for name in _COUNTERS if hasattr(ctx, name)}
-        return {**counters, **dict(_flat(values))}
+        return {**counters, **{"/".join(map(str, path)): value for path, value in flatten(values)}}
 
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
@@ -106,11 +108,3 @@ def _times(waiting: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
 
 def _has_times(reduced: Mapping[Any, Any]) -> bool:
     return isinstance(reduced.get(_TIMES), Mapping)
-
-
-def _flat(values: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}/")
-        else:
-            yield f"{before}{name}", value

@@ -1,6 +1,6 @@
 """Summaries: what finished episodes amount to, smoothed over at least a hundred of them.
 
-Room: ding_lite.rollout, floor 4. Imports envs.
+Room: ding_lite.rollout, floor 4. Imports envs and data.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.data import flatten
 from ding_lite.envs import Episode, is_number
 
 _MOST = 10_000  # episodes of a cycle that are summed up, the newest
@@ -99,13 +100,9 @@ class EpisodeHistory:
 
 def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
     """The numbers in an info, also in dicts within it, whose names are joined by "/"."""
-    for name, value in info.items():
-        if isinstance(value, Mapping):
-            if name != _COUNTED_HERE:
-                for inner, number in numbers_in(value):
-                    yield f"{name}/{inner}", number
-        elif is_number(value):
-            yield str(name), float(value)
+    for path, value in flatten(info):
+        if _COUNTED_HERE not in path[:-1] and is_number(value):
+            yield "/".join(map(str, path)), float(value)
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

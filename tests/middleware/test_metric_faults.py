@@ -174,7 +174,12 @@ def test_a_field_for_metrics_may_be_used_for_something_else():
     envs = make_envs("CartPole-v1", 4)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     StepCollector(cfg, policy.collect_mode, envs)(ctx)
+    tally = Tally()
+    ctx.learn_metrics, ctx.eval_metrics, ctx.finished_episodes = {"mine": 1}, [3, "words"], None
+    tally.take(ctx)
+
     assert ctx.collect_metrics is None
+    assert tally.row(ctx)["env_step"] == 64
 
 
 def test_what_a_learner_of_ones_own_puts_out_stays_beside_what_others_log():
