@@ -3,21 +3,80 @@
 Room: ding_lite.functional, floor 0. Torch and numpy only.
 """
 
-from ding_lite.functional.advantages import discounted_sum, gae
-from ding_lite.functional.distributions import bernoulli_log_prob, categorical_entropy, gaussian_log_prob, sample_categorical
-from ding_lite.functional.losses import explained_variance, ppo_policy_loss, ppo_value_loss, q_target
-from ding_lite.functional.schedules import decayed
+from ding_lite.functional.advantages import discounted_sum, gae, normalized
+from ding_lite.functional.corrections import VTrace, vtrace
+from ding_lite.functional.distributions import (
+    bernoulli_kl,
+    bernoulli_log_prob,
+    categorical_entropy,
+    categorical_kl,
+    gaussian_kl,
+    gaussian_log_prob,
+    sample_categorical,
+    squashed_gaussian_log_prob,
+)
+from ding_lite.functional.losses import (
+    explained_variance,
+    huber,
+    masked_mean,
+    policy_gradient_loss,
+    ppo_policy_loss,
+    ppo_value_loss,
+    q_target,
+    temperature_loss,
+    weighted_mean,
+)
+from ding_lite.functional.priorities import importance_weight, sequence_priority
+from ding_lite.functional.rescaling import rescale_value, unrescale_value
+from ding_lite.functional.returns import NStep, discounted_return, nstep_return
+from ding_lite.functional.schedules import decayed, piecewise
+from ding_lite.functional.updates import polyak_
+from ding_lite.functional.value_distributions import (
+    atoms_of,
+    categorical_loss,
+    categorical_mean,
+    categorical_projection,
+    quantile_huber_loss,
+    quantile_midpoints,
+)
 
 __all__ = [
+    "NStep",
+    "VTrace",
+    "atoms_of",
+    "bernoulli_kl",
     "bernoulli_log_prob",
     "categorical_entropy",
+    "categorical_kl",
+    "categorical_loss",
+    "categorical_mean",
+    "categorical_projection",
     "decayed",
+    "discounted_return",
     "discounted_sum",
     "explained_variance",
     "gae",
+    "gaussian_kl",
     "gaussian_log_prob",
+    "huber",
+    "importance_weight",
+    "masked_mean",
+    "normalized",
+    "nstep_return",
+    "piecewise",
+    "policy_gradient_loss",
+    "polyak_",
     "ppo_policy_loss",
     "ppo_value_loss",
     "q_target",
+    "quantile_huber_loss",
+    "quantile_midpoints",
+    "rescale_value",
     "sample_categorical",
+    "sequence_priority",
+    "squashed_gaussian_log_prob",
+    "temperature_loss",
+    "unrescale_value",
+    "vtrace",
+    "weighted_mean",
 ]

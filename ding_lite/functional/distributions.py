@@ -1,4 +1,4 @@
-"""Distributions over actions: drawing from them, and log-probabilities.
+"""Distributions over actions: drawing from them, log-probabilities, and how far one is from another.
 
 Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports nothing of ours.
 """
@@ -71,3 +71,71 @@ def bernoulli_log_prob(logit: Tensor, bit: Tensor) -> Tensor:
         [...] float.
     """
     return torch.nn.functional.logsigmoid(torch.where(bit, logit, -logit)).sum(-1)
+
+
+def squashed_gaussian_log_prob(mean: Tensor, log_std: Tensor, raw: Tensor) -> Tensor:
+    """Log-density of tanh(raw), where raw comes from a diagonal Gaussian.
+
+        log p(tanh(u)) = log N(u) - sum_i log(1 - tanh(u_i)^2)
+        log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))
+
+    It takes the number before tanh, since tanh(u) is 1 for every u from 10 on, in float32.
+
+    Args:
+        mean, raw: [..., A] float.
+        log_std: [A] or [..., A] float.
+
+    Returns:
+        [...] float.
+
+    Reference:
+        Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, appendix C.
+    """
+    # logsigmoid(2 u) is -softplus(-2 u); torch's softplus drops what exp adds from 20 on, this does not.
+    shrinkage = 2 * (math.log(2) - raw + torch.nn.functional.logsigmoid(2 * raw))
+    return gaussian_log_prob(mean, log_std, raw) - shrinkage.sum(-1)
+
+
+def categorical_kl(log_prob: Tensor, other_log_prob: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of categorical distributions: sum_i p_i * (log p_i - log q_i), where 0 log 0 is 0.
+
+    Args:
+        log_prob, other_log_prob: log p and log q, normalised; minus infinity for what is ruled out. [..., n] float.
+
+    Returns:
+        [...] float, in nats; infinity where p allows what q rules out.
+    """
+    prob = log_prob.exp()
+    return (prob * (log_prob - other_log_prob).masked_fill(prob == 0, 0)).sum(-1)
+
+
+def gaussian_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of diagonal Gaussians.
+
+        KL(p || q) = sum_i [log(std_q / std_p) + (std_p^2 + (mean_p - mean_q)^2) / (2 std_q^2) - 1 / 2]
+
+    Args:
+        mean, other_mean: of p and of q. [..., A] float.
+        log_std, other_log_std: of p and of q. [A] or [..., A] float.
+
+    Returns:
+        [...] float, in nats.
+    """
+    narrower = log_std - other_log_std
+    scaled = (mean - other_mean) * torch.exp(-other_log_std)
+    # expm1, because of two nearly equal distributions exp(...) - 1 keeps no digits.
+    return (0.5 * (torch.expm1(2 * narrower) + scaled.square()) - narrower).sum(-1)
+
+
+def bernoulli_kl(logit: Tensor, other_logit: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of independent bits whose probabilities are sigmoid(logit).
+
+    Args:
+        logit, other_logit: of p and of q. [..., A] float.
+
+    Returns:
+        [...] float, in nats.
+    """
+    # Two categories a bit: 1 - sigmoid(x) is sigmoid(-x), which keeps its digits where sigmoid(x) is almost 1.
+    pair, other_pair = [torch.nn.functional.logsigmoid(torch.stack((x, -x), -1)) for x in (logit, other_logit)]
+    return categorical_kl(pair, other_pair).sum(-1)

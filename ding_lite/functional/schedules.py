@@ -6,6 +6,9 @@ Room: ding_lite.functional, floor 0. Imports nothing of ours.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 
@@ -25,3 +28,26 @@ def decayed(start: float, end: float, decay: float, step: float, kind: Literal["
     if kind == "linear":
         return start + (end - start) * min(step / decay, 1.0)
     return end + (start - end) * math.exp(-step / decay)
+
+
+def piecewise(points: Sequence[tuple[float, float]], step: float) -> float:
+    """A value that goes from point to point in straight lines, and stays outside of them.
+
+    Args:
+        points: (step, value), sorted by step. Where two share a step, the value jumps there to that of the later.
+
+    Raises:
+        ValueError: there are no points, or they are not sorted.
+
+    Example:
+        >>> [piecewise([(0, 1.0), (100, 0.0)], step) for step in (-1, 25, 100, 200)]
+        [1.0, 0.75, 0.0, 0.0]
+    """
+    steps = [at for at, _ in points]
+    if not steps or not all(before <= after for before, after in pairwise(steps)):
+        raise ValueError(f"piecewise() wants one point (step, value) or more, sorted by step, got {list(points)}.")
+    after = bisect_right(steps, step)
+    if after in (0, len(points)):
+        return points[max(after - 1, 0)][1]
+    (begin, start), (end, stop) = points[after - 1], points[after]
+    return start + (stop - start) * (step - begin) / (end - begin)

@@ -204,7 +204,7 @@ def test_tensors_of_another_shape_are_refused_by_name(which):
     data = list(rollout(0))
     data[which] = data[which][:, :1]
 
-    with pytest.raises(ValueError, match=r"five tensors of one shape \[T, B\].*squeeze") as error:
+    with pytest.raises(ValueError, match=r"gae\(\) wants tensors of one shape \[T, B\].*squeeze") as error:
         gae(*data, gamma=0.9, lambda_=0.9)
     assert f"'{NAMES[which]}': (7, 1)" in str(error.value)
 

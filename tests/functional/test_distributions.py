@@ -1,10 +1,21 @@
-"""Draws against their probabilities, and log-probabilities against torch.distributions."""
+"""Draws against their probabilities; log-probabilities and divergences against torch.distributions."""
+
+import math
 
 import pytest
 import torch
 from torch import distributions
 
-from ding_lite.functional import bernoulli_log_prob, categorical_entropy, gaussian_log_prob, sample_categorical
+from ding_lite.functional import (
+    bernoulli_kl,
+    bernoulli_log_prob,
+    categorical_entropy,
+    categorical_kl,
+    gaussian_kl,
+    gaussian_log_prob,
+    sample_categorical,
+    squashed_gaussian_log_prob,
+)
 
 N = 40_000
 
@@ -143,3 +154,136 @@ def test_what_is_ruled_out_adds_nothing_to_the_entropy_nor_to_its_gradient():
 
     assert logit.grad[0, 1] == 0
     torch.testing.assert_close(logit.grad[0, [0, 2]], pair.grad[0])
+
+
+def squashed(mean, log_std):
+    normal = distributions.Normal(mean, log_std.exp())
+    return distributions.TransformedDistribution(normal, distributions.TanhTransform())
+
+
+@pytest.mark.parametrize("log_std_shape", [(3,), (6, 5, 3)])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+def test_squashed_gaussian_log_prob_matches_torch(dtype, rtol, log_std_shape):
+    mean, log_std, raw = double(6, 5, 3), double(*log_std_shape, seed=1), double(6, 5, 3, seed=2)
+    expected = squashed(mean, log_std).log_prob(raw.tanh()).sum(-1)
+    result = squashed_gaussian_log_prob(*(x.to(dtype) for x in (mean, log_std, raw)))
+
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("raw", [-1e4, -300.0, -12.0, -1e-8, 0.0, 12.0, 300.0, 1e4])
+def test_squashed_gaussian_log_prob_is_exact_where_tanh_is_one(raw, dtype):
+    raw = torch.tensor([[raw]], dtype=dtype, requires_grad=True)
+    mean, log_std = raw.detach(), torch.zeros(1, dtype=dtype)
+    log_prob = squashed_gaussian_log_prob(mean, log_std, raw)
+    log_prob.sum().backward()
+    u = raw.detach().double().abs().item()
+    expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - u - math.log1p(math.exp(-2 * u)))
+
+    assert log_prob.item() == pytest.approx(expected, rel=1e-12 if dtype == torch.float64 else 1e-6)
+    assert raw.grad.item() == pytest.approx(2 * math.tanh(mean.item()), rel=1e-6, abs=torch.finfo(dtype).eps)
+
+
+def test_the_density_of_squashed_actions_adds_up_to_one():
+    action = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1]
+    density = squashed_gaussian_log_prob(
+        torch.tensor(0.3, dtype=torch.float64), torch.tensor([-0.5], dtype=torch.float64), action.atanh().unsqueeze(-1)
+    ).exp()
+
+    assert torch.trapezoid(density, action).item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 2), (3, 4, 5), (0, 3)])
+def test_the_divergence_of_categoricals_is_torchs(shape):
+    p, q = double(*shape).log_softmax(-1), double(*shape, seed=1).log_softmax(-1)
+    expected = distributions.kl_divergence(*(distributions.Categorical(logits=x, validate_args=False) for x in (p, q)))
+
+    torch.testing.assert_close(categorical_kl(p, q), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_what_a_category_ruled_out_by_the_first_costs_is_nothing():
+    p = torch.tensor([[0.0, -torch.inf, 1.0], [0.0, -torch.inf, 1.0], [0.0, 1.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([[1.0, -torch.inf, 0.0], [1.0, 3.0, 0.0], [-torch.inf, 1.0, 0.0]], dtype=torch.float64)
+    kl = categorical_kl(p.log_softmax(-1), q.log_softmax(-1))
+    kl[:2].sum().backward()
+    pair = [x[0, [0, 2]].detach().log_softmax(-1) for x in (p, q)]
+
+    torch.testing.assert_close(kl[0].detach(), categorical_kl(*pair), rtol=1e-12, atol=0)
+    assert kl[1].isfinite()
+    assert kl[2] == torch.inf
+    assert p.grad[:2].isfinite().all()
+    assert p.grad[:2, 1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("log_std_shape", [(3,), (6, 5, 3)])
+def test_the_divergence_of_gaussians_is_torchs(log_std_shape):
+    mean, other_mean = double(6, 5, 3), double(6, 5, 3, seed=1)
+    log_std, other_log_std = double(*log_std_shape, seed=2), double(*log_std_shape, seed=3)
+    pair = [distributions.Normal(m, s.exp().expand(6, 5, 3)) for m, s in [(mean, log_std), (other_mean, other_log_std)]]
+    expected = distributions.kl_divergence(*pair).sum(-1)
+
+    torch.testing.assert_close(gaussian_kl(mean, log_std, other_mean, other_log_std), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e-2])
+def test_the_divergence_of_nearly_equal_gaussians_keeps_its_digits_in_single_precision(step):
+    mean, log_std = torch.zeros(1, 1), torch.zeros(1)
+    other = torch.tensor([step])
+    expected = 0.5 * math.expm1(-2 * other.item()) + other.item()
+
+    assert gaussian_kl(mean, log_std, mean, other).item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_the_divergence_of_bits_is_torchs(scale):
+    logit, other = scale * double(6, 5, 3), scale * double(6, 5, 3, seed=1)
+    expected = distributions.kl_divergence(*(distributions.Bernoulli(logits=x) for x in (logit, other))).sum(-1)
+
+    torch.testing.assert_close(bernoulli_kl(logit, other), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_divergence_of_bits_is_exact_where_they_are_all_but_certain(sign):
+    logit = sign * torch.tensor([[50.0], [500.0], [torch.inf], [torch.inf], [1.0]], dtype=torch.float64)
+    other = sign * torch.tensor([[40.0], [-500.0], [3.0], [-torch.inf], [torch.inf]], dtype=torch.float64)
+    certain = math.log1p(math.exp(-3))
+    first = math.log1p(math.exp(-40)) - math.log1p(math.exp(-50)) + math.exp(-50) * -10
+
+    assert bernoulli_kl(logit, other).tolist() == pytest.approx([first, 500, certain, math.inf, math.inf], rel=1e-9)
+
+
+@pytest.mark.parametrize("kl", ["categorical", "gaussian", "bernoulli"])
+def test_a_divergence_is_zero_from_itself_and_above_zero_from_all_else(kl):
+    p, q = ((double(50, 4, seed=seed), double(50, 4, seed=seed + 1)) for seed in (0, 2))
+    function = {
+        "categorical": lambda p, q: categorical_kl(p[0].log_softmax(-1), q[0].log_softmax(-1)),
+        "gaussian": lambda p, q: gaussian_kl(*p, *q),
+        "bernoulli": lambda p, q: bernoulli_kl(p[0], q[0]),
+    }[kl]
+
+    assert function(p, p).abs().max() == 0
+    assert function(p, q).min() > 0
+
+
+@pytest.mark.parametrize("kl", ["categorical", "gaussian", "bernoulli"])
+def test_divergences_have_the_gradients_of_torch(kl):
+    first = [double(6, 3, seed=seed).requires_grad_() for seed in range(4)]
+    second = [x.detach().clone().requires_grad_() for x in first]
+    if kl == "categorical":
+        mine = categorical_kl(first[0].log_softmax(-1), first[1].log_softmax(-1))
+        other = distributions.kl_divergence(*(distributions.Categorical(logits=x) for x in second[:2]))
+    elif kl == "gaussian":
+        mine = gaussian_kl(*first)
+        pair = distributions.Normal(second[0], second[1].exp()), distributions.Normal(second[2], second[3].exp())
+        other = distributions.kl_divergence(*pair).sum(-1)
+    else:
+        mine = bernoulli_kl(first[0], first[1])
+        other = distributions.kl_divergence(*(distributions.Bernoulli(logits=x) for x in second[:2])).sum(-1)
+    mine.sum().backward()
+    other.sum().backward()
+
+    for ours, theirs in zip(first, second, strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)

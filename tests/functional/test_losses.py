@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.functional import explained_variance, ppo_policy_loss, ppo_value_loss, q_target
+from ding_lite.functional import (
+    explained_variance,
+    huber,
+    policy_gradient_loss,
+    ppo_policy_loss,
+    ppo_value_loss,
+    q_target,
+    temperature_loss,
+    weighted_mean,
+)
 
 
 def columns(count: int, n: int = 50, seed: int = 0) -> torch.Tensor:
@@ -35,6 +44,41 @@ def test_q_target_leaves_its_inputs_untouched():
     q_target(reward, next_value, sign > 0, gamma=0.9).fill_(5)
 
     assert torch.equal(data, before)
+
+
+@pytest.mark.parametrize("shape", [(50,), (10, 5), (0,)])
+def test_q_target_discounts_each_row_by_its_own_gamma(shape):
+    reward, next_value, sign, gamma = columns(4, math.prod(shape)).reshape(4, *shape)
+    gamma = gamma.sigmoid()
+    result = q_target(reward, next_value, sign > 0, gamma=gamma)
+    rows = [x.flatten().tolist() for x in (reward, next_value, sign > 0, gamma)]
+    expected = [r if end else r + g * v for r, v, end, g in zip(*rows, strict=True)]
+
+    np.testing.assert_allclose(result.flatten(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_q_target_is_the_same_whether_all_rows_have_one_gamma_or_each_has_it(dtype):
+    reward, next_value, sign = columns(3).to(dtype)
+    alike = torch.full_like(reward, 0.99)
+
+    for gamma in (alike, alike[0]):
+        torch.testing.assert_close(
+            q_target(reward, next_value, sign > 0, gamma=gamma), q_target(reward, next_value, sign > 0, gamma=0.99)
+        )
+
+
+def test_q_target_does_not_read_the_value_after_a_termination_with_a_gamma_a_row():
+    reward, terminated, gamma = torch.tensor([1.0, 2.0]), torch.tensor([True, False]), torch.tensor([0.5, 0.25])
+
+    assert q_target(reward, torch.tensor([torch.nan, 8.0]), terminated, gamma=gamma).tolist() == [1.0, 4.0]
+
+
+def test_q_target_refuses_gammas_of_another_shape():
+    reward, next_value, sign = columns(3)
+
+    with pytest.raises(ValueError, match=r"gamma of reward's shape \(50,\), got \(50, 1\)"):
+        q_target(reward, next_value, sign > 0, gamma=reward.unsqueeze(-1))
 
 
 def ppo_policy_loss_by_definition(log_prob, old_log_prob, advantage, clip_ratio):
@@ -104,3 +148,97 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_none_for_a_constant_
 @pytest.mark.parametrize("value", [torch.ones(8), torch.arange(8.0)])
 def test_explained_variance_is_nan_where_all_returns_are_alike(value):
     assert explained_variance(value, torch.ones(8)).isnan()
+
+
+@pytest.mark.parametrize("delta", [0.1, 1.0, 3.0])
+def test_huber_matches_its_equation(delta):
+    error = torch.cat((3 * columns(1)[0], torch.tensor([0.0, delta, -delta, 1e30])))
+    expected = [e * e / 2 if abs(e) <= delta else delta * (abs(e) - delta / 2) for e in error.tolist()]
+
+    np.testing.assert_allclose(huber(error, delta), expected, rtol=1e-12)
+    assert huber(error.reshape(6, 9)).shape == (6, 9)
+    assert torch.equal(huber(error), huber(error, 1.0))
+
+
+def test_the_gradient_of_huber_is_the_error_clipped():
+    error = (3 * columns(1)[0]).requires_grad_()
+    huber(error, 0.7).sum().backward()
+
+    torch.testing.assert_close(error.grad, error.detach().clamp(-0.7, 0.7), rtol=1e-12, atol=0)
+
+
+def test_a_weighted_mean_is_that_of_the_products():
+    loss, weight = columns(2)
+    expected = math.fsum(x * w for x, w in zip(loss.tolist(), weight.tolist(), strict=True)) / 50
+
+    np.testing.assert_allclose(weighted_mean(loss, weight), expected, rtol=1e-12)
+    np.testing.assert_allclose(weighted_mean(loss, None), math.fsum(loss.tolist()) / 50, rtol=1e-12)
+    torch.testing.assert_close(weighted_mean(loss, torch.ones(50).double()), weighted_mean(loss, None), rtol=1e-12, atol=0)
+
+
+def test_smaller_weights_shrink_the_step():
+    loss = columns(1)[0].requires_grad_()
+    weighted_mean(loss, torch.full((50,), 0.5, dtype=torch.float64)).backward()
+
+    torch.testing.assert_close(loss.grad, torch.full((50,), 0.5 / 50, dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(50,), (10, 5)])
+def test_policy_gradient_loss_matches_its_equation(shape):
+    log_prob, advantage, sign = columns(3).reshape(3, *shape)
+    valid = sign > 0
+    products = (log_prob * advantage).flatten().tolist()
+    kept = [x for x, is_kept in zip(products, valid.flatten().tolist(), strict=True) if is_kept]
+
+    np.testing.assert_allclose(policy_gradient_loss(log_prob, advantage), -math.fsum(products) / 50, rtol=1e-12)
+    np.testing.assert_allclose(policy_gradient_loss(log_prob, advantage, valid), -math.fsum(kept) / len(kept), rtol=1e-12)
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+def test_steps_that_do_not_count_have_no_part_in_the_policy_gradient(junk):
+    log_prob, advantage, sign = columns(3)
+    valid = sign > 0
+    log_prob[~valid] = advantage[~valid] = junk
+    log_prob.requires_grad_()
+    loss = policy_gradient_loss(log_prob, advantage, valid)
+    loss.backward()
+
+    expected = torch.where(valid, -advantage / valid.sum(), 0)
+    assert loss.isfinite()
+    torch.testing.assert_close(log_prob.grad, expected, rtol=1e-12, atol=0)
+
+
+def test_the_policy_gradient_is_not_one_of_the_critic():
+    log_prob, advantage = (x.clone().requires_grad_() for x in columns(2))
+    policy_gradient_loss(log_prob, advantage).backward()
+
+    torch.testing.assert_close(log_prob.grad, -advantage.detach() / 50, rtol=1e-12, atol=0)
+    assert advantage.grad is None
+
+
+def test_where_no_step_counts_the_policy_gradient_is_zero():
+    log_prob, advantage = columns(2)
+    log_prob.requires_grad_()
+    loss = policy_gradient_loss(log_prob, advantage, torch.zeros(50, dtype=torch.bool))
+    loss.backward()
+
+    assert loss.item() == 0
+    assert log_prob.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("log_alpha", [-5.0, 0.0, 2.0])
+def test_temperature_loss_matches_its_equation(log_alpha):
+    log_prob, number = columns(1)[0], torch.tensor(log_alpha, dtype=torch.float64)
+    expected = math.fsum(-math.exp(log_alpha) * (x - 2.0) for x in log_prob.tolist()) / 50
+
+    np.testing.assert_allclose(temperature_loss(number, log_prob, -2.0), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("entropy", "direction"), [(1.0, 1), (2.0, 0), (3.0, -1)])
+def test_the_temperature_rises_where_the_entropy_is_below_its_target_and_falls_above(entropy, direction):
+    log_alpha = torch.tensor([-1.0], requires_grad=True)
+    log_prob = torch.full((10,), -entropy, requires_grad=True)
+    temperature_loss(log_alpha, log_prob, target_entropy=2.0).backward()
+
+    assert torch.sign(-log_alpha.grad).item() == direction
+    assert log_prob.grad is None

@@ -1,12 +1,13 @@
-"""decayed() against its equations, and laws of every schedule."""
+"""decayed() and piecewise() against their equations, and laws of every schedule."""
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.functional import decayed
+from ding_lite.functional import decayed, piecewise
 
 kinds = pytest.mark.parametrize("kind", ["exp", "linear"])
 level = st.floats(-100, 100)
@@ -39,3 +40,42 @@ def test_never_turns_back_and_stays_between_its_ends(kind, start, end, decay, st
 @given(level, level, st.floats(1e-3, 1e6))
 def test_begins_at_its_start(kind, start, end, decay):
     assert decayed(start, end, decay, 0, kind) == pytest.approx(start, abs=1e-9)
+
+
+curves = st.lists(st.tuples(st.integers(-1000, 1000), level), min_size=1, max_size=6, unique_by=lambda point: point[0]).map(
+    sorted
+)
+
+
+@anything
+@given(curves, st.floats(-1200, 1200))
+def test_a_piecewise_schedule_is_numpys_interpolation(points, step):
+    steps, values = zip(*points, strict=True)
+
+    assert piecewise(points, step) == pytest.approx(np.interp(step, steps, values), rel=1e-12, abs=1e-10)
+
+
+@anything
+@given(curves)
+def test_a_piecewise_schedule_goes_through_its_points_and_stays_beyond_them(points):
+    assert [piecewise(points, step) for step, _ in points] == [value for _, value in points]
+    assert piecewise(points, points[0][0] - 1e9) == points[0][1]
+    assert piecewise(points, points[-1][0] + 1e9) == points[-1][1]
+
+
+def test_a_piecewise_schedule_of_two_points_is_the_linear_one():
+    for step in (-5, 0, 25, 99.5, 100, 300):
+        assert piecewise([(0, 1.0), (100, 0.1)], step) == pytest.approx(decayed(1.0, 0.1, 100, max(step, 0), "linear"))
+
+
+def test_a_piecewise_schedule_jumps_where_two_points_share_a_step():
+    points = [(0, 1.0), (10, 1.0), (10, 0.1), (20, 0.1), (20, 7.0)]
+
+    assert [piecewise(points, step) for step in (9, 10, 19, 20, 21)] == [1.0, 0.1, 0.1, 7.0, 7.0]
+
+
+@pytest.mark.parametrize("points", [[], [(10, 1.0), (0, 0.0)], [(0, 1.0), (10, 0.5), (9, 0.0)], [(0, 1.0), (math.nan, 0.0)]])
+def test_points_that_are_not_sorted_are_refused_by_name(points):
+    with pytest.raises(ValueError, match="one point .* or more, sorted by step") as error:
+        piecewise(points, 5)
+    assert str(points) in str(error.value)

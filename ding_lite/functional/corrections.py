@@ -1,0 +1,144 @@
+"""Off-policy corrections: targets for a policy from what an older one collected.
+
+Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own functions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.functional.advantages import discounted_sum
+from ding_lite.functional.inputs import as_dtype, check_rollout, computed_dtype
+
+Array = TypeVar("Array", Tensor, np.ndarray)
+
+
+class VTrace(NamedTuple):
+    """What V-trace gives to the critic and to the actor."""
+
+    target: Tensor
+    """vs, what the critic regresses to. [T, B] float."""
+
+    advantage: Tensor
+    """What log pi(a|s) is weighted with in the policy gradient, its importance weight included. [T, B] float."""
+
+
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    lambda_: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    pg_rho_clip: float = 1.0,
+) -> VTrace:
+    """V-trace over T steps of B environments: n-step targets, corrected for the policy that acted.
+
+        rho_t  = min(rho_clip, ratio_t), c_t = lambda_ * min(c_clip, ratio_t), ratio_t = pi(a_t|s_t) / mu(a_t|s_t)
+        vs_t   = value_t + rho_t * (reward_t + gamma * next_value_t - value_t) + gamma * c_t * (vs_{t+1} - value_{t+1})
+        advantage_t = min(pg_rho_clip, ratio_t) * (reward_t + gamma * vs_{t+1} - value_t)
+
+    After a termination next_value counts as 0. Either ending of an episode cuts the trace; after a truncation, and at the
+    rollout's end, the advantage takes next_value for vs_{t+1}.
+
+    Args:
+        log_ratio: log pi(a|s) - log mu(a|s), pi the policy that learns and mu the one that acted. [T, B] float.
+        reward: [T, B] float.
+        value: V(obs_t). [T, B] float.
+        next_value: V(next_obs_t), next_obs being what the step returned, before any reset. [T, B] float.
+        terminated: the task itself ended at step t. [T, B] bool.
+        truncated: a time limit cut the episode at step t. [T, B] bool.
+        gamma: discount per step, in [0, 1].
+        lambda_: decay of the trace, in [0, 1].
+        rho_clip: 0 or above, inf for none; decides which policy's value function the target is: pi's at inf.
+        c_clip: 0 or above, inf for none; decides how far a correction travels back.
+        pg_rho_clip: 0 or above, inf for none.
+
+    Returns:
+        target and advantage, of value's dtype and device, no gradient, inputs untouched.
+
+    Raises:
+        ValueError: the tensors differ in shape, are not [T, B], or the flags are not bool.
+
+    Reference:
+        Espeholt et al. (2018), https://arxiv.org/abs/1802.01561, eq. 1 and section 4.2; lambda_: remark 2.
+
+    Example:
+        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+        >>> vtrace(0 * one, one, 0 * one, 0 * one, no, no, gamma=0.5).target.squeeze(1).tolist()
+        [1.5, 1.0]
+    """
+    signals = {"log_ratio": log_ratio, "reward": reward, "value": value, "next_value": next_value}
+    check_rollout("vtrace()", **signals, terminated=terminated, truncated=truncated)
+    dtype = computed_dtype(value)
+    log_ratio, *others = [as_dtype(dtype, x) for x in signals.values()]
+    others += [terminated, truncated]
+    clips = (rho_clip, c_clip, pg_rho_clip)
+    if value.device.type == "cpu":  # numpy's calls cost a third of torch's, and there are many small ones
+        with np.errstate(all="ignore"):
+            arrays = _by_scan(np.exp(log_ratio.numpy()), [x.numpy() for x in others], clips, gamma, lambda_)
+        finite = np.isfinite(arrays[0]).all()
+        target, advantage = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+    else:
+        target, advantage = _by_scan(log_ratio.exp(), others, clips, gamma, lambda_)
+        finite = target.isfinite().all()
+    if not finite:  # a signal that is not finite makes at least the target of its own row so
+        target, advantage = _row_by_row(log_ratio.exp(), others, clips, gamma, lambda_)
+    return VTrace(as_dtype(value.dtype, target), as_dtype(value.dtype, advantage))
+
+
+def _clipped(ratio: Array, clips: tuple[float, float, float]) -> tuple[Array, Array, Array]:
+    rho = ratio.clip(max=clips[0])
+    c, pg_rho = [rho if clip == clips[0] else ratio.clip(max=clip) for clip in clips[1:]]
+    return rho, c, pg_rho
+
+
+def _by_scan(
+    ratio: Array, others: list[Array], clips: tuple[float, float, float], gamma: float, lambda_: float
+) -> tuple[Array, Array]:
+    reward, value, next_value, terminated, truncated = others
+    rho, c, pg_rho = _clipped(ratio, clips)
+    done = terminated | truncated
+    going = ~done
+    future = next_value * ~terminated
+    gain = reward - value
+    delta = future * gamma
+    delta += gain
+    delta *= rho
+    decay = c * (gamma * lambda_)
+    decay *= going
+    target = discounted_sum(delta, decay)
+    target += value
+    within = future[:-1]
+    within *= done[:-1]
+    within += target[1:] * going[:-1]
+    future *= gamma
+    future += gain
+    future *= pg_rho
+    return target, future
+
+
+def _row_by_row(
+    ratio: Tensor, others: list[Tensor], clips: tuple[float, float, float], gamma: float, lambda_: float
+) -> tuple[Tensor, Tensor]:
+    """For inputs that are not finite: masked_fill keeps within its episode what 0 * nan = nan would carry on."""
+    reward, value, next_value, terminated, truncated = others
+    rho, c, pg_rho = _clipped(ratio, clips)
+    done = terminated | truncated
+    future = next_value.masked_fill(terminated, 0)
+    delta = rho * (reward + gamma * future - value)
+    target, trace = torch.empty_like(value), torch.zeros_like(value[0])
+    for t in reversed(range(len(value))):
+        trace = delta[t] + gamma * lambda_ * c[t] * trace.masked_fill(done[t], 0)
+        target[t] = value[t] + trace
+    future[:-1] = torch.where(done[:-1], future[:-1], target[1:])
+    return target, pg_rho * (reward + gamma * future - value)

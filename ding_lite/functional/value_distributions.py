@@ -1,0 +1,198 @@
+"""Distributional values: projecting and comparing distributions over returns, on fixed atoms or by their quantiles.
+
+Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own checks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.functional.inputs import as_dtype, computed_dtype
+
+
+@torch.no_grad()
+def categorical_projection(
+    next_prob: Tensor, reward: Tensor, terminated: Tensor, *, v_min: float, v_max: float, gamma: float | Tensor
+) -> Tensor:
+    """The distribution of r + gamma * (1 - terminated) * Z, put back on the atoms of Z.
+
+        z_i = v_min + i * (v_max - v_min) / (N - 1)
+        m_i = sum_j clip(1 - |clip(r + gamma * (1 - terminated) * z_j, v_min, v_max) - z_i| / (z_1 - z_0), 0, 1) * p_j
+
+    An atom that falls between two others is shared by them, one that falls beyond the ends goes to the last.
+
+    Args:
+        next_prob: probabilities p of the N atoms after the next observation, of the action that will be taken. [B, N] float.
+        reward: of one step, or discounted and summed over several. [B] float.
+        terminated: [B] bool.
+        v_min, v_max: the first and the last atom, in units of return.
+        gamma: the discount in front of Z; [B] float where rows differ in how many steps their reward sums.
+
+    Returns:
+        [B, N], of next_prob's dtype, no gradient. Rows sum to what rows of next_prob do.
+
+    Raises:
+        ValueError: fewer than two atoms, v_min is not below v_max, or rows do not match.
+
+    Reference:
+        Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, eq. 7 and algorithm 1.
+
+    Example:
+        >>> certain = torch.tensor([[0.0, 0.0, 1.0]])
+        >>> no = torch.tensor([False])
+        >>> categorical_projection(certain, torch.tensor([-0.5]), no, v_min=0.0, v_max=2.0, gamma=1.0).tolist()
+        [[0.0, 0.5, 0.5]]
+    """
+    n = next_prob.shape[-1]
+    if n < 2 or not v_min < v_max:
+        raise ValueError(
+            f"categorical_projection() wants two atoms or more from v_min to a larger v_max, got {n} from {v_min} to {v_max}."
+        )
+    shapes = [reward.shape, terminated.shape, *([gamma.shape] if isinstance(gamma, Tensor) and gamma.ndim else [])]
+    if any(shape != next_prob.shape[:-1] for shape in shapes):
+        raise ValueError(
+            f"categorical_projection() wants next_prob [B, N], and reward, terminated, gamma [B], got {tuple(next_prob.shape)} "
+            f"and {[tuple(shape) for shape in shapes]}."
+        )
+    dtype = computed_dtype(next_prob)  # atoms are too close for half precision
+    prob, reward = as_dtype(dtype, next_prob), as_dtype(dtype, reward)
+    factor = gamma.to(dtype) if isinstance(gamma, Tensor) else torch.full_like(reward, gamma)
+    factor = factor.masked_fill(terminated, 0)
+    # In units of atoms, so that rewards of whole atoms move whole atoms exactly.
+    offset = (reward + (factor - 1) * v_min) * ((n - 1) / (v_max - v_min))
+    atom = torch.arange(n, dtype=dtype, device=prob.device)
+    position = torch.addcmul(offset.unsqueeze(-1), factor.unsqueeze(-1), atom).clamp_(0, n - 1)
+    share = _shared_by_adding if prob.device.type == "cpu" else _shared_by_weights
+    return as_dtype(next_prob.dtype, share(prob, position))
+
+
+def _shared_by_adding(prob: Tensor, position: Tensor) -> Tensor:
+    """Each atom gives to its two neighbours. [B, N]."""
+    # The last neighbour but one at most, so that there always is one above; NaN, which has no integer, stays in its row.
+    below = position.long().clamp_(0, prob.shape[-1] - 2)
+    above = (position - below).mul_(prob)
+    shared = torch.zeros_like(prob).scatter_add_(-1, below, prob - above)
+    return shared.scatter_add_(-1, below.add_(1), above)
+
+
+def _shared_by_weights(prob: Tensor, position: Tensor) -> Tensor:
+    """Each atom takes from all: N times the work, but in one order, where adding by index has a new one every time. [B, N]."""
+    atom = torch.arange(prob.shape[-1], dtype=prob.dtype, device=prob.device)
+    weight = (position.unsqueeze(-2) - atom.unsqueeze(-1)).abs_().neg_().add_(1).clamp_(min=0)
+    return weight.mul_(prob.unsqueeze(-2)).sum(-1)
+
+
+def categorical_loss(log_prob: Tensor, target_prob: Tensor) -> Tensor:
+    """Cross entropy of each row: -sum_i target_prob_i * log_prob_i, where 0 * log 0 is 0.
+
+    Differs from the Kullback-Leibler divergence by the target's entropy, which has no gradient.
+
+    Args:
+        log_prob: [B, N] float, normalised.
+        target_prob: [B, N] float, detached by the caller.
+
+    Returns:
+        [B] float, in nats.
+
+    Reference:
+        Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, algorithm 1.
+    """
+    return -(target_prob * log_prob.masked_fill(target_prob == 0, 0)).sum(-1)
+
+
+def quantile_midpoints(n: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Where n quantiles that split the mass evenly stand: tau_i = (2 i + 1) / (2 n), i from 0.
+
+    Args:
+        n: 1 or more.
+
+    Returns:
+        [n] float, of torch's default dtype unless told.
+
+    Raises:
+        ValueError: n is below 1.
+
+    Reference:
+        Dabney et al. (2018), https://arxiv.org/abs/1710.10044, lemma 2.
+
+    Example:
+        >>> quantile_midpoints(2).tolist()
+        [0.25, 0.75]
+    """
+    if n < 1:
+        raise ValueError(f"quantile_midpoints() wants n >= 1 quantiles, got n={n}.")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return torch.arange(1, 2 * n, 2, device=device, dtype=dtype) / (2 * n)
+
+
+def quantile_huber_loss(value: Tensor, target: Tensor, tau: Tensor, *, kappa: float = 1.0) -> Tensor:
+    """Quantile regression of each row, with a Huber loss in place of the absolute error.
+
+        loss    = sum_i mean_j |tau_i - [u_ij < 0]| * L(u_ij) / kappa, u_ij = target_j - value_i
+        L(u)    = u^2 / 2 where |u| <= kappa, else kappa * (|u| - kappa / 2)
+
+    Without Huber's corner, kappa 0, this is the plain quantile loss, with |u| for L(u) / kappa.
+
+    Args:
+        value: quantiles predicted. [B, N] float.
+        target: samples of what they are quantiles of. [B, M] float, detached by the caller.
+        tau: which quantile each value stands for, in (0, 1); takes no gradient. [B, N] or [N] float.
+        kappa: in units of value, 0 or above.
+
+    Returns:
+        [B] float.
+
+    Raises:
+        ValueError: value and target are not [B, N] and [B, M], or tau is neither [N] nor [B, N].
+
+    Reference:
+        Dabney et al. (2018), https://arxiv.org/abs/1710.10044, eq. 10; divided by kappa as in
+        Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 3.
+    """
+    if value.ndim != 2 or target.ndim != 2 or len(value) != len(target) or tau.shape not in (value.shape, value.shape[1:]):
+        shapes = f"value {tuple(value.shape)}, target {tuple(target.shape)}, tau {tuple(tau.shape)}"
+        raise ValueError(f"quantile_huber_loss() wants value [B, N], target [B, M], tau [N] or [B, N], got {shapes}.")
+    pairs = len(value), value.shape[1], target.shape[1]
+    value, target = value.unsqueeze(2).expand(pairs), target.unsqueeze(1).expand(pairs)
+    # torch's smooth L1 is Huber's loss divided by its corner, and the absolute error where that is 0.
+    error = nn.functional.smooth_l1_loss(value, target, reduction="none", beta=kappa)
+    weight = (tau.detach().unsqueeze(-1) - (target < value).to(tau.dtype)).abs_()
+    return (weight * error).mean(2).sum(1)
+
+
+def categorical_mean(prob: Tensor, *, v_min: float, v_max: float) -> Tensor:
+    """The expected value of distributions on N atoms from v_min to v_max: sum_i z_i * prob_i.
+
+    Args:
+        prob: [..., N] float.
+        v_min, v_max: the first and the last atom, in units of return.
+
+    Returns:
+        [...] float.
+
+    Reference:
+        Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, algorithm 1.
+
+    Example:
+        >>> categorical_mean(torch.tensor([[0.0, 0.5, 0.5]]), v_min=0.0, v_max=2.0).tolist()
+        [1.5]
+    """
+    return prob @ torch.linspace(v_min, v_max, prob.shape[-1], device=prob.device, dtype=prob.dtype)
+
+
+def atoms_of(value: Tensor, index: Tensor) -> Tensor:
+    """Of the N numbers that stand for the value of each action, those of one action a row.
+
+    Args:
+        value: [B, A, N].
+        index: which action, from 0. [B] int64.
+
+    Returns:
+        [B, N].
+
+    Example:
+        >>> atoms_of(torch.arange(6).reshape(1, 3, 2), torch.tensor([1])).tolist()
+        [[2, 3]]
+    """
+    return value.gather(1, index.view(-1, 1, 1).expand(-1, 1, value.shape[2])).squeeze(1)
