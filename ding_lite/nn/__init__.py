@@ -3,20 +3,66 @@
 Room: ding_lite.nn, floor 3, below policy. Imports envs and functional.
 """
 
-from ding_lite.nn.distributions import ActionDistribution, action_distribution
-from ding_lite.nn.encoders import ConvLayers, make_network
-from ding_lite.nn.heads import DuelingHead
+from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
+from ding_lite.nn.bounded import (
+    ActionBounds,
+    ActionCritic,
+    BoundedActorCritic,
+    SquashedGaussianActor,
+    TanhActor,
+    make_bounded_actor_critic,
+)
+from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
+from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
+from ding_lite.nn.ensembles import EnsembleMLP
 from ding_lite.nn.initialization import orthogonal, seeded
 from ding_lite.nn.layers import ACTIVATIONS, MLP
+from ding_lite.nn.noisy import NoisyLinear, NoisyMLP, noise
+from ding_lite.nn.normalization import RunningNorm, make_normalizer
+from ding_lite.nn.q_networks import DuelingHead, make_q_network
+from ding_lite.nn.recurrent import RecurrentFeatures
+from ding_lite.nn.recurrent_networks import (
+    RecurrentActorCritic,
+    RecurrentQNetwork,
+    make_recurrent_actor_critic,
+    make_recurrent_q_network,
+)
+from ding_lite.nn.value_distributions import AtomHead, CosineEmbedding, ImplicitQuantileNetwork, make_atom_network
 
 __all__ = [
     "ACTIVATIONS",
     "MLP",
+    "ActionBounds",
+    "ActionCritic",
     "ActionDistribution",
+    "ActorCritic",
+    "AtomHead",
+    "BoundDistribution",
+    "BoundedActorCritic",
     "ConvLayers",
+    "CosineEmbedding",
     "DuelingHead",
+    "EnsembleMLP",
+    "ImplicitQuantileNetwork",
+    "NoisyLinear",
+    "NoisyMLP",
+    "RecurrentActorCritic",
+    "RecurrentFeatures",
+    "RecurrentQNetwork",
+    "RunningNorm",
+    "SquashedGaussianActor",
+    "TanhActor",
     "action_distribution",
+    "make_actor_critic",
+    "make_atom_network",
+    "make_bounded_actor_critic",
+    "make_encoder",
     "make_network",
+    "make_normalizer",
+    "make_q_network",
+    "make_recurrent_actor_critic",
+    "make_recurrent_q_network",
+    "noise",
     "orthogonal",
     "seeded",
 ]

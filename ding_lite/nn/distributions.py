@@ -16,7 +16,15 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from ding_lite.envs import SpaceError, subspaces
-from ding_lite.functional import bernoulli_log_prob, categorical_entropy, gaussian_log_prob, sample_categorical
+from ding_lite.functional import (
+    bernoulli_kl,
+    bernoulli_log_prob,
+    categorical_entropy,
+    categorical_kl,
+    gaussian_kl,
+    gaussian_log_prob,
+    sample_categorical,
+)
 
 
 class ActionDistribution(nn.Module, abc.ABC):
@@ -41,6 +49,45 @@ class ActionDistribution(nn.Module, abc.ABC):
     @abc.abstractmethod
     def evaluate(self, logit: Tensor, action: Any) -> tuple[Tensor, Tensor]:
         """Log-probability of this action, and entropy, each [B]."""
+
+    @abc.abstractmethod
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL(p || q) [B] of the distributions p and q that these two [B, width] stand for, in nats."""
+
+
+class BoundDistribution:
+    """A distribution over actions with the numbers that a network gave, [..., width].
+
+    Example:
+        >>> bound = BoundDistribution(action_distribution(spaces.Discrete(2)), torch.zeros(3, 2))
+        >>> bound.logp(torch.zeros(3, dtype=torch.int64)).exp()
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+
+    def __init__(self, distribution: ActionDistribution, logit: Tensor) -> None:
+        self.distribution, self.logit = distribution, logit
+
+    def logp(self, action: Any) -> Tensor:
+        """Log-probability of these actions, [B]."""
+        return self.distribution.evaluate(self.logit, action)[0]
+
+    log_prob = logp
+
+    def entropy(self) -> Tensor:
+        """[B], in nats."""
+        return self.distribution.evaluate(self.logit, self.mode())[1]
+
+    def kl(self, other: BoundDistribution) -> Tensor:
+        """KL divergence of the other from this one, [B], in nats."""
+        return self.distribution.kl(self.logit, other.logit)
+
+    def sample(self, generator: Generator) -> Any:
+        """Actions drawn from it."""
+        return self.distribution.sample(self.logit, generator)[0]
+
+    def mode(self) -> Any:
+        """The actions where probability or density is highest."""
+        return self.distribution.mode(self.logit)
 
 
 def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
@@ -91,6 +138,10 @@ class Categorical(ActionDistribution):
         index = action - self.start if self.start else action
         return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), categorical_entropy(log_prob)
 
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL divergence [B]."""
+        return categorical_kl(logit.log_softmax(-1), other.log_softmax(-1))
+
 
 class MultiCategorical(ActionDistribution):
     """One choice for each element of an array, independent of each other."""
@@ -121,6 +172,11 @@ class MultiCategorical(ActionDistribution):
         log_probs, entropies = zip(*(part.evaluate(x, column) for part, x, column in parts))
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL divergence [B], the sum over all parts."""
+        parts = zip(self.parts, self._split(logit), self._split(other))
+        return torch.stack([part.kl(x, y) for part, x, y in parts]).sum(0)
+
 
 class Bernoulli(ActionDistribution):
     """Bits, independent of each other."""
@@ -143,6 +199,10 @@ class Bernoulli(ActionDistribution):
         bits = action.reshape(len(action), -1).bool()
         entropy = nn.functional.binary_cross_entropy_with_logits(logit, logit.sigmoid(), reduction="none").sum(-1)
         return bernoulli_log_prob(logit, bits), entropy
+
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL divergence [B], the sum over all bits."""
+        return bernoulli_kl(logit, other)
 
 
 class DiagonalGaussian(ActionDistribution):
@@ -167,6 +227,10 @@ class DiagonalGaussian(ActionDistribution):
         """Log-density of actions [B, *shape], and entropy, each [B]."""
         entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(logit))
         return gaussian_log_prob(logit, self.log_std, action.reshape(logit.shape)), entropy
+
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL divergence [B]; both have the standard deviation of now."""
+        return gaussian_kl(logit, self.log_std, other, self.log_std)
 
 
 class Composite(ActionDistribution):
@@ -196,3 +260,8 @@ class Composite(ActionDistribution):
         """Joint log-probability of actions by name, and entropy, each [B]."""
         log_probs, entropies = zip(*(part.evaluate(x, action[name]) for name, part, x in self._split(logit)))
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+    def kl(self, logit: Tensor, other: Tensor) -> Tensor:
+        """KL divergence [B], the sum over all parts."""
+        pairs = zip(self._split(logit), self._split(other))
+        return torch.stack([part.kl(x, y) for (_, part, x), (_, _, y) in pairs]).sum(0)

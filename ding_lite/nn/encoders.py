@@ -149,3 +149,12 @@ class _Image(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
         return image.float() * self.scale
+
+
+def make_encoder(space: gymnasium.Space[Any], conv_layers: ConvLayers | None = None) -> tuple[nn.Module, int]:
+    """What stands before the MLP of `make_network`: from observations of this space to features [B, F], and F.
+
+    Raises:
+        SpaceError: a space without a fixed layout, or an image too small for `conv_layers`.
+    """
+    return _features(space, conv_layers)

@@ -6,8 +6,9 @@ import torch
 from gymnasium import spaces
 from torch import distributions
 
+from ding_lite.data import flatten
 from ding_lite.envs import SpaceError
-from ding_lite.nn import ActionDistribution, action_distribution
+from ding_lite.nn import ActionDistribution, BoundDistribution, action_distribution
 
 N = 7
 ANY = np.inf
@@ -216,3 +217,51 @@ def test_a_space_without_a_distribution_is_refused(space):
         SpaceError, match=r"no distribution over actions of .*take Discrete, MultiDiscrete, MultiBinary, float Box"
     ):
         action_distribution(space)
+
+
+def oracle_kl(space: spaces.Space, logit: torch.Tensor, other: torch.Tensor, log_std: list[torch.Tensor]) -> torch.Tensor:
+    """torch's own divergences, part by part; `log_std` are those of the Gaussians, in order."""
+    inner = parts(space)
+    if inner is not None:
+        total, start = torch.zeros(len(logit), dtype=logit.dtype), 0
+        for part in inner.values():
+            width = action_distribution(part).width
+            total = total + oracle_kl(part, logit[:, start : start + width], other[:, start : start + width], log_std)
+            start += width
+        return total
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = space.nvec.ravel().tolist()
+        pairs = zip(logit.split(sizes, -1), other.split(sizes, -1))
+        kind = distributions.Categorical
+        return sum(distributions.kl_divergence(kind(logits=p), kind(logits=q)) for p, q in pairs)
+    if isinstance(space, spaces.Box):
+        std = log_std.pop(0).exp()
+        return distributions.kl_divergence(distributions.Normal(logit, std), distributions.Normal(other, std)).sum(-1)
+    kind = distributions.Categorical if isinstance(space, spaces.Discrete) else distributions.Bernoulli
+    found = distributions.kl_divergence(kind(logits=logit), kind(logits=other))
+    return found if isinstance(space, spaces.Discrete) else found.sum(-1)
+
+
+@each
+def test_the_divergence_is_torchs(space):
+    distribution, logit, generator = made(space)
+    other = torch.randn(logit.shape, generator=generator, dtype=logit.dtype)
+    expected = oracle_kl(space, logit, other, list(distribution.parameters()))
+
+    torch.testing.assert_close(distribution.kl(logit, other), expected.reshape(N), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(distribution.kl(logit, logit), torch.zeros(N, dtype=logit.dtype), rtol=0, atol=1e-12)
+
+
+@each
+def test_a_bound_distribution_is_the_distribution_with_its_numbers(space):
+    distribution, logit, generator = made(space)
+    bound, other = BoundDistribution(distribution, logit), BoundDistribution(distribution, logit + 0.1)
+    action, log_prob = drawn(distribution, logit, torch.Generator().manual_seed(5))
+    again = bound.sample(torch.Generator().manual_seed(5))
+
+    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(flatten(action), flatten(again)))
+    torch.testing.assert_close(bound.logp(action), log_prob)
+    assert torch.equal(bound.log_prob(action), bound.logp(action))
+    assert torch.equal(bound.entropy(), distribution.evaluate(logit, action)[1])
+    assert torch.equal(bound.kl(other), distribution.kl(logit, logit + 0.1))
+    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(flatten(bound.mode()), flatten(distribution.mode(logit))))

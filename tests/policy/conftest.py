@@ -54,3 +54,63 @@ def elements():
 @pytest.fixture(scope="session")
 def same():
     return _same
+
+
+def _transitions(n: int = 12, num_actions: int = 3, start: int = 0, dtype=torch.float64, seed: int = 0) -> dict:
+    """Random rows [n, ...] with observations [n, 5], some of them terminated, some truncated."""
+    g = torch.Generator().manual_seed(seed)
+    obs, next_obs = torch.randn(2, n, 5, generator=g, dtype=torch.float64).to(dtype)
+    terminated, truncated = torch.rand(2, n, generator=g) < 0.3
+    return {
+        "obs": obs,
+        "next_obs": next_obs,
+        "action": torch.randint(num_actions, (n,), generator=g) + start,
+        "reward": 3 * torch.randn(n, generator=g, dtype=torch.float64).to(dtype),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def _varied(kind: str, **options) -> dict:
+    """Such rows, as a batch may be: see VARIANTS."""
+    n = 1 if kind == "one row" else 12
+    batch = _transitions(n, **options)
+    if kind in ("all terminated", "none terminated"):
+        batch["terminated"] = torch.full((n,), kind == "all terminated")
+    if kind == "only truncated":
+        batch |= {"terminated": torch.zeros(n, dtype=torch.bool), "truncated": torch.ones(n, dtype=torch.bool)}
+    g = torch.Generator().manual_seed(7)
+    if kind == "several steps":
+        batch["discount"] = 0.8 ** torch.randint(1, 4, (n,), generator=g).double()
+    if kind == "by priority":
+        batch["weight"] = torch.rand(n, generator=g, dtype=torch.float64)
+    return batch
+
+
+VARIANTS = (
+    "mixed", "one row", "all terminated", "none terminated", "only truncated", "several steps", "by priority",
+)  # fmt: skip
+
+
+@pytest.fixture(params=VARIANTS)
+def varied(request):
+    """A function that makes rows [n, ...] for a loss, in each of the ways in which a batch may look."""
+    return lambda **options: _varied(request.param, **options)
+
+
+@pytest.fixture(scope="session")
+def transitions():
+    return _transitions
+
+
+def _moved_apart(policy):
+    """With a target network unlike the online one."""
+    with torch.no_grad():
+        for i, param in enumerate(policy.target_model.parameters()):
+            param.add_(torch.linspace(-0.5, 0.6, param.numel(), dtype=param.dtype).reshape(param.shape) * (-1) ** i)
+    return policy
+
+
+@pytest.fixture(scope="session")
+def moved_apart():
+    return _moved_apart

@@ -41,7 +41,6 @@ def test_a_value_that_dqn_cannot_use_is_refused_by_name(key, value):
 
 @pytest.mark.parametrize(("key", "value"), [
     ("learn.epoch_per_collect", 0),
-    ("learn.lr_anneal_iter", 0),
     ("learn.clip_ratio", 1.1),
     ("learn.value_clip", -0.1),
     ("learn.value_weight", -0.1),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.policy.exploration import EpsilonGreedy
+from ding_lite.hooks.exploration import EpsilonGreedy
 
 
 def made(num_actions: int = 4, seed: int = 0) -> EpsilonGreedy:

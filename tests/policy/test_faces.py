@@ -117,7 +117,7 @@ def test_an_action_is_an_array_for_each_row(kind, face, inference):
 
     assert type(action) is np.ndarray
     assert action.shape == (6, *POLICIES[kind][2].shape)
-    assert state is None
+    assert state == []
     assert outputs.keys() == ({"log_prob"} if kind != "dqn" and face == "collect_mode" else set())
     assert all(type(output) is np.ndarray and output.shape == (6,) for output in outputs.values())
 
@@ -187,7 +187,7 @@ def test_the_faces_tell_the_seed_and_the_gradient_steps(kind):
     learn(policy)
 
     assert policy.learn_mode.train_iter == (1 if kind == "dqn" else 3)
-    assert policy.collect_mode.get_initial_state(5) is None
+    assert policy.collect_mode.get_initial_state(5) == []
 
 
 @each

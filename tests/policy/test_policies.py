@@ -293,13 +293,14 @@ class Own(Policy):
     def make_optimizer(self, params):
         return torch.optim.SGD(params, lr=0.1)
 
-    def get_initial_state(self, batch_size: int):
-        return torch.zeros(batch_size, 2)
+    def get_initial_state(self):
+        return [torch.zeros(2)]
 
     def compute_actions(self, obs, state=None, *, explore=True, offset=0, **kwargs):
         q_value = self.model(obs)
         noise = torch.randint(3, (len(obs),), generator=self.generator) if explore else 0
-        return (q_value.argmax(-1) + noise + offset) % 3, state + 1, {"q_value": q_value, "memory": {"count": state}}
+        action = (q_value.argmax(-1) + noise + offset) % 3
+        return action, [state[0] + 1], {"q_value": q_value, "memory": {"count": state[0]}}
 
     def postprocess(self, batch: Tree) -> Tree:
         return with_leaves(batch, target=batch.reward * 2)
@@ -347,7 +348,7 @@ def test_the_state_and_the_outputs_of_a_policy_of_ones_own_pass_through_its_face
     shifted, _, _ = policy.eval_mode.forward(obs, policy.eval_mode.get_initial_state(B), offset=1)
 
     assert (action.shape, outputs["q_value"].shape, outputs["memory"]["count"].tolist()) == ((B,), (B, 3), [[1, 1]] * B)
-    assert state.tolist() == [[2, 2]] * B
+    assert [element.tolist() for element in state] == [[[2, 2]] * B]
     np.testing.assert_array_equal(best, outputs["q_value"].argmax(-1))
     np.testing.assert_array_equal(shifted, (best + 1) % 3)
 
@@ -355,11 +356,11 @@ def test_the_state_and_the_outputs_of_a_policy_of_ones_own_pass_through_its_face
 def test_an_acting_copy_takes_over_running_means_too_and_does_not_change_them(elements, same):
     policy, obs = own(), elements(VECTOR, B)
     policy.learn_mode.forward(own_batch())
-    policy.eval_mode.forward(obs, torch.zeros(B, 2))
+    policy.eval_mode.forward(obs, [torch.zeros(B, 2)])
 
     assert policy.get_weights()["1.running_mean"].any()
     assert same(policy.eval_mode.get_weights(), policy.get_weights())
-    first, second = (policy.eval_mode.forward(obs, torch.zeros(B, 2))[2]["q_value"] for _ in range(2))
+    first, second = (policy.eval_mode.forward(obs, [torch.zeros(B, 2)])[2]["q_value"] for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -368,6 +369,11 @@ def test_a_policy_of_ones_own_is_refused_a_critic_it_does_not_have():
         own().collect_mode.with_values(own_batch())
 
 
-def test_a_policy_without_its_three_hooks_cannot_be_made():
-    with pytest.raises(TypeError, match=r"compute_actions.*loss.*make_model"):
-        Policy(PolicyConfig(), VECTOR, DISCRETE)
+def test_a_policy_without_hooks_acts_at_random_and_does_not_learn():
+    policy = Policy(PolicyConfig(seed=0), VECTOR, DISCRETE)
+    action, _, outputs = policy.collect_mode.forward(np.zeros((1000, 4), np.float32))
+
+    assert np.bincount(action).min() > 250
+    np.testing.assert_allclose(outputs["log_prob"], np.log(1 / 3), atol=0.05)
+    with pytest.raises(NotImplementedError, match="Policy has no loss"):
+        policy.learn_mode.forward(own_batch())

@@ -194,6 +194,7 @@ def test_each_epoch_takes_a_gradient_step_for_each_part_of_about_the_batch_size(
 def test_what_is_logged_is_the_mean_over_all_gradient_steps():
     policy, output = learned(learn__batch_size=30, learn__epoch_per_collect=2, learn__learning_rate=0.0, learn__adv_norm=False)
     parts = {"total_loss", "policy_loss", "vf_loss", "entropy", "kl", "clip_frac", "grad_norm", "vf_explained_var", "cur_lr"}
+    parts.add("cur_kl_coeff")
     batch = {name: leaf.flatten(0, 1) for name, leaf in rows(policy, T, B, dtype=torch.float32).items()}
     _, whole = policy.loss(tree(batch))
 
@@ -215,13 +216,14 @@ def test_the_epochs_stop_after_the_one_in_which_the_policy_moved_too_far(target_
 
 
 def test_the_learning_rate_falls_linearly_to_zero_and_stays_there():
-    policy = made(learn__lr_anneal_iter=10, learn__learning_rate=0.04, learn__batch_size=60, learn__epoch_per_collect=4)
+    points = [(0, 0.04), (10, 0.0)]
+    policy = made(learn__lr_schedule=points, learn__batch_size=60, learn__epoch_per_collect=4)
     rates, weights = [], []
     for seed in range(4):
         weights.append(policy.get_weights())
         rates.append(policy.learn_mode.forward(tree(rows(policy, T, B, dtype=torch.float32, seed=seed)))["cur_lr"].item())
 
-    assert rates == pytest.approx([0.04, 0.04 * 0.6, 0.04 * 0.2, 0.0])
+    assert rates == pytest.approx([0.04 * 0.7, 0.04 * 0.3, 0.0, 0.0])  # after 4, 8, ... gradient steps, that of the last
     assert all(torch.equal(weights[3][name], now) for name, now in policy.get_weights().items())
     assert not torch.equal(weights[2]["actor.layers.0.weight"], weights[3]["actor.layers.0.weight"])
 

@@ -1,6 +1,6 @@
 """The three faces of a policy, which middleware receive: to learn, to collect, to evaluate.
 
-Room: ding_lite.policy, floor 3. Imports nn, envs, data, metrics and the engine.
+Room: ding_lite.hooks, floor 3. Imports envs, data, metrics and the engine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import Tree, flatten, map_leaves, nested
+from ding_lite.data import Tree, map_leaves, nested, tree
 from ding_lite.engine import add_note
-from ding_lite.envs import SpaceError, same_layout, space_spec, subspaces
+from ding_lite.envs import SpaceError, same_layout, space_spec
+from ding_lite.hooks.configs import PolicyConfig
+from ding_lite.hooks.conversions import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.metrics import MetricsLogger
 
 if TYPE_CHECKING:
-    from ding_lite.policy.policies import Policy, Weights
+    from ding_lite.hooks.policies import Policy
+    from ding_lite.hooks.weights import Weights
 
 
 class LearnMode:
@@ -30,11 +32,27 @@ class LearnMode:
         self._policy = policy
 
     def forward(self, batch: Tree) -> dict[str, Tensor]:
-        """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for."""
-        device = self._policy.device
-        if device.type != "cpu":
-            batch = map_leaves(lambda leaf: leaf.to(device, non_blocking=True), batch)
-        return self._policy.learn_on_batch(self._policy.postprocess(batch))
+        """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for.
+
+        Of a batch that lies elsewhere, only the columns that the policy's hooks read are moved.
+        """
+        policy = self._policy
+        if policy.device.type != "cpu":
+            read = policy.columns
+            leaves = nested(batch)
+            kept = {name: leaf for name, leaf in leaves.items() if read is None or name in read or name == "valid"}
+            batch = tree(map_leaves(lambda leaf: _moved(leaf, policy.device), kept))
+        return policy.learn(batch)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that the policy's hooks read; None where that is not known."""
+        return self._policy.columns
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """The policy's configuration."""
+        return self._policy.cfg
 
     @property
     def train_iter(self) -> int:
@@ -54,6 +72,10 @@ class LearnMode:
     def snapshot(self) -> Weights:
         """The weights as they are now, which learning does not change."""
         return self._policy.snapshot()
+
+    def attach(self, name: str, thing: Any) -> None:
+        """Make something with state_dict and load_state_dict part of the policy's state."""
+        self._policy.attach(name, thing)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the whole policy."""
@@ -87,32 +109,36 @@ class ActMode:
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
         self._plain = self.actor.device.type == "cpu"
-        self._element = _shapes(space_spec(policy.observation_space))
+        self._element = shapes_of(space_spec(policy.observation_space))
 
-    def forward(self, obs: Any, state: Any = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Actions for a batch of observations.
 
         Args:
             obs: [B, *obs_shape] arrays or tensors, nested as the space is.
-            state: recurrent state [B, ...] from the step before, None for policies without.
+            state: recurrent state from the step before, a batch for each element; empty or None for policies without.
             **kwargs: for `compute_actions`, such as `eps`.
 
         Returns:
             action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
             step, arrays [B, ...] by name.
         """
-        weights = self._held or self._adopted or self._policy
-        if self.actor.version != weights.version:
-            self.actor.copy_weights(weights)
-        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, self.actor.device)
+        weights, actor = self._held or self._adopted or self._policy, self.actor
+        if actor.version != weights.version:
+            actor.copy_weights(weights)
+        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
+        if state:
+            state = [_moved(element, actor.device) for element in state]
         try:
-            action, state, outputs = self.actor.compute_actions(tensors, state, explore=self.explore, **kwargs)
+            action, state, outputs = actor.compute_actions(tensors, state or [], explore=self.explore, **kwargs)
+            if self.explore and actor.has_extra_outputs:
+                outputs = {**outputs, **actor.extra_action_out(tensors, state)}
         except RuntimeError as error:
-            add_note(error, f"acting on {_shapes(tensors)}; one observation of this policy's space is {self._element}")
+            add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
             raise
         if outputs:
             outputs = {name: to_arrays(output) for name, output in outputs.items()}
-        return action if type(action) is np.ndarray else to_arrays(action), state, outputs
+        return action if type(action) is np.ndarray else actions_to_arrays(action, actor.action_space), state, outputs
 
     def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
@@ -172,11 +198,30 @@ class ActMode:
         """The policy's seed."""
         return self._policy.seed
 
-    def get_initial_state(self, batch_size: int) -> Any:
-        """The recurrent state at the start of B episodes, None for policies without."""
-        return self.actor.get_initial_state(batch_size)
+    def get_initial_state(self, batch_size: int) -> list[Any]:
+        """The recurrent state at the start of B episodes, a batch for each element; empty for policies without.
 
-    def get_weights(self) -> dict[str, Tensor]:
+        Tensors, arrays and numbers are tensors [B, ...]; anything else a list of B.
+        """
+        return [_batch_of(element, batch_size) for element in self.actor.get_initial_state()]
+
+    @property
+    def state_columns(self) -> tuple[str, ...] | None:
+        """Which columns of recurrent state the policy's hooks read; None where that is not known."""
+        read = self._policy.columns
+        return None if read is None else tuple(name for name in read if name.startswith("state_"))
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        return self.actor.previous
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """The policy's configuration."""
+        return self._policy.cfg
+
+    def get_weights(self) -> dict[str, Any]:
         """A copy of the weights that it acts with."""
         return self.actor.get_weights()
 
@@ -237,6 +282,11 @@ class CollectMode(ActMode):
 
     role, explore = "collect", True
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether `with_values` can be called."""
+        return self._policy.has_critic
+
     def with_values(self, batch: Tree) -> Tree:
         """A rollout [T, B, ...] with what the critic thinks of it: value and next_value [T, B]."""
         return self._policy.with_values(batch)
@@ -248,44 +298,13 @@ class EvalMode(ActMode):
     role, explore = "evaluate", False
 
 
-def to_tensors(obs: Any, device: torch.device) -> Any:
-    """Arrays or tensors as tensors on `device`, without a copy where none is needed."""
-    if type(obs) is np.ndarray:
-        obs = torch.from_numpy(obs)
-    if isinstance(obs, Tensor):
-        return obs if device.type == "cpu" else obs.to(device, non_blocking=True)
-    obs = nested(obs)
-    if not isinstance(obs, Mapping):
-        raise TypeError(f"an observation is an array or a tensor, or nested as its space is, got a {type(obs).__name__}.")
-    return map_leaves(lambda leaf: to_tensors(leaf, device), obs)
+def _moved(element: Any, device: torch.device) -> Any:
+    return element.to(device, non_blocking=True) if isinstance(element, Tensor) and element.device != device else element
 
 
-def _shapes(structure: Any) -> str:
-    """The shapes of nested arrays, tensors or specs, for messages."""
-    shapes = {"/".join(path): tuple(leaf.shape) for path, leaf in flatten(structure)}
-    return f"shape {shapes['']}" if set(shapes) == {""} else f"shapes {shapes}"
-
-
-def to_arrays(output: Any) -> Any:
-    """Tensors as arrays; what already is one stays."""
-    if type(output) is np.ndarray:
-        return output
-    if isinstance(output, Tensor):
-        return output.numpy() if output.device.type == "cpu" and not output.requires_grad else output.detach().cpu().numpy()
-    if isinstance(output, (int, float, np.generic)):
-        return np.asarray(output)
-    output = nested(output)
-    if not isinstance(output, Mapping):
-        raise TypeError(f"a policy gives arrays or tensors, or nested dicts of them, got a {type(output).__name__}.")
-    return map_leaves(to_arrays, output)
-
-
-def clipper(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
-    """A function that clips the Box parts of nested actions [B, ...] to their bounds, and gives the rest as it is."""
-    parts = subspaces(space)
-    if parts is not None:
-        clip = {name: clipper(part) for name, part in parts.items()}
-        return lambda action: {name: clip[name](action[name]) for name in clip}
-    if isinstance(space, spaces.Box):
-        return lambda action: np.clip(action, space.low, space.high)
-    return lambda action: action
+def _batch_of(element: Any, batch_size: int) -> Any:
+    """One element of recurrent state, for each of B episodes."""
+    if isinstance(element, (Tensor, np.ndarray, bool, int, float, np.generic)):
+        tensor = torch.as_tensor(element)
+        return tensor.unsqueeze(0).repeat(batch_size, *[1] * tensor.ndim)
+    return [element] * batch_size

@@ -1,0 +1,111 @@
+"""Hooks: what a policy is made of, and the faces that middleware receive.
+
+Room: ding_lite.hooks, floor 3, below policy. Imports nn, functional, envs, data, metrics and the engine.
+"""
+
+from ding_lite.hooks.actor_critics import ActorCriticLearning, mean_stats
+from ding_lite.hooks.bounded import (
+    BoundedActing,
+    BoundedCollectConfig,
+    BoundedConfig,
+    BoundedLearnConfig,
+    NoisyActing,
+    NoisyCollectConfig,
+    critic_regression,
+)
+from ding_lite.hooks.builders import build_policy
+from ding_lite.hooks.columns import ColumnError, map_columns
+from ding_lite.hooks.configs import (
+    ActorCriticLearnConfig,
+    ActorCriticModelConfig,
+    CollectConfig,
+    EpochsLearnConfig,
+    EpsConfig,
+    EvalConfig,
+    EvaluatorConfig,
+    ExplorationConfig,
+    HeadModelConfig,
+    LearnConfig,
+    ModelConfig,
+    OffPolicyConfig,
+    OffPolicyLearnConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    OnPolicyLearnConfig,
+    PolicyConfig,
+    PriorityConfig,
+    ReplayConfig,
+    ValueBasedConfig,
+)
+from ding_lite.hooks.conversions import to_arrays
+from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
+from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
+from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
+from ding_lite.hooks.optimizers import PartwiseOptimizer
+from ding_lite.hooks.policies import LossError, Policy
+from ding_lite.hooks.postprocessing import compute_advantages
+from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, restarts, states_in, time_major
+from ding_lite.hooks.replays import bootstrap_discount, weighted_loss
+from ding_lite.hooks.targets import TargetNetwork
+from ding_lite.hooks.trials import HookError
+from ding_lite.hooks.weights import Weights, available_device
+
+__all__ = [
+    "ActMode",
+    "ActorCriticLearnConfig",
+    "ActorCriticLearning",
+    "ActorCriticModelConfig",
+    "BoundedActing",
+    "BoundedCollectConfig",
+    "BoundedConfig",
+    "BoundedLearnConfig",
+    "CollectConfig",
+    "CollectMode",
+    "ColumnError",
+    "EntropyCoeffSchedule",
+    "EpochsLearnConfig",
+    "EpsConfig",
+    "EpsilonGreedy",
+    "EvalConfig",
+    "EvalMode",
+    "EvaluatorConfig",
+    "ExplorationConfig",
+    "GreedyActing",
+    "HeadModelConfig",
+    "HookError",
+    "KLCoeffMixin",
+    "LearnConfig",
+    "LearnMode",
+    "LearningRateSchedule",
+    "LossError",
+    "ModelConfig",
+    "NoisyActing",
+    "NoisyCollectConfig",
+    "OffPolicyConfig",
+    "OffPolicyLearnConfig",
+    "OnPolicyCollectConfig",
+    "OnPolicyConfig",
+    "OnPolicyLearnConfig",
+    "PartwiseOptimizer",
+    "Policy",
+    "PolicyConfig",
+    "PriorityConfig",
+    "RecurrentActorCriticMixin",
+    "ReplayConfig",
+    "TargetNetwork",
+    "ValueBasedConfig",
+    "ValueNetworkMixin",
+    "Weights",
+    "available_device",
+    "bootstrap_discount",
+    "build_policy",
+    "compute_advantages",
+    "critic_regression",
+    "map_columns",
+    "mean_stats",
+    "restarts",
+    "states_in",
+    "time_major",
+    "to_arrays",
+    "weighted_loss",
+]

@@ -1,0 +1,111 @@
+"""Columns: a batch that remembers which of its leaves were read, and says so plainly where one is missing.
+
+Room: ding_lite.hooks, floor 3. Imports data and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.engine import did_you_mean
+
+
+class ColumnError(KeyError, AttributeError):
+    """A hook read a column that the batch does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
+class ReadBatch(Tree):  # type: ignore[misc]
+    """A batch that remembers what is read of it: `batch.obs`, `batch["obs"]`. Made by `read_batch`.
+
+    Whatever else is done with it (a slice, a method of trees) reads all of it.
+    """
+
+    _reading: ClassVar[tuple[set[str], str, tuple[str, ...]]] = (set(), "", ())
+    """What was read; the hook that reads; the names of all leaves."""
+
+    def __getattribute__(self, name: str) -> Any:
+        read, _, names = type(self)._reading
+        if name == "_detach":  # on its way to all leaves; only `has_leaf` and `with_leaves` go past it
+            read.update(names)
+        if name.startswith("_"):
+            return super().__getattribute__(name)
+        if name in names:
+            read.add(name)
+        elif hasattr(Tree, name):
+            if name not in _HARMLESS:
+                read.update(names)
+        else:
+            raise self._missing(name)
+        return _plain(super().__getattribute__(name))
+
+    def __getitem__(self, key: Any) -> Any:
+        read, _, names = type(self)._reading
+        if not isinstance(key, str):
+            read.update(names)
+            return tree(_leaves_of(self))[key]
+        if key not in names:
+            raise self._missing(key)
+        read.add(key)
+        return _plain(super().__getitem__(key))
+
+    def _missing(self, name: str) -> ColumnError:
+        _, hook, names = type(self)._reading
+        has = _leaves_of(self)
+        return ColumnError(
+            f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, names)} It has "
+            f"{described(has)}. Add it in postprocess, give it from compute_actions as an extra output, or declare in "
+            f"`derived` what the pipeline adds."
+        )
+
+
+def _leaves_of(batch: Any) -> dict[str, Any]:
+    storage: Any = Tree._detach(batch)
+    return dict(storage.iter_items())
+
+
+def _plain(part: Any) -> Any:
+    """What is nested in the batch, as a tree that remembers nothing."""
+    return tree(_leaves_of(part)) if isinstance(part, ReadBatch) else part
+
+
+_HARMLESS = {"keys", "shape", "device", "dtype"}
+
+
+def read_batch(leaves: Mapping[str, Any], hook: str) -> ReadBatch:
+    """A batch that remembers what is read of it.
+
+    Args:
+        leaves: tensors by name, nested where a space is.
+        hook: which hook it is given to, for messages.
+    """
+    # A class of its own, because an instance of a tree has no place for anything but leaves.
+    kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": (set(), hook, tuple(leaves))})
+    batch: ReadBatch = kind(tree(leaves)._detach())
+    return batch
+
+
+def columns_read(batch: ReadBatch) -> set[str]:
+    """The leaves at the top of this batch that were read."""
+    read: set[str] = type(batch)._reading[0]
+    return read
+
+
+def described(leaves: Mapping[str, Any]) -> str:
+    """Names and shapes, for messages: `obs [6, 4], reward [6]`."""
+    shapes = (("/".join(path), list(getattr(leaf, "shape", ()))) for path, leaf in flatten(tree(leaves)))
+    return ", ".join(f"{name} {shape}" for name, shape in shapes)
+
+
+def map_columns(batch: Tree, fn: Callable[[str, Any], Any]) -> Tree:
+    """The batch with `fn(name, column)` in the place of each column at its top; one that remembers what is read still does."""
+    mapped = tree({name: fn(name, column) for name, column in nested(tree(_leaves_of(batch))).items()})
+    if not isinstance(batch, ReadBatch):
+        return mapped
+    kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": type(batch)._reading})
+    remembering: Tree = kind(mapped._detach())
+    return remembering

@@ -1,0 +1,297 @@
+"""Sections of configuration that several policies share: what all have, what learns from rollouts, what learns from replay.
+
+Room: ding_lite.hooks, floor 3. Imports the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from ding_lite.engine import Config, bounded
+
+
+@dataclasses.dataclass
+class EvaluatorConfig(Config):
+    """When to evaluate."""
+
+    eval_freq: int = bounded(500, low=1)
+    """Gradient steps between two evaluations."""
+
+    eval_freq_env_step: int | None = bounded(None, low=1)
+    """Environment steps between two evaluations, where that comes first; None for gradient steps only."""
+
+
+@dataclasses.dataclass
+class EvalConfig(Config):
+    """Evaluation."""
+
+    evaluator: EvaluatorConfig = dataclasses.field(default_factory=EvaluatorConfig)
+    """When."""
+
+
+@dataclasses.dataclass
+class ModelConfig(Config):
+    """The encoder of observations."""
+
+    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [128, 128])
+    """Width of each hidden layer."""
+
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
+    """After each hidden layer."""
+
+    conv_layers: list[tuple[int, int, int]] | None = None
+    """For images: (channels, kernel, stride) of each convolution; None chooses by the size of the image."""
+
+
+@dataclasses.dataclass
+class LearnConfig(Config):
+    """Gradient steps."""
+
+    batch_size: int = bounded(64, low=1)
+    """Transitions a gradient step."""
+
+    learning_rate: float = bounded(1e-3, low=0)
+    """Of Adam."""
+
+    lr_schedule: list[tuple[float, float]] | None = None
+    """Points (gradient step, learning rate), linear between them, for policies with a LearningRateSchedule; None keeps it."""
+
+    grad_clip_norm: float | None = bounded(None, low=0)
+    """Largest norm of the gradient; None for no clipping."""
+
+
+@dataclasses.dataclass
+class CollectConfig(Config):
+    """Collecting."""
+
+    n_sample: int = bounded(64, low=1)
+    """Transitions a collection, rounded up to whole steps of all environments."""
+
+    n_episode: int = bounded(8, low=1)
+    """Episodes a collection, where whole episodes are collected."""
+
+
+@dataclasses.dataclass
+class PolicyConfig(Config):
+    """What every policy needs to know."""
+
+    seed: int | None = None
+    """Of its weights and of its random actions; None takes the seed of the run."""
+
+    device: str = "cpu"
+    """Where its networks live: "cpu", "cuda" or "cuda:1"."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    """The networks."""
+
+    learn: LearnConfig = dataclasses.field(default_factory=LearnConfig)
+    """Learning."""
+
+    collect: CollectConfig = dataclasses.field(default_factory=CollectConfig)
+    """Collecting."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    """Evaluation."""
+
+
+# What learns from fresh rollouts.
+
+
+@dataclasses.dataclass
+class ActorCriticModelConfig(ModelConfig):
+    """Actor and critic."""
+
+    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
+    """Width of each hidden layer."""
+
+    activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "tanh"
+    """After each hidden layer."""
+
+    share_encoder: bool = False
+    """One encoder for both; for images."""
+
+    normalize_obs: bool = False
+    """Give observations mean 0 and standard deviation 1, by what was learned from so far; images, bytes and discrete parts stay
+    as they are."""
+
+
+@dataclasses.dataclass
+class OnPolicyLearnConfig(LearnConfig):
+    """Learning from a rollout."""
+
+    entropy_weight: float = bounded(0.0, low=0)
+    """Of the entropy bonus."""
+
+    entropy_schedule: list[tuple[float, float]] | None = None
+    """Points (gradient step, weight of the entropy bonus), linear between them; None keeps it."""
+
+    value_weight: float = bounded(0.5, low=0)
+    """Of the critic's loss."""
+
+    grad_clip_norm: float | None = bounded(0.5, low=0)
+    """Largest norm of the gradient; None for no clipping."""
+
+
+@dataclasses.dataclass
+class ActorCriticLearnConfig(OnPolicyLearnConfig):
+    """Learning an actor, and mostly a critic, from a rollout."""
+
+    adv_norm: bool = True
+    """Give the advantages of each gradient step mean 0 and standard deviation 1."""
+
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """What turns gradients into steps."""
+
+
+@dataclasses.dataclass
+class EpochsLearnConfig(ActorCriticLearnConfig):
+    """Learning from a rollout in several passes."""
+
+    epoch_per_collect: int = bounded(10, low=1)
+    """Passes over each rollout."""
+
+    batch_size: int = bounded(128, low=1)
+    """Transitions a gradient step."""
+
+
+@dataclasses.dataclass
+class OnPolicyCollectConfig(CollectConfig):
+    """Collecting, and judging what was collected."""
+
+    n_sample: int = bounded(512, low=1)
+    """Transitions a rollout, rounded up to whole steps of all environments."""
+
+    discount_factor: float = bounded(0.99, low=0, high=1)
+    """gamma, a step."""
+
+    gae_lambda: float = bounded(0.95, low=0, high=1)
+    """lambda of the advantage estimator: 0 trusts the critic, 1 the rewards seen."""
+
+
+@dataclasses.dataclass
+class OnPolicyConfig(PolicyConfig):
+    """What policies need to know that learn from fresh rollouts; the default of `build_policy`."""
+
+    model: ActorCriticModelConfig = dataclasses.field(default_factory=ActorCriticModelConfig)
+    """Actor and critic."""
+
+    learn: OnPolicyLearnConfig = dataclasses.field(default_factory=OnPolicyLearnConfig)
+    """Learning."""
+
+    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=OnPolicyCollectConfig)
+    """Collecting."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=100)))
+    """Evaluation."""
+
+
+# What learns from replay.
+
+
+@dataclasses.dataclass
+class OffPolicyLearnConfig(LearnConfig):
+    """Learning from replayed transitions."""
+
+    update_per_collect: int = bounded(64, low=1)
+    """Gradient steps after each collection."""
+
+    learning_starts: int = bounded(1000, low=0)
+    """Transitions in the buffer before the first gradient step."""
+
+    target_update_freq: int = bounded(50, low=1)
+    """Gradient steps between two moves of the target network."""
+
+    target_update_theta: float = bounded(1.0, low=0, high=1)
+    """How far each move goes: 1 copies the weights, less averages them in."""
+
+
+@dataclasses.dataclass
+class ReplayConfig(Config):
+    """Replay."""
+
+    replay_buffer_size: int = bounded(50_000, low=1)
+    """Transitions that the buffer holds."""
+
+
+@dataclasses.dataclass
+class EpsConfig(Config):
+    """How often an action is random."""
+
+    type: Literal["exp", "linear"] = "linear"
+    """Shape of the decay."""
+
+    start: float = bounded(1.0, low=0, high=1)
+    """Probability at the first step."""
+
+    end: float = bounded(0.04, low=0, high=1)
+    """Probability that it goes to."""
+
+    decay: int = bounded(5000, low=1)
+    """Environment steps: "linear" arrives there, "exp" has come 63% of the way."""
+
+
+@dataclasses.dataclass
+class ExplorationConfig(ReplayConfig):
+    """Exploration and replay."""
+
+    eps: EpsConfig = dataclasses.field(default_factory=EpsConfig)
+    """Random actions."""
+
+
+@dataclasses.dataclass
+class OffPolicyConfig(PolicyConfig):
+    """What policies need to know that learn from replayed transitions."""
+
+    discount_factor: float = bounded(0.99, low=0, high=1)
+    """gamma, a step."""
+
+    nstep: int = bounded(1, low=1)
+    """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
+
+    learn: OffPolicyLearnConfig = dataclasses.field(default_factory=OffPolicyLearnConfig)
+    """Learning."""
+
+    other: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    """Replay."""
+
+
+@dataclasses.dataclass
+class ValueBasedConfig(OffPolicyConfig):
+    """What policies need to know that act greedily on values of actions, learned from replay."""
+
+    other: ExplorationConfig = dataclasses.field(default_factory=ExplorationConfig)
+    """Exploration and replay."""
+
+
+@dataclasses.dataclass
+class HeadModelConfig(ModelConfig):
+    """An encoder with layers of its own behind it."""
+
+    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    """Width of each hidden layer of the encoder."""
+
+    head_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    """Width of each hidden layer behind it."""
+
+
+@dataclasses.dataclass
+class PriorityConfig(ReplayConfig):
+    """Replay by priority; see PrioritizedReplayBuffer."""
+
+    priority_alpha: float = bounded(0.5, low=0, high=1)
+    """How much priorities count; 0 draws uniformly."""
+
+    priority_beta: float = bounded(0.4, low=0, high=1)
+    """How much of the bias of such draws is taken back at first."""
+
+    priority_beta_end: float = bounded(1.0, low=0, high=1)
+    """And how much in the end."""
+
+    priority_beta_samples: int = bounded(100_000, low=1)
+    """Gradient steps until then."""
+
+    def priorities(self) -> dict[str, Any]:
+        """What a PrioritizedReplayBuffer wants to know."""
+        names = ("alpha", "beta", "beta_end", "beta_samples")
+        return {name: getattr(self, f"priority_{name}") for name in names}

@@ -1,0 +1,179 @@
+"""Derivations: methods of a policy from functions, and the class that has them.
+
+Room: ding_lite.hooks, floor 3. Imports the room's hooks and configs, and the engine for messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.engine import did_you_mean
+from ding_lite.hooks.configs import PolicyConfig
+from ding_lite.hooks.hooks import Hooks
+
+if TYPE_CHECKING:
+    from ding_lite.hooks.policies import Policy
+
+Hook = Callable[..., Any]
+
+
+def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Policy]:
+    """A subclass of `base` with these mixins, and with methods made from these functions."""
+    methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__}
+    for hook, fn in hooks.items():
+        if hook not in _METHODS:
+            hint = did_you_mean(hook, _METHODS)
+            raise TypeError(f"{name}: there is no hook {hook!r}{hint} Take some of {', '.join(_METHODS)}, mixins.")
+        if not callable(fn):
+            raise TypeError(f"{name}: {hook} is a {type(fn).__name__}: give a function.")
+        methods |= _METHODS[hook](name, fn)
+    new = tuple(mixin for mixin in mixins if not issubclass(base, mixin))
+    metatype: Any = type(base)
+    policy: type[Policy] = metatype(name, (*new, base), methods)
+    return policy
+
+
+def _module_of(hooks: Mapping[str, Hook]) -> str | None:
+    return next((fn.__module__ for fn in hooks.values() if hasattr(fn, "__module__")), None)
+
+
+def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
+    """How many of the arguments that there are for this hook `fn` takes.
+
+    Raises:
+        TypeError: none of these numbers.
+    """
+    signature = inspect.signature(fn)
+    for count in counts:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return count
+    called = getattr(fn, "__name__", fn)
+    raise TypeError(f"{name}: {hook} is called with ({wanted}), and {called}{signature} does not take that.")
+
+
+def _loss(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "loss_fn", fn, "policy, model, dist_class, batch", 4)
+
+    def loss(self: Policy, batch: Tree) -> Any:
+        return fn(self, self.model, self.dist_class, batch)
+
+    return {"loss": loss}
+
+
+def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 4, 3, 2)
+
+    def postprocess(self: Policy, batch: Tree) -> Tree:
+        return fn(self, batch, *[None] * (count - 2))
+
+    return {"postprocess": postprocess}
+
+
+def _stats(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "stats_fn", fn, "policy, batch", 2)
+    return {"stats": lambda self, batch: fn(self, batch)}
+
+
+def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 5, 1)
+
+    def extra_action_out(self: Policy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
+        if count == 1:
+            return fn(self)  # type: ignore[no-any-return]
+        dist = self.dist_class(self.model.last_output(), self.model)
+        return fn(self, obs, state, self.model, dist)  # type: ignore[no-any-return]
+
+    return {"extra_action_out": extra_action_out}
+
+
+def _gradients(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
+
+    def compute_gradients(self: Any, loss: Tensor) -> dict[str, Any]:
+        does_backward = self.__dict__.get("gradients_fn_does_backward")
+        if does_backward is None:  # while it is tried out
+            self.gradients_fn_does_backward, output = _first_gradients(self, fn, loss)
+            return output
+        if not does_backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return _taken_over(fn(self, self.optimizer, loss))
+
+    return {"compute_gradients": compute_gradients}
+
+
+def _first_gradients(policy: Policy, fn: Hook, loss: Tensor) -> tuple[bool, dict[str, Any]]:
+    """Call a gradients_fn for the first time, and see whether it does the backward pass itself."""
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    passed: list[bool] = []
+    watch = loss.register_hook(lambda _: passed.append(True))  # type: ignore[no-untyped-call]
+    try:
+        output = _taken_over(fn(policy, policy.optimizer, loss))
+    finally:
+        watch.remove()
+    return bool(passed), output
+
+
+def _taken_over(given: Any) -> dict[str, Any]:
+    """What a gradients_fn gave to log; where it gave (gradient, parameter) pairs, they are set."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    for gradient, param in given:
+        param.grad = gradient
+    return {}
+
+
+def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "optimizer_fn", fn, "policy, config", 2, 1)
+
+    def make_optimizer(self: Policy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]
+
+    return {"make_optimizer": make_optimizer}
+
+
+def _model(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "make_model", fn, "policy, observation_space, action_space, config", 4)
+    return {"make_model": lambda self: fn(self, self.observation_space, self.action_space, self.config)}
+
+
+def _init(hook: str, name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, hook, fn, "policy, observation_space, action_space, config", 4)
+
+    def initialize(self: Policy) -> None:
+        if hook == "before_loss_init":
+            Hooks.before_loss_init(self)  # sets up mixins, which `fn` may do again
+        fn(self, self.observation_space, self.action_space, self.config)
+
+    return {hook: initialize}
+
+
+def _default_config(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "get_default_config", fn, "", 0)
+    given = fn()
+    typed = {"config_type": type(given)} if isinstance(given, PolicyConfig) else {}
+    return {"default_config": classmethod(lambda cls: fn()), **typed}
+
+
+_METHODS: dict[str, Callable[[str, Hook], dict[str, Any]]] = {
+    "loss_fn": _loss,
+    "postprocess_fn": _postprocess,
+    "stats_fn": _stats,
+    "extra_action_out_fn": _extra_action_out,
+    "gradients_fn": _gradients,
+    "optimizer_fn": _optimizer,
+    "make_model": _model,
+    "before_init": functools.partial(_init, "before_init"),
+    "before_loss_init": functools.partial(_init, "before_loss_init"),
+    "after_init": functools.partial(_init, "after_init"),
+    "get_default_config": _default_config,
+}

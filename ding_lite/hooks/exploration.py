@@ -1,0 +1,113 @@
+"""Exploration: which actions are random.
+
+Room: ding_lite.hooks, floor 3. Imports envs and the room's conversions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.envs import SpaceError
+from ding_lite.hooks.conversions import to_arrays
+
+if TYPE_CHECKING:
+    from ding_lite.hooks.policies import Policy as Base
+else:
+    Base = object
+
+_AHEAD = 16  # steps drawn at once: per step, numpy's calls would cost more than the numbers
+
+
+class EpsilonGreedy:
+    """With probability eps, any of n actions instead of the greedy one.
+
+    Args:
+        num_actions: n.
+        rng: its random numbers.
+    """
+
+    def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
+        self.num_actions, self.rng = num_actions, rng
+        self._eps, self._drawn = -1.0, np.empty((0, 0))
+        self._rows: list[tuple[Any, Any]] = []
+
+    def mix(self, action: Any, eps: float) -> Any:
+        """Actions [B] int64, some of them replaced."""
+        if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
+            self._eps = eps
+            self._prepare(self.rng.random((_AHEAD, len(action))))
+        is_random, any_action = self._rows.pop()
+        return np.where(is_random, any_action, action)
+
+    def _prepare(self, drawn: np.ndarray[Any, Any]) -> None:
+        # One number says both whether and which: those below eps are uniform in [0, eps).
+        self._drawn = drawn
+        is_random = drawn < self._eps
+        any_action = (np.where(is_random, drawn / self._eps, 0) * self.num_actions).astype(np.int64)
+        self._rows = list(zip(is_random, np.minimum(any_action, self.num_actions - 1)))[::-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is drawn and not used yet."""
+        return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :].tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._eps = float(state["eps"])
+        drawn = state["drawn"]
+        self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
+
+
+class GreedyActing(Base):
+    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any."""
+
+    action_space: spaces.Discrete
+
+    def check_spaces(self) -> None:
+        """Discrete actions only."""
+        super().check_spaces()
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise SpaceError(
+                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: take PPOPolicy, or discretise them in "
+                "a wrapper."
+            )
+        self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
+
+    def q_values(self, obs: Any) -> Tensor:
+        """The value of each action, [B, A]: here, what the model gives."""
+        return self.model(obs)  # type: ignore[no-any-return]
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """The action of highest value; with probability `eps`, where it explores, any action instead."""
+        return self.choose(self.q_values(obs), eps if explore else 0.0), state, {}
+
+    def choose(self, q_value: Tensor, eps: float) -> Any:
+        """Actions [B] int64 for values [B, A]."""
+        action = to_arrays(q_value).argmax(-1)  # numpy's argmax: half of torch's cost for a few rows
+        if eps > 0:
+            action = self.exploration.mix(action, eps)
+        return action + self.first_action if self.first_action else action
+
+    def action_index(self, action: Tensor) -> Tensor:
+        """Which column of `q_values` an action is."""
+        return action - self.first_action if self.first_action else action
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers, and what is done with them."""
+        super().make_generators(role, index)
+        self.exploration = EpsilonGreedy(self.num_actions, self.rng)
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where the random numbers are."""
+        return {**super().generator_state(), "exploration": self.exploration.state_dict()}
+
+    def load_generator_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state."""
+        super().load_generator_state(state)
+        self.exploration.load_state_dict(state["exploration"])

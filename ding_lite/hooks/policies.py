@@ -1,0 +1,431 @@
+"""The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in.
+
+Room: ding_lite.hooks, floor 3. Imports nn, envs, data, metrics and the engine.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ding_lite.data import Tree, flatten, has_leaf, nested, rollout_rows, tree
+from ding_lite.envs import space_spec
+from ding_lite.hooks.configs import PolicyConfig
+from ding_lite.hooks.derivations import Hook, derive
+from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
+from ding_lite.hooks.hooks import Hooks
+from ding_lite.hooks.settings import resolve
+from ding_lite.hooks.trials import Reading, try_out
+from ding_lite.hooks.weights import Weights, available_device
+from ding_lite.metrics import MetricsLogger
+from ding_lite.nn import BoundDistribution, action_distribution, seeded
+
+_ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
+_CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where each look waits for the device
+_PREVIOUS = ("prev_action_batch", "prev_reward_batch")
+
+
+class LossError(FloatingPointError):
+    """The loss, or the norm of its gradient, is not finite; the weights are still those of before."""
+
+
+class HookMetrics:
+    """The logger of a policy's hooks, as an attribute that a policy may have another use for."""
+
+    def __get__(self, policy: Policy, owner: type[Policy]) -> MetricsLogger:
+        return policy.hook_metrics
+
+
+class PolicyType(abc.ABCMeta):
+    """Makes policies: when the constructors of all classes are through, the policy is tried out on a dummy batch."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        policy = super().__call__(*args, **kwargs)
+        policy.reading = try_out(policy)
+        policy.after_init()
+        return policy
+
+
+class Policy(Hooks, metaclass=PolicyType):
+    """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
+
+    Middleware receive its three faces: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
+    their own, so that acting never sees weights that are half changed.
+
+    A `loss` alone makes a policy: the default network is an actor and a critic, the default action a draw from the actor.
+    Other hooks to override: `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`, `get_initial_state`,
+    `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values`, `before_init`,
+    `before_loss_init`, `after_init`; or all of it, with `learn_on_batch`, `get_weights` and `set_weights`, in a policy without
+    networks. `build_policy` and `with_updates` make classes from functions instead.
+
+    In each hook, `self.model` is the right one: the model that learns or, in `compute_actions`, the copy that acts;
+    `self.rng` and `self.generator` are the random numbers to use, and `self.metrics` takes numbers: what is logged in `loss`
+    arrives under `learn/`, in `compute_actions` under `collect/` or `evaluate/`, from every worker.
+
+    When it is made, the policy is run once on a dummy batch: what does not fit is an error then, and the columns that its hooks
+    read are known (`columns`).
+
+    Args:
+        cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, as `{"lr": 1e-3, "gamma": 0.99}`;
+            None for the defaults. May also stand behind the spaces, as RLlib has it.
+        observation_space, action_space: of one environment.
+
+    Raises:
+        SpaceError: the spaces do not fit the algorithm.
+        ColumnError: a hook reads a column that nobody gives.
+        HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
+        ValueError: the device does not exist here.
+    """
+
+    metrics = HookMetrics()
+    """Takes numbers from the hooks. Whoever calls them reduces it."""
+
+    def __init__(
+        self,
+        cfg: PolicyConfig | Mapping[str, Any] | None = None,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+    ) -> None:
+        if isinstance(cfg, gymnasium.Space):
+            cfg, observation_space, action_space = action_space, cfg, observation_space
+        if cfg is not None and not isinstance(cfg, (Mapping, self.config_type)):
+            raise TypeError(
+                f"{type(self).__name__}(cfg, ...) wants a {self.config_type.__name__}, got a {type(cfg).__name__}: pass "
+                "cfg.policy of the run's configuration."
+            )
+        if observation_space is None or action_space is None:
+            raise TypeError(f"{type(self).__name__}(cfg, observation_space, action_space) wants the spaces of an environment.")
+        self.config = resolve(cfg, self.default_config(), self.config_type)
+        """The configuration by short names, such as `policy.config["gamma"]`."""
+        self.cfg = self.config.cfg
+        self.observation_space, self.action_space = observation_space, action_space
+        self.device = available_device(self.cfg.device)
+        self.seed = self.cfg.seed or 0
+        self.train_iter = 0
+        """Gradient steps taken."""
+        self.version = 0
+        """Names the weights: another number whenever they have changed."""
+        self.hook_metrics = MetricsLogger()
+        """What `self.metrics` is in the hooks, unless a policy has something of its own by that name."""
+        self.reading = Reading(None, None)
+        """Which columns the hooks read."""
+        self._snapshot: Weights | None = None
+        self._attached: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}  # states of what is attached later
+        self.before_init()
+        self.check_spaces()
+        with seeded(self.seed):
+            self.model = (self.make_model() if self._needs_model else nn.Module()).to(self.device)
+        self.params = list(self.model.parameters())
+        if self.params:
+            self.optimizer = self.make_optimizer(self.params)
+        self.make_generators("learn")
+        self.before_loss_init()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A mixin's constructor is called in before_loss_init; the policy's own is the next one of a policy.
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        if not issubclass(owner, Policy):
+            policy = next(base for base in cls.__mro__ if issubclass(base, Policy) and "__init__" in vars(base))
+            cls.__init__ = vars(policy)["__init__"]  # type: ignore[method-assign]
+
+    @classmethod
+    def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
+        """The configuration where none is given; None for that of its type."""
+        return None
+
+    @classmethod
+    def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:
+        """A class like this one with other hooks, such as `PPOPolicy.with_updates(loss_fn=...)`.
+
+        Args:
+            name: of the class; None keeps it.
+            mixins: to put before it.
+            **hooks: as for `build_policy`.
+        """
+        return derive(cls, name or cls.__name__, mixins, hooks)
+
+    # What the hooks are for.
+
+    def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
+        """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log."""
+        rows = self.loss_batch(batch)
+        return {**self.gradient_step(rows), **self.stats(batch if self.stats_take_rollouts else rows)}
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that the hooks read; None where that is not known, since the policy has no loss."""
+        return self.reading.columns
+
+    @property
+    def loss_columns(self) -> tuple[str, ...]:
+        """The columns that the loss reads, also those that `postprocess` makes."""
+        return self.reading.loss_columns or ()
+
+    def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
+        """The distribution over actions that these numbers [..., width] stand for."""
+        distribution = getattr(model or self.model, "distribution", None)
+        return BoundDistribution(action_distribution(self.action_space) if distribution is None else distribution, logit)
+
+    def loss_batch(self, batch: Tree) -> Tree:
+        """A rollout [T, B, ...] as the rows [N, ...] that `loss` takes, without steps that `valid` leaves out."""
+        if self.loss_takes == "rollouts" or self.learns_from == "transitions" or not self._is_rollout(batch):
+            return batch
+        only = self.loss_columns if self.stats_take_rollouts else ()  # else `stats` may read more of the rows
+        return tree(rollout_rows(batch, only or [name for name in nested(batch) if name != "valid"]))
+
+    def _is_rollout(self, batch: Tree) -> bool:
+        """Whether steps and environments are in front, as far as its observations, or else its rewards, can tell."""
+        if has_leaf(batch, "obs"):
+            path, rank = self._first_obs
+            leaf: Any = functools.reduce(lambda part, name: part[name], path, batch["obs"])
+            return leaf.ndim - rank == 2  # type: ignore[no-any-return]
+        return has_leaf(batch, "reward") and batch["reward"].ndim == 2
+
+    @functools.cached_property
+    def _first_obs(self) -> tuple[tuple[str, ...], int]:
+        """Where the first part of a nested observation is, and how many dimensions one has."""
+        path, spec = next(flatten(space_spec(self.observation_space)))
+        return path, len(spec.shape)
+
+    def learn(self, batch: Tree) -> dict[str, Any]:
+        """What `learn_mode.forward` does: postprocess and learn, and give the weights another name."""
+        before = self.version
+        output = self.learn_on_batch(self.postprocess(batch))
+        self.after_learning(batch)
+        if self.version == before and not self.has_loss:
+            self.train_iter, self.version = self.train_iter + 1, self.version + 1
+        return output
+
+    def gradient_step(self, batch: Tree) -> dict[str, Any]:
+        """Loss, gradients and one step of the optimizer. Returns what to log.
+
+        Raises:
+            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken.
+        """
+        loss, stats = self.loss_and_stats(batch)
+        look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
+        if look:
+            self._require_finite("loss", loss)
+        for param in self.params:
+            param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
+        stats.update(self.compute_gradients(loss))
+        if look and "grad_norm" in stats:
+            self._require_finite("gradient", stats["grad_norm"])
+        self.optimizer.step()
+        self.train_iter += 1
+        self.version += 1
+        self.after_step()
+        return stats
+
+    def loss_and_stats(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """What `loss` gives, also where it gives the loss alone."""
+        given = self.loss(batch)
+        return (
+            given if isinstance(given, tuple) else (given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {})
+        )
+
+    def _require_finite(self, what: str, tensor: Tensor | float) -> None:
+        value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
+        if not math.isfinite(value):
+            raise LossError(
+                f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: lower "
+                "learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of "
+                "proportion."
+            )
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether it learns by a loss, or by a `learn_on_batch` without one."""
+        return type(self).loss is not Policy.loss
+
+    @property
+    def _needs_model(self) -> bool:
+        own: Any = type(self)
+        return self.has_loss or own.make_model is not Policy.make_model or own.compute_actions is Policy.compute_actions
+
+    @property
+    def _has_own_weights(self) -> bool:
+        return type(self).get_weights is not Policy.get_weights
+
+    @functools.cached_property
+    def has_extra_outputs(self) -> bool:
+        """Whether `extra_action_out` gives anything."""
+        return type(self).extra_action_out is not Policy.extra_action_out
+
+    @functools.cached_property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
+
+    # Its faces: made when first asked for, so that they have what constructors of subclasses add.
+
+    @functools.cached_property
+    def learn_mode(self) -> LearnMode:
+        """The face that changes the model."""
+        return LearnMode(self)
+
+    @functools.cached_property
+    def collect_mode(self) -> CollectMode:
+        """The face that explores."""
+        return CollectMode(self)
+
+    @functools.cached_property
+    def eval_mode(self) -> EvalMode:
+        """The face that does its best."""
+        return EvalMode(self)
+
+    def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Policy:
+        """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer.
+
+        Args:
+            role: "collect" or "evaluate".
+            index: of the worker that it acts for; each has other random numbers.
+            device: where it acts; None for the policy's own.
+        """
+        learner_only = (nn.Module, Optimizer, ActMode, LearnMode)
+        actor = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, learner_only):
+                delattr(actor, name)
+        actor.device = device or self.device
+        with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
+            actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
+        actor.params = list(actor.model.parameters())
+        actor._snapshot, actor.hook_metrics, actor._attached, actor._loaded = None, MetricsLogger(), {}, {}
+        if self._has_own_weights:
+            actor.copy_weights(self)
+        actor.make_generators(role, index)
+        return actor
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The model's parameters and buffers themselves, in a fixed order."""
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights as they are now; the same one again while they do not change."""
+        if self._snapshot is None or self._snapshot.version != self.version:
+            own = self._has_own_weights
+            weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
+            self._snapshot = Weights(self.version, weights)
+        return self._snapshot
+
+    def copy_weights(self, other: Policy | Weights) -> None:
+        """Take over the weights of a policy of the same kind, or of a snapshot of one."""
+        if self._has_own_weights:
+            self.set_weights(copy.deepcopy(other.get_weights() if isinstance(other, Policy) else other.weights))
+        else:
+            with torch.no_grad():
+                for target, source in zip(self.weights, other.weights, strict=True):
+                    target.copy_(source)
+        self.version = other.version
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the model's weights, on the CPU. A policy may have weights of another kind, plain data by name."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take over weights that `get_weights` gave."""
+        self.model.load_state_dict(dict(weights))
+        self.version += 1
+        self._snapshot = None
+
+    def attach(self, name: str, thing: Any) -> None:
+        """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
+
+        It goes on from the state that was loaded for it, or from what was attached under this name before.
+
+        Args:
+            name: under which its state is kept.
+            thing: with `state_dict()`, plain data, and `load_state_dict(state)`.
+
+        Raises:
+            TypeError: it has no such methods.
+        """
+        if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
+            raise TypeError(
+                f"attach({name!r}, ...) wants something with state_dict() and load_state_dict(state), got {thing!r:.80} of "
+                f"type {type(thing).__name__}."
+            )
+        before = self._attached.get(name)
+        if before is not None and before is not thing:
+            thing.load_state_dict(before.state_dict())
+        elif name in self._loaded:
+            thing.load_state_dict(self._loaded.pop(name))
+        self._attached[name] = thing
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
+
+        While other iterations are under way, without the random numbers of the faces that act in them.
+        """
+        return {
+            "model": copy.deepcopy(self.get_weights() if self._has_own_weights else self.model.state_dict()),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},
+            "train_iter": self.train_iter,
+            "version": self.version,
+            "learn": self.generator_state(),
+            "attached": copy.deepcopy({**self._loaded, **{name: thing.state_dict() for name, thing in self._attached.items()}}),
+            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if not face.is_led},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
+
+        Raises:
+            ValueError: there are no weights in it, or they are not of this network.
+        """
+        if "model" not in state:
+            raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
+        self._snapshot = None
+        try:
+            if self._has_own_weights:
+                self.set_weights(copy.deepcopy(state["model"]))
+            else:
+                self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"the saved weights are not of this {type(self).__name__}'s network; make the policy with the configuration "
+                f"and the spaces of the run that saved them. {error}"
+            ) from None
+        if "optimizer" not in state:
+            self.version += 1
+            return
+        if self.params:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.train_iter, self.version = state["train_iter"], state["version"]
+        self.load_generator_state(state["learn"])
+        self._loaded = dict(copy.deepcopy(state.get("attached", {})))
+        for name in self._attached.keys() & self._loaded.keys():
+            self._attached[name].load_state_dict(self._loaded.pop(name))
+        for face in (self.collect_mode, self.eval_mode):
+            if face.role in state:
+                face.load_state_dict(state[face.role])
+            face.actor.copy_weights(self)
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
+        self.rng = np.random.default_rng([self.seed, _ROLES[role], *([index] if index else [])])
+        self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where the random numbers of this policy, or of this copy of it, are."""
+        return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state()}
+
+    def load_generator_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state."""
+        self.rng.bit_generator.state = state["rng"]
+        self.generator.set_state(state["generator"].cpu())

@@ -1,0 +1,94 @@
+"""Settings: a policy's configuration by the short names of the field, `policy.config["gamma"]`.
+
+Room: ding_lite.hooks, floor 3. Imports the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ding_lite.engine import Config, did_you_mean
+from ding_lite.hooks.configs import OnPolicyConfig, PolicyConfig
+
+_PLACES = {
+    "gamma": ("collect.discount_factor", "discount_factor"),
+    "lambda": ("collect.gae_lambda",),
+    "lr": ("learn.learning_rate",),
+    "lr_schedule": ("learn.lr_schedule",),
+    "entropy_coeff": ("learn.entropy_weight",),
+    "entropy_coeff_schedule": ("learn.entropy_schedule",),
+    "vf_loss_coeff": ("learn.value_weight",),
+    "grad_clip": ("learn.grad_clip_norm",),
+    "kl_coeff": ("learn.kl_coeff",),
+    "kl_target": ("learn.kl_target",),
+    "clip_param": ("learn.clip_ratio",),
+}
+"""Where the typed configuration has what RLlib calls so; the first place that it has counts."""
+
+
+class Settings(Mapping[str, Any]):
+    """What `policy.config` is: the typed configuration by short or dotted names, and what came beside it.
+
+    Args:
+        cfg: the typed configuration.
+        extra: settings by names that it does not know.
+    """
+
+    def __init__(self, cfg: PolicyConfig, extra: Mapping[str, Any]) -> None:
+        self.cfg, self._extra = cfg, dict(extra)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._extra:
+            return self._extra[name]
+        for place in _PLACES.get(name, (name,)):
+            found = _lookup(self.cfg, place)
+            if found:
+                return found[0]
+        raise KeyError(f"the configuration has no {name!r}{did_you_mean(name, [*self._extra, *_PLACES])}")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._extra
+        for name, places in _PLACES.items():
+            if name not in self._extra and any(_lookup(self.cfg, place) for place in places):
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def resolve(
+    cfg: PolicyConfig | Mapping[str, Any] | None, default: PolicyConfig | Mapping[str, Any] | None, kind: type[PolicyConfig]
+) -> Settings:
+    """The settings of a policy: what it was given, over its defaults.
+
+    Args:
+        cfg: a typed configuration is taken as it is; of a mapping, short names (`lr`) and dotted ones
+            (`learn.learning_rate`) set the typed configuration, the rest stands beside it.
+        default: likewise; None for none.
+        kind: of the typed configuration, where nothing says; OnPolicyConfig in place of the base of all.
+    """
+    extra: dict[str, Any] = {}
+    base = OnPolicyConfig() if kind is PolicyConfig else kind()
+    for source in (default, cfg):
+        if isinstance(source, PolicyConfig):
+            base = source
+        elif source is not None:
+            base = type(base).from_dict(base.to_dict())
+            for name, value in source.items():
+                place = next((place for place in _PLACES.get(name, (name,)) if _lookup(base, place)), None)
+                if place is None:
+                    extra[name] = value
+                else:
+                    base.override({place: value})
+    return Settings(base, extra)
+
+
+def _lookup(cfg: Config, place: str) -> list[Any]:
+    """The value at a dotted name, in a list; an empty one where there is none."""
+    value: Any = cfg
+    for name in place.split("."):
+        if not isinstance(value, Config) or not hasattr(value, name):
+            return []
+        value = getattr(value, name)
+    return [value]

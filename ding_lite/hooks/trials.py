@@ -1,0 +1,193 @@
+"""Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
+
+Room: ding_lite.hooks, floor 3. Imports data, envs and the engine; the room's faces and columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.data import Spec, Tree, flatten, map_leaves, nested, tree
+from ding_lite.envs import space_spec, subspaces
+from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
+from ding_lite.hooks.faces import CollectMode
+
+if TYPE_CHECKING:
+    from ding_lite.hooks.policies import Policy
+
+_STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
+
+
+class HookError(ValueError):
+    """A hook fails on the dummy batch, or gives something that does not fit."""
+
+
+class Reading(NamedTuple):
+    """Which columns of a batch the hooks of a policy read; None where that is not known."""
+
+    columns: tuple[str, ...] | None
+    """Those of what is collected or replayed that any hook reads."""
+
+    loss_columns: tuple[str, ...] | None
+    """Those that the loss reads, also where postprocess made them."""
+
+
+def try_out(policy: Policy) -> Reading:
+    """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch; nothing of it remains.
+
+    Raises:
+        ColumnError: a hook reads a column that the batch does not have.
+        HookError: a hook fails, or gives something of a wrong shape or kind.
+    """
+    with _leaving_no_trace(policy):
+        columns = _acted(policy)
+        return _learned(policy, columns) if policy.has_loss else Reading(None, None)
+
+
+@contextlib.contextmanager
+def _leaving_no_trace(policy: Policy) -> Iterator[None]:
+    generators = policy.generator_state()
+    buffers = [(buffer, buffer.clone()) for buffer in policy.model.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        yield
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    for param in policy.params:
+        param.grad = None
+    policy.load_generator_state(generators)
+    policy.hook_metrics.reset()
+
+
+def _acted(policy: Policy) -> dict[str, Any]:
+    """A rollout [T, B, ...] of dummy observations with what the policy does about them."""
+    face = CollectMode(policy)
+    name = f"compute_actions of {type(policy).__name__}"
+    obs, state = dummy_elements(policy.observation_space, _ENVS), face.get_initial_state(_ENVS)
+    action_spec = space_spec(policy.action_space)
+    given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
+    previous = {key: given[key] for key in face.previous}
+    with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
+        action, after, outputs = face.forward(obs, state, **previous)
+    _require_rows(name, {"action": action}, {"action": action_spec})
+    _require_rows(name, outputs)
+    if len(after) != len(state):
+        raise HookError(f"{name} gives {len(after)} elements of state, and get_initial_state {len(state)}: give as many.")
+    states = {f"state_in_{k}": element for k, element in enumerate(state)}
+    states |= {f"state_out_{k}": element for k, element in enumerate(after)}
+    step = {
+        "obs": obs,
+        "action": action,
+        **outputs,
+        **{key: _to_array(element) for key, element in states.items()},
+        "reward": np.zeros(_ENVS, np.float32),
+        "next_obs": obs,
+        "terminated": np.zeros(_ENVS, np.bool_),
+        "truncated": np.zeros(_ENVS, np.bool_),
+        "policy_version": np.zeros(_ENVS, np.int64),
+    }
+    for column, shape in policy.derived.items():
+        step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
+    rollout: dict[str, Any] = map_leaves(lambda leaf: np.stack([leaf] * _STEPS), step)
+    return rollout
+
+
+def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
+    kind = type(policy).__name__
+    if policy.learns_from == "transitions":
+        columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
+    columns = nested(policy.dummy_batch(tree(columns)))
+    columns = map_leaves(lambda leaf: leaf.to(policy.device) if isinstance(leaf, Tensor) else leaf, columns)
+    raw = read_batch(columns, f"postprocess of {kind}")
+    with _explained(f"postprocess of {kind}", lambda: described(columns)):
+        processed = policy.postprocess(raw)
+    read = columns_read(raw)
+    leaves = _leaves_of(processed, f"postprocess of {kind}")
+    rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
+    for_loss = read_batch(rows, f"loss of {kind}")
+    with _explained(f"loss of {kind}", lambda: described(rows)):
+        loss, _ = policy.loss_and_stats(for_loss)
+    _require_scalar(f"loss of {kind}", loss)
+    with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
+        policy.compute_gradients(loss)
+    for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")
+    with _explained(f"stats of {kind}", lambda: described(rows)):
+        policy.stats(for_stats)
+    by_loss = columns_read(for_loss)
+    passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
+    return Reading(tuple(name for name in columns if name in read | passed_on), tuple(name for name in rows if name in by_loss))
+
+
+@contextlib.contextmanager
+def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
+    """Errors from inside a hook, with its name and what it was given."""
+    try:
+        yield
+    except (ColumnError, HookError, NotImplementedError):
+        raise
+    except Exception as error:
+        raise HookError(
+            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. It was tried out before the first "
+            "step; what it needs has to be there when the policy is made."
+        ) from error
+
+
+def _require_rows(hook: str, outputs: Mapping[str, Any], specs: Mapping[str, Spec] | None = None) -> None:
+    """Refuse outputs without one row for each environment, or that are no elements of their space."""
+    wanted = {} if specs is None else {path: list(leaf.shape) for path, leaf in flatten(specs)}
+    found = dict(flatten(outputs))
+    if wanted and wanted.keys() != found.keys():
+        names = sorted("/".join(path) for path in wanted)
+        raise HookError(f"{hook} gives {sorted('/'.join(path) for path in found)}, and the action space has {names}.")
+    for path, leaf in found.items():
+        shape, inner = list(getattr(leaf, "shape", ())), wanted.get(path)
+        if shape[:1] != [_ENVS] or (inner is not None and shape[1:] != inner):
+            rest = "..." if inner is None else ", ".join(map(str, inner))
+            raise HookError(
+                f"{hook} gives the column {'/'.join(path)!r} of shape {shape} for {_ENVS} observations: give "
+                f"[{_ENVS}{', ' if rest else ''}{rest}], one row for each."
+            )
+
+
+def _require_scalar(hook: str, loss: Any) -> None:
+    if not isinstance(loss, Tensor) or loss.ndim:
+        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise HookError(f"{hook} gives {found}: give a scalar tensor, such as the mean over the batch, or (scalar, dict).")
+    if not loss.requires_grad:
+        raise HookError(f"{hook} does not depend on the model's weights: compute it from self.model, outside torch.no_grad().")
+
+
+def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:
+    kind: Any = Tree
+    if not isinstance(batch, kind):
+        raise HookError(f"{hook} gives a {type(batch).__name__}: give a batch, such as with_leaves(batch, ...).")
+    return dict(nested(tree(dict(kind._detach(batch).iter_items()))))
+
+
+def _to_array(element: Any) -> Any:
+    if isinstance(element, Tensor):
+        return element.cpu().numpy()
+    array = np.empty(len(element), object)
+    array[:] = list(element)
+    return np.asarray(list(element)) if all(isinstance(one, (int, float, np.generic)) for one in element) else array
+
+
+def dummy_elements(space: gymnasium.Space[Any], count: int) -> Any:
+    """`count` times the element of this space that is nearest to zero, as arrays, nested as the space is."""
+    parts = subspaces(space)
+    if parts is not None:
+        return {name: dummy_elements(part, count) for name, part in parts.items()}
+    least: Any = 0
+    if isinstance(space, spaces.Box):
+        least = np.clip(np.zeros(space.shape), space.low, space.high)
+    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        least = space.start
+    spec: Any = space_spec(space)
+    return np.broadcast_to(np.asarray(least, spec.dtype), (count, *spec.shape)).copy()

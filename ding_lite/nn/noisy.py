@@ -1,0 +1,108 @@
+"""Noisy layers: linear layers whose weights are noisy while they explore, by amounts that they learn.
+
+Room: ding_lite.nn, floor 3, below policy. Imports the room's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from ding_lite.nn.layers import ACTIVATIONS
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer with factorised Gaussian noise on weights and biases, inside `noise`; elsewhere a plain one.
+
+        y = (W + W_sigma * (f(outer) f(inner)^T)) x + b + b_sigma * f(outer),  f(e) = sign(e) sqrt(|e|)
+
+    Args:
+        in_features, out_features: as of `nn.Linear`.
+        sigma: the learned amounts begin at sigma / sqrt(in_features), 0 or above; 0 stays without noise until it is learned.
+
+    Reference:
+        Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, eq. 10, 11 and section 3.2.
+    """
+
+    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+        super().__init__()
+        bound = in_features**-0.5
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full_like(self.weight, sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full_like(self.bias, sigma * bound))
+        self.drawn: tuple[Tensor, Tensor] | None = None
+        """f(inner) [in_features] and f(outer) [out_features] while there is noise; no part of the layer's state."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        if self.drawn is None:
+            return functional.linear(x, self.weight, self.bias)
+        inner, outer = self.drawn
+        weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(outer, inner))
+        return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, outer))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "drawn": None}  # a copy made meanwhile, by another thread, is without noise
+
+
+class NoisyMLP(nn.Module):
+    """Noisy linear layers with an activation between each two.
+
+    Args:
+        sizes: from input to output.
+        activation: one of `ACTIVATIONS`.
+        sigma: see NoisyLinear.
+    """
+
+    def __init__(self, sizes: Sequence[int], activation: str = "relu", sigma: float = 0.5) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(NoisyLinear(before, after, sigma) for before, after in pairwise(sizes))
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., sizes[0]] to [..., sizes[-1]]."""
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = self.activation(layer(x))
+        return last(x)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def noise(module: nn.Module, generator: Generator | None) -> Iterator[None]:
+    """Inside, every NoisyLinear of this module has noise, drawn once; afterwards none has.
+
+    So no noise is left behind that a copy, a snapshot or a checkpoint could take along.
+
+    Args:
+        module: with noisy layers anywhere in it.
+        generator: draws the noise, on the module's device; None for no noise.
+
+    Example:
+        >>> layer, x = NoisyLinear(4, 2), torch.ones(1, 4)
+        >>> with noise(layer, torch.Generator().manual_seed(0)):
+        ...     noisy = layer(x)
+        >>> torch.equal(noisy, layer(x)), torch.equal(layer(x), layer(x))
+        (False, True)
+    """
+    layers = [] if generator is None else [layer for layer in module.modules() if isinstance(layer, NoisyLinear)]
+    if not layers:
+        yield
+        return
+    sizes = [size for layer in layers for size in reversed(layer.weight.shape)]
+    like = layers[0].weight
+    normal = torch.randn(sum(sizes), generator=generator, device=like.device, dtype=like.dtype)
+    drawn = torch.split(normal.sign() * normal.abs().sqrt_(), sizes)
+    for layer, pair in zip(layers, zip(drawn[::2], drawn[1::2])):
+        layer.drawn = pair
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.drawn = None

@@ -1,0 +1,55 @@
+"""Q-networks: from observations to the value of each action.
+
+Room: ding_lite.nn, floor 3, below policy. Imports the room's encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from torch import Tensor, nn
+
+from ding_lite.nn.encoders import ConvLayers, make_network
+
+
+def make_q_network(
+    space: gymnasium.Space[Any],
+    num_actions: int,
+    hidden_sizes: Sequence[int],
+    activation: str = "relu",
+    conv_layers: ConvLayers | None = None,
+    *,
+    dueling: bool = False,
+) -> nn.Module:
+    """A network from observations of this space to Q-values [B, A].
+
+    Args:
+        num_actions: A.
+        hidden_sizes, activation, conv_layers: see `make_network`.
+        dueling: split the head into state value and advantage.
+    """
+    if not dueling:
+        return make_network(space, hidden_sizes, num_actions, activation, conv_layers)
+    encoder = make_network(space, hidden_sizes, None, activation, conv_layers)
+    return nn.Sequential(encoder, DuelingHead(hidden_sizes[-1], num_actions))
+
+
+class DuelingHead(nn.Module):
+    """Action values as state value plus advantage, the advantage centred over actions.
+
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+
+    Reference:
+        Wang et al. (2016), https://arxiv.org/abs/1511.06581, eq. 9.
+    """
+
+    def __init__(self, in_features: int, num_actions: int) -> None:
+        super().__init__()
+        self.value, self.advantage = nn.Linear(in_features, 1), nn.Linear(in_features, num_actions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[..., F] to [..., A]."""
+        advantage = self.advantage(features)
+        return self.value(features) + advantage - advantage.mean(-1, keepdim=True)  # type: ignore[no-any-return]

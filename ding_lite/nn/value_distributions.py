@@ -1,0 +1,113 @@
+"""Networks for distributions over returns: from observations to N numbers an action, at fixed places or at asked quantiles.
+
+Room: ding_lite.nn, floor 3, below policy. Imports the room's encoders and layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from ding_lite.nn.encoders import ConvLayers, make_network
+from ding_lite.nn.layers import MLP
+
+
+class AtomHead(nn.Module):
+    """N numbers for each of A actions, which a policy takes for logits of atoms or for quantiles.
+
+    With a value stream, they are dueling: Z(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), atom by atom.
+
+    Args:
+        num_actions: A.
+        advantage: from features [..., F], or observations, to [..., A * N].
+        value: from the same to [..., N]; None for no dueling.
+
+    Reference:
+        Wang et al. (2016), https://arxiv.org/abs/1511.06581, eq. 9; on atoms: Hessel et al. (2018),
+        https://arxiv.org/abs/1710.02298, section "The Integrated Agent".
+    """
+
+    def __init__(self, num_actions: int, advantage: nn.Module, value: nn.Module | None = None) -> None:
+        super().__init__()
+        self.num_actions, self.advantage, self.value = num_actions, advantage, value
+
+    def forward(self, features: Any) -> Tensor:
+        """[..., F] to [..., A, N]."""
+        atoms: Tensor = self.advantage(features).unflatten(-1, (self.num_actions, -1))
+        if self.value is None:
+            return atoms
+        return self.value(features).unsqueeze(-2) + atoms - atoms.mean(-2, keepdim=True)  # type: ignore[no-any-return]
+
+
+def make_atom_network(
+    space: gymnasium.Space[Any],
+    num_actions: int,
+    num_atoms: int,
+    hidden_sizes: Sequence[int],
+    activation: str = "relu",
+    conv_layers: ConvLayers | None = None,
+    *,
+    dueling: bool = False,
+) -> nn.Module:
+    """A network from observations of this space to N numbers for each action, [B, A, N].
+
+    Args:
+        num_actions: A.
+        num_atoms: N.
+        hidden_sizes, activation, conv_layers: see `make_network`.
+        dueling: split the head into state value and advantage.
+    """
+    options = (activation, conv_layers)
+    if not dueling:
+        return AtomHead(num_actions, make_network(space, hidden_sizes, num_actions * num_atoms, *options))
+    encoder, width = make_network(space, hidden_sizes, None, *options), hidden_sizes[-1]
+    head = AtomHead(num_actions, nn.Linear(width, num_actions * num_atoms), nn.Linear(width, num_atoms))
+    return nn.Sequential(encoder, head)
+
+
+class CosineEmbedding(nn.Module):
+    """Features of a quantile's place tau: a linear layer on cos(pi * i * tau), i from 0 to size - 1, and a ReLU.
+
+    Reference:
+        Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 4.
+    """
+
+    angles: Tensor
+
+    def __init__(self, size: int, out: int) -> None:
+        super().__init__()
+        self.register_buffer("angles", math.pi * torch.arange(size, dtype=torch.float32), persistent=False)
+        self.layers = MLP([size, out], activate_last=True)
+
+    def forward(self, tau: Tensor) -> Tensor:
+        """[..., N] to [..., N, out]."""
+        return self.layers(torch.cos(tau.unsqueeze(-1) * self.angles))  # type: ignore[no-any-return]
+
+
+class ImplicitQuantileNetwork(nn.Module):
+    """Quantiles of each action's return, at any places that are asked for.
+
+        Z_tau(s, a) = f(psi(s) * phi(tau))_a
+
+    Args:
+        encoder: psi, from observations to [B, F].
+        embedding: phi, from tau [..., N] to [..., N, F].
+        head: f, from [B, N, F] to [B, N, A].
+
+    Reference:
+        Dabney et al. (2018), https://arxiv.org/abs/1806.06923, section 3.1.
+    """
+
+    def __init__(self, encoder: nn.Module, embedding: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.embedding, self.head = encoder, embedding, head
+
+    def forward(self, obs: Any, tau: Tensor) -> Tensor:
+        """Observations [B, ...] and places [B, N], or [N] for all of them alike, to quantiles [B, A, N]."""
+        features = self.encoder(obs).unsqueeze(-2) * self.embedding(tau)
+        return self.head(features).transpose(-1, -2)  # type: ignore[no-any-return]

@@ -1,0 +1,65 @@
+"""A configuration by short names."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ding_lite.hooks import OnPolicyConfig, Policy, PolicyConfig
+from ding_lite.hooks.settings import resolve
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+def test_short_and_dotted_names_lead_to_the_typed_configuration():
+    config = resolve({"lr": 0.5, "gamma": 0.25, "learn.batch_size": 7, "seed": 3, "own": [1]}, None, PolicyConfig)
+
+    assert config.cfg.learn.learning_rate == config["lr"] == config["learn.learning_rate"] == 0.5
+    assert config.cfg.collect.discount_factor == config["gamma"] == 0.25
+    assert (config["learn.batch_size"], config["seed"], config["own"]) == (7, 3, [1])
+    assert config.get("grad_clip") == 0.5
+    assert dict(config)["lr"] == 0.5
+    assert len(config) == len(list(config))
+
+
+def test_gamma_is_found_where_each_algorithm_has_it():
+    assert DQNPolicy(DQNPolicyConfig(discount_factor=0.5), BOX, DISCRETE).config["gamma"] == 0.5
+    ppo = PPOPolicyConfig().override({"collect.discount_factor": 0.25})
+    assert PPOPolicy(ppo, BOX, DISCRETE).config["gamma"] == 0.25
+    assert PPOPolicy({"gamma": 0.75, "clip_param": 0.1}, BOX, DISCRETE).cfg.learn.clip_ratio == 0.1
+
+
+def test_a_typed_configuration_is_taken_as_it_is():
+    cfg = PPOPolicyConfig(seed=4)
+    policy = PPOPolicy(cfg, BOX, DISCRETE)
+
+    assert policy.cfg is cfg
+    assert policy.learn_mode.cfg is policy.collect_mode.cfg is cfg
+
+
+def test_what_is_given_does_not_change_the_defaults():
+    default = OnPolicyConfig()
+    resolve({"lr": 0.5}, default, PolicyConfig)
+
+    assert default.learn.learning_rate == 1e-3
+
+
+def test_an_unknown_name_is_named_with_the_nearest():
+    with pytest.raises(KeyError, match="the configuration has no 'gama': did you mean 'gamma'"):
+        Policy(None, BOX, DISCRETE).config["gama"]
+
+
+def test_a_value_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="discount_factor"):
+        Policy({"gamma": 2.0}, BOX, DISCRETE)
+
+
+def test_the_configuration_may_stand_behind_the_spaces():
+    policy = PPOPolicy(BOX, DISCRETE, {"lr": 0.5})
+
+    assert (policy.observation_space, policy.action_space, policy.config["lr"]) == (BOX, DISCRETE, 0.5)
+
+
+def test_a_policy_without_spaces_is_refused():
+    with pytest.raises(TypeError, match="PPOPolicy.* wants the spaces of an environment"):
+        PPOPolicy(PPOPolicyConfig())

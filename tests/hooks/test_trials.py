@@ -1,0 +1,217 @@
+"""A policy is tried out when it is made: what does not fit is an error then, and nothing of the trial remains."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.data import tree, with_leaves
+from ding_lite.hooks import ColumnError, HookError, Policy, build_policy
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+def log_prob_loss(policy, model, dist_class, batch):
+    logit, _ = model.from_batch(batch)
+    return -(dist_class(logit, model).logp(batch.action) * batch.reward).mean()
+
+
+def made(observation_space=BOX, action_space=DISCRETE, base=Policy, **hooks):
+    hooks.setdefault("loss_fn", log_prob_loss)
+    return build_policy("Mine", base=base, **hooks)({"seed": 0}, observation_space, action_space)
+
+
+def test_a_column_that_nobody_gives_is_named_with_the_hook():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) * batch["no_such_column"]).mean()
+
+    with pytest.raises(ColumnError, match=r"loss of Mine reads the column 'no_such_column'.*obs \[6, 4\].*reward \[6\]"):
+        made(loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize("hook", ["postprocess_fn", "stats_fn"])
+def test_so_is_one_that_another_hook_reads(hook):
+    with pytest.raises(ColumnError, match=rf"{hook.removesuffix('_fn')} of Mine reads the column 'advantages'"):
+        made(**{hook: lambda policy, batch: batch.advantages})
+
+
+def test_what_postprocess_adds_the_loss_may_read():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) - batch.target).square().mean()
+
+    policy = made(loss_fn=loss_fn, postprocess_fn=lambda policy, batch: with_leaves(batch, target=2 * batch.reward))
+
+    assert policy.columns == ("obs", "reward")
+    assert set(policy.loss_columns) == {"obs", "target"}
+
+
+def test_an_extra_output_may_be_read_too():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) - batch.memory.first[:, 0]).square().mean()
+
+    policy = made(loss_fn=loss_fn, extra_action_out_fn=lambda policy: {"memory": {"first": torch.ones(3, 7)}})
+
+    assert policy.columns == ("obs", "memory")
+
+
+class Wrong(Policy):
+    """Acts as it is told to."""
+
+    action, outputs = torch.zeros(3, dtype=torch.int64), {}  # noqa: RUF012
+
+    def compute_actions(self, obs, state=(), **kwargs):
+        return self.action, state, self.outputs
+
+    def loss(self, batch):
+        return self.model.values(batch.obs).mean()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"action": torch.zeros(3, 2)}, r"compute_actions of Given gives the column 'action' of shape \[3, 2\].*give \[3\]"),
+        ({"action": torch.tensor(0)}, r"compute_actions of Given gives the column 'action' of shape \[\]"),
+        ({"outputs": {"value": torch.zeros(1, 3)}}, r"gives the column 'value' of shape \[1, 3\].*\[3, \.\.\.\]"),
+        ({"outputs": {"a": {"b": torch.zeros(4)}}}, r"gives the column 'a/b' of shape \[4\]"),
+    ],
+)
+def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, message):
+    with pytest.raises(HookError, match=message):
+        type("Given", (Wrong,), given)(None, BOX, DISCRETE)
+
+
+def test_an_action_without_the_parts_of_its_space_is_refused():
+    space = spaces.Dict({"a": DISCRETE, "b": DISCRETE})
+    with pytest.raises(HookError, match=r"gives \['action'\], and the action space has \['action/a', 'action/b'\]"):
+        Wrong(None, BOX, space)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (
+            lambda policy, model, dist_class, batch: model.values(batch.obs),
+            r"loss of Mine gives a tensor of shape \[6\].*scalar",
+        ),
+        (lambda policy, model, dist_class, batch: 1.0, r"loss of Mine gives a float.*scalar tensor"),
+        (lambda policy, model, dist_class, batch: batch.reward.mean(), r"loss of Mine does not depend on the model's weights"),
+        (
+            lambda policy, model, dist_class, batch: model.values(batch.reward).mean(),
+            r"loss of Mine fails .*reward \[6\].*RuntimeError",
+        ),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss_fn, message):
+    with pytest.raises(HookError, match=message):
+        made(loss_fn=loss_fn)
+
+
+def test_states_come_out_as_many_as_went_in():
+    class Forgets(Wrong):
+        def get_initial_state(self):
+            return [0, 0]
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.action, state[:1], {}
+
+    with pytest.raises(HookError, match="gives 1 elements of state, and get_initial_state 2"):
+        Forgets(None, BOX, DISCRETE)
+
+
+def test_an_error_inside_a_hook_keeps_its_cause():
+    def stats_fn(policy, batch):
+        raise OSError("the disk is gone")
+
+    with pytest.raises(HookError, match=r"stats of Mine fails on a dummy batch .*OSError: the disk is gone") as caught:
+        made(stats_fn=stats_fn)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+OBSERVATIONS = [
+    BOX,
+    spaces.Discrete(5, start=2),
+    spaces.MultiDiscrete([3, 4], start=[1, -2]),
+    spaces.MultiBinary(4),
+    spaces.Box(5, 6, (2,), np.float32),
+    spaces.Box(0, 255, (36, 36, 3), np.uint8),
+    spaces.Dict({"keys": spaces.Discrete(2), "b": spaces.Tuple((BOX, spaces.Discrete(3, start=4)))}),
+]
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+def test_a_dummy_observation_is_one_of_its_space(space):
+    seen = []
+
+    def loss_fn(policy, model, dist_class, batch):
+        seen.append(batch.obs)
+        return log_prob_loss(policy, model, dist_class, batch)
+
+    made(observation_space=space, loss_fn=loss_fn)
+    obs = seen[0] if isinstance(seen[0], torch.Tensor) else seen[0].json()
+    row = torch.utils._pytree.tree_map(lambda leaf: np.asarray(leaf[0]), obs)
+    if isinstance(space, spaces.Dict):
+        row = {"keys": np.int64(row["keys"]), "b": (row["b"]["0"], np.int64(row["b"]["1"]))}
+
+    assert space.contains(np.int64(row) if isinstance(space, spaces.Discrete) else row)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+def test_nothing_of_the_trial_remains(kind):
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    policy = kind(kind.config_type(seed=0), BOX, DISCRETE)
+    fresh_rng = np.random.default_rng([0, 0])
+    fresh_rng.integers(2**63)
+
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert random.getstate() == before[2]
+    assert policy.rng.bit_generator.state == fresh_rng.bit_generator.state
+    assert (policy.train_iter, policy.version) == (0, 0)
+    assert all(param.grad is None for param in policy.params)
+    assert not policy.optimizer.state_dict()["state"]
+    assert not policy.hook_metrics.reduce()
+
+
+def test_running_means_are_as_they_were():
+    def make_model(policy, observation_space, action_space, config):
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    def loss_fn(policy, model, dist_class, batch):
+        return dist_class(model(batch.obs + 7)).logp(batch.action).mean()
+
+    class Acting(Policy):
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.model(obs).argmax(-1), state, {}
+
+    policy = made(base=Acting, make_model=make_model, loss_fn=loss_fn)
+
+    assert policy.model[0].running_mean.tolist() == [0.0] * 4
+    assert policy.model[0].num_batches_tracked == 0
+
+
+def test_only_the_columns_that_are_read_are_known_to_the_learning_face():
+    dqn = DQNPolicy(DQNPolicyConfig(), BOX, DISCRETE)
+    ppo = PPOPolicy(PPOPolicyConfig(), BOX, DISCRETE)
+
+    assert set(dqn.learn_mode.columns) == {"obs", "action", "reward", "next_obs", "terminated", "weight", "discount"}
+    assert set(ppo.learn_mode.columns) == {"obs", "action", "log_prob", "value", "advantage", "return_"}
+    assert Policy(None, BOX, DISCRETE).learn_mode.columns is None
+
+
+def test_a_policy_may_declare_columns_that_its_pipeline_adds():
+    class Distilled(Policy):
+        derived = {**Policy.derived, "teacher": (3,)}  # noqa: RUF012
+
+        def loss(self, batch):
+            return (self.model.logits(batch.obs) - batch.teacher).square().mean()
+
+    policy = Distilled(None, BOX, DISCRETE)
+    output = policy.learn_mode.forward(tree({"obs": torch.zeros(5, 4), "teacher": torch.ones(5, 3)}))
+
+    assert set(policy.columns) == {"obs", "teacher"}
+    assert output["total_loss"] > 0
