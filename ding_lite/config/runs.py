@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, Literal
 
 from ding_lite.engine import Config, bounded
-from ding_lite.policy import PolicyConfig
+from ding_lite.policy import OnPolicyConfig, PolicyConfig
 
 
 @dataclasses.dataclass
@@ -133,3 +133,11 @@ class RunConfig(Config):
         wanted = "" if target is None else f", stop_value {target:g} {'reached' if reached else 'not reached'}"
         print(f"{self.env.id}: mean return {value:.1f} at the last evaluation{wanted}. Everything is in {self.exp_name}/")
         return 0 if reached else 1
+
+
+@dataclasses.dataclass
+class OnPolicyRunConfig(RunConfig):
+    """What a script needs to know whose policy learns from fresh rollouts."""
+
+    policy: OnPolicyConfig = dataclasses.field(default_factory=OnPolicyConfig)
+    """The algorithm."""

@@ -1,0 +1,103 @@
+"""C51: learn how likely each return is, on fixed atoms, and act on the mean.
+
+Bellemare et al. (2017), https://arxiv.org/abs/1707.06887; double and dueling as in DQN.
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN for its configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.engine import bounded
+from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
+from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.nn import make_atom_network
+from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+
+
+@dataclasses.dataclass
+class C51ModelConfig(DQNModelConfig):
+    """The network that gives probabilities of returns."""
+
+    n_atom: int = bounded(101, low=2)
+    """Returns that have a probability each, evenly from v_min to v_max."""
+
+    v_min: float = -100.0
+    """The least return, discounted; with discount_factor 0.99, -100 and 100 are enough for rewards within 1 of 0."""
+
+    v_max: float = 100.0
+    """The greatest return, discounted."""
+
+
+@dataclasses.dataclass
+class C51PolicyConfig(DQNPolicyConfig):
+    """C51."""
+
+    model: C51ModelConfig = dataclasses.field(default_factory=C51ModelConfig)
+    """The network that gives probabilities of returns."""
+
+
+class C51Policy(GreedyActing, TargetNetwork, Policy):
+    """Categorical distributional Q-learning, for Discrete actions and observations of any space."""
+
+    config_type: ClassVar[type[C51PolicyConfig]] = C51PolicyConfig
+    cfg: C51PolicyConfig
+    learns_from = "transitions"
+
+    def make_model(self) -> nn.Module:
+        """Observations to logits [B, A, N] of the returns of each action."""
+        model, actions = self.cfg.model, self.num_actions
+        layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
+        return make_atom_network(self.observation_space, actions, model.n_atom, *layers, dueling=model.dueling)
+
+    def q_values(self, obs: Any) -> Tensor:
+        """The mean return of each action, [B, A]."""
+        return self.mean(self.model(obs))
+
+    def mean(self, logit: Tensor) -> Tensor:
+        """The mean return [...] of distributions [..., N]."""
+        return categorical_mean(logit.softmax(-1), v_min=self.cfg.model.v_min, v_max=self.cfg.model.v_max)
+
+    def logits(self, network: nn.Module, obs: Any) -> Tensor:
+        """What the online or the target network gives while learning, [B, A, N]."""
+        return network(obs)  # type: ignore[no-any-return]
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """Distributional Q-learning, one step or n.
+
+            target = projection of r + discount * (1 - terminated) * Z_target(s', a') on the atoms
+            a'     = argmax_a mean Z(s', a) if double else argmax_a mean Z_target(s', a)
+            loss   = -sum_i target_i * log p_i(s, a)
+
+        Args:
+            batch: the columns that `DQNPolicy.loss` takes.
+
+        Returns:
+            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the
+            Kullback-Leibler divergence of its target from what was predicted.
+
+        Reference:
+            Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, algorithm 1; the priority: Hessel et al. (2018),
+            https://arxiv.org/abs/1710.02298, section "The Integrated Agent".
+        """
+        model = self.cfg.model
+        with torch.no_grad():
+            next_logit = self.logits(self.target_model, batch.next_obs)
+            judged = self.logits(self.model, batch.next_obs) if self.cfg.double else next_logit
+            next_prob = atoms_of(next_logit, self.mean(judged).argmax(-1)).softmax(-1)
+            gamma = bootstrap_discount(batch, self.cfg.discount_factor)
+            target = categorical_projection(
+                next_prob, batch.reward, batch.terminated, v_min=model.v_min, v_max=model.v_max, gamma=gamma
+            )
+        log_prob = atoms_of(self.logits(self.model, batch.obs), self.action_index(batch.action)).log_softmax(-1)
+        loss = categorical_loss(log_prob, target)
+        divergence = loss.detach() + torch.xlogy(target, target).sum(-1)
+        mean_loss, stats = weighted_loss(loss, divergence, batch)
+        mean_prob = log_prob.detach().exp().mean(0)
+        return mean_loss, {**stats, "q_value": categorical_mean(mean_prob, v_min=model.v_min, v_max=model.v_max)}

@@ -1,0 +1,114 @@
+"""IQN: learn any quantile of each action's return, asked for at random, and act on the mean over them.
+
+Dabney et al. (2018), https://arxiv.org/abs/1806.06923; double and dueling as in DQN.
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN and QR-DQN for their
+configurations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.engine import bounded
+from ding_lite.functional import atoms_of, q_target, quantile_huber_loss, quantile_midpoints
+from ding_lite.hooks import GreedyActing, HeadModelConfig, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
+from ding_lite.policy.dqn import DQNModelConfig
+from ding_lite.policy.qrdqn import QRDQNPolicyConfig
+
+
+@dataclasses.dataclass
+class IQNModelConfig(HeadModelConfig, DQNModelConfig):
+    """The network that gives quantiles of returns."""
+
+    quantile_embedding_size: int = bounded(64, low=1)
+    """Cosines that tell the network which quantile is asked for."""
+
+    num_quantiles: int = bounded(8, low=1)
+    """Quantiles drawn for each row's prediction."""
+
+    num_target_quantiles: int = bounded(8, low=1)
+    """Quantiles drawn for each row's target."""
+
+    num_acting_quantiles: int = bounded(8, low=1)
+    """Quantiles whose mean an action is chosen by, in the middle of parts of equal probability."""
+
+
+@dataclasses.dataclass
+class IQNPolicyConfig(QRDQNPolicyConfig):
+    """IQN."""
+
+    model: IQNModelConfig = dataclasses.field(default_factory=IQNModelConfig)  # type: ignore[assignment]
+    """The network that gives quantiles of returns."""
+
+
+class IQNPolicy(GreedyActing, TargetNetwork, Policy):
+    """Distributional Q-learning with implicit quantiles, for Discrete actions and observations of any space."""
+
+    config_type = IQNPolicyConfig
+    cfg: IQNPolicyConfig
+    learns_from = "transitions"
+
+    def make_model(self) -> nn.Module:
+        """Observations [B, *obs_shape] and places tau [B, N] to quantiles [B, A, N] of the return of each action."""
+        model = self.cfg.model
+        hidden, activation = model.encoder_hidden_size_list, model.activation
+        encoder = make_network(self.observation_space, hidden, None, activation, model.conv_layers)
+        width = [hidden[-1], *model.head_hidden_size_list]
+        head: nn.Module = MLP([*width, self.num_actions], activation)
+        if model.dueling:
+            head = nn.Sequential(MLP(width, activation, activate_last=True), DuelingHead(width[-1], self.num_actions))
+        return ImplicitQuantileNetwork(encoder, CosineEmbedding(model.quantile_embedding_size, hidden[-1]), head)
+
+    def q_values(self, obs: Any) -> Tensor:
+        """The mean over evenly placed quantiles of each action, [B, A]."""
+        return self.mean(self.model, obs)
+
+    def mean(self, network: nn.Module, obs: Any) -> Tensor:
+        """The mean return of each action by this network, [B, A].
+
+        The paper draws these quantiles; evenly placed ones give the mean with less noise, and the same one each time.
+        """
+        return network(obs, quantile_midpoints(self.cfg.model.num_acting_quantiles, self.device)).mean(-1)  # type: ignore[no-any-return]
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """Quantile regression at random quantiles, towards the return one step, or n, ahead.
+
+            target_j = r + discount * (1 - terminated) * Z_target(s', a'; tau'_j)
+            a'       = argmax_a mean Z(s', a) if double else argmax_a mean Z_target(s', a)
+            loss     = sum_i mean_j |tau_i - [u_ij < 0]| * huber(u_ij) / kappa, u_ij = target_j - Z(s, a; tau_i)
+
+        Args:
+            batch: the columns that `DQNPolicy.loss` takes.
+
+        Returns:
+            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the error of the
+            mean.
+
+        Reference:
+            Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 3 and algorithm 1.
+        """
+        model = self.cfg.model
+        with torch.no_grad():
+            best = self.mean(self.model if self.cfg.double else self.target_model, batch.next_obs).argmax(-1)
+            next_tau = self.drawn_places(len(best), model.num_target_quantiles)
+            next_value = atoms_of(self.target_model(batch.next_obs, next_tau), best)
+            gamma = bootstrap_discount(batch, self.cfg.discount_factor)
+            # Rows behind quantiles, so that the one reward of a row counts for all of its quantiles.
+            target = q_target(batch.reward, next_value.T, batch.terminated, gamma=gamma).T
+        tau = self.drawn_places(len(best), model.num_quantiles)
+        value = atoms_of(self.model(batch.obs, tau), self.action_index(batch.action))
+        loss = quantile_huber_loss(value, target, tau, kappa=self.cfg.kappa)
+        q_value = value.detach().mean(1)
+        mean_loss, stats = weighted_loss(loss, target.mean(1) - q_value, batch)
+        return mean_loss, {**stats, "q_value": q_value.mean()}
+
+    def drawn_places(self, rows: int, n: int) -> Tensor:
+        """Which quantiles to ask for, uniform in [0, 1): [rows, n]."""
+        return torch.rand(rows, n, generator=self.generator, device=self.device)

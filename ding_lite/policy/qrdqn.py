@@ -1,0 +1,89 @@
+"""QR-DQN: learn quantiles of each action's return, and act on their mean.
+
+Dabney et al. (2018), https://arxiv.org/abs/1710.10044; double and dueling as in DQN.
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN for its configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.engine import bounded
+from ding_lite.functional import atoms_of, q_target, quantile_huber_loss, quantile_midpoints
+from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.nn import make_atom_network
+from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+
+
+@dataclasses.dataclass
+class QRDQNModelConfig(DQNModelConfig):
+    """The network that gives quantiles of returns."""
+
+    num_quantiles: int = bounded(32, low=1)
+    """Quantiles of each action's return, in the middle of parts of equal probability."""
+
+
+@dataclasses.dataclass
+class QRDQNPolicyConfig(DQNPolicyConfig):
+    """QR-DQN."""
+
+    kappa: float = bounded(1.0, low=0)
+    """Where the loss of a quantile goes over from quadratic to linear, in units of return; 0 for linear throughout."""
+
+    model: QRDQNModelConfig = dataclasses.field(default_factory=QRDQNModelConfig)
+    """The network that gives quantiles of returns."""
+
+
+class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):
+    """Distributional Q-learning by quantile regression, for Discrete actions and observations of any space."""
+
+    config_type = QRDQNPolicyConfig
+    cfg: QRDQNPolicyConfig
+    learns_from = "transitions"
+
+    def make_model(self) -> nn.Module:
+        """Observations to quantiles [B, A, N] of the return of each action."""
+        model, actions = self.cfg.model, self.num_actions
+        layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
+        return make_atom_network(self.observation_space, actions, model.num_quantiles, *layers, dueling=model.dueling)
+
+    def q_values(self, obs: Any) -> Tensor:
+        """The mean of each action's quantiles, [B, A]."""
+        return self.model(obs).mean(-1)  # type: ignore[no-any-return]
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """Quantile regression towards the return one step, or n, ahead.
+
+            target_j = r + discount * (1 - terminated) * theta_target_j(s', a')
+            a'       = argmax_a mean_j theta_j(s', a) if double else argmax_a mean_j theta_target_j(s', a)
+            loss     = sum_i mean_j |tau_i - [u_ij < 0]| * huber(u_ij) / kappa, u_ij = target_j - theta_i(s, a)
+
+        Args:
+            batch: the columns that `DQNPolicy.loss` takes.
+
+        Returns:
+            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the error of the
+            mean.
+
+        Reference:
+            Dabney et al. (2018), https://arxiv.org/abs/1710.10044, algorithm 1 and eq. 10.
+        """
+        with torch.no_grad():
+            next_value = self.target_model(batch.next_obs)
+            judged = self.model(batch.next_obs) if self.cfg.double else next_value
+            next_value = atoms_of(next_value, judged.mean(-1).argmax(-1))
+            gamma = bootstrap_discount(batch, self.cfg.discount_factor)
+            # Rows behind quantiles, so that the one reward of a row counts for all of its quantiles.
+            target = q_target(batch.reward, next_value.T, batch.terminated, gamma=gamma).T
+        value = atoms_of(self.model(batch.obs), self.action_index(batch.action))
+        tau = quantile_midpoints(value.shape[1], value.device, value.dtype)
+        loss = quantile_huber_loss(value, target, tau, kappa=self.cfg.kappa)
+        q_value = value.detach().mean(1)
+        mean_loss, stats = weighted_loss(loss, target.mean(1) - q_value, batch)
+        return mean_loss, {**stats, "q_value": q_value.mean()}
