@@ -1,0 +1,77 @@
+"""DDPG: learn the value of actions, and an actor that climbs it; explore by noise.
+
+Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, on Silver et al. (2014), "Deterministic Policy Gradient Algorithms".
+
+Room: ding_lite.policy, floor 3. Imports hooks, data and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.data import Tree
+from ding_lite.hooks import BoundedConfig, NoisyActing, NoisyCollectConfig, Policy, TargetNetwork, critic_regression
+
+
+@dataclasses.dataclass
+class DDPGPolicyConfig(BoundedConfig):
+    """DDPG."""
+
+    collect: NoisyCollectConfig = dataclasses.field(default_factory=NoisyCollectConfig)
+    """Collecting."""
+
+
+class DDPGPolicy(NoisyActing, TargetNetwork, Policy):
+    """Deep deterministic policy gradient, for actions in a Box with finite bounds and observations of any space."""
+
+    config_type = DDPGPolicyConfig
+    cfg: DDPGPolicyConfig
+    learns_from = "transitions"
+    num_critics = 1
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """The critic's error and the actor's, each with gradients for its own part alone.
+
+            loss = critic_loss + actor_loss
+
+        Args:
+            batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
+                discount [B] float where rewards are sums of several steps; weight [B] float where rows were not drawn
+                uniformly.
+
+        Returns:
+            The scalar loss, and to log critic_loss, actor_loss, mean Q-value and, with weights, the priority of each row, [B].
+        """
+        critic_loss, stats = self.critic_loss(batch)
+        actor_loss = self.actor_loss(batch)
+        return critic_loss + actor_loss, {**stats, "actor_loss": actor_loss.detach()}
+
+    def critic_loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """Q-learning with the target actor's action in the place of the best one.
+
+            target = r + discount * (1 - terminated) * Q_target(s', mu_target(s'))
+            loss   = mean((target - Q(s, a))^2) / 2
+
+        Reference:
+            Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, eq. 4 and 5.
+        """
+        with torch.no_grad():
+            next_action = self.target_model.actor(batch.next_obs)
+            next_value = self.target_model.critic(batch.next_obs, next_action).squeeze(0)
+        q_value = self.model.critic(batch.obs, self.model.bounds.to_unit(batch.action))
+        return critic_regression(q_value, next_value, batch, self.cfg.discount_factor)
+
+    def actor_loss(self, batch: Tree) -> Tensor:
+        """The value of the actor's actions, negated.
+
+            loss = -mean(Q(s, mu(s)))
+
+        Reference:
+            Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, eq. 6.
+        """
+        q_value: Tensor = self.model.critic(batch.obs, self.model.actor(batch.obs), frozen=True)
+        return -q_value.mean()

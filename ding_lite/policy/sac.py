@@ -1,0 +1,147 @@
+"""SAC: learn the value of actions and of staying random, and an actor that climbs both; it explores by itself.
+
+Haarnoja et al. (2018a), https://arxiv.org/abs/1801.01290, and with a temperature that adapts (2018b),
+https://arxiv.org/abs/1812.05905.
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.engine import bounded
+from ding_lite.functional import temperature_loss
+from ding_lite.hooks import BoundedActing, BoundedConfig, BoundedLearnConfig, Policy, TargetNetwork, critic_regression
+from ding_lite.nn import BoundedActorCritic
+
+
+@dataclasses.dataclass
+class SACLearnConfig(BoundedLearnConfig):
+    """Learning."""
+
+    alpha: float = bounded(1.0, low=1e-8)
+    """Temperature, the worth of a nat of entropy in units of reward; at the start, where it adapts."""
+
+    auto_alpha: bool = True
+    """Whether the temperature adapts, to keep the entropy at target_entropy."""
+
+    learning_rate_alpha: float | None = bounded(None, low=0)
+    """Of the logarithm of the temperature; None for that of the critics, learning_rate."""
+
+    target_entropy: float | None = None
+    """In nats, of actions in units, from -1 to 1 each; None for one below 0 for each number of an action."""
+
+
+@dataclasses.dataclass
+class SACPolicyConfig(BoundedConfig):
+    """SAC."""
+
+    learn: SACLearnConfig = dataclasses.field(default_factory=SACLearnConfig)
+    """Learning."""
+
+
+class SACPolicy(BoundedActing, TargetNetwork, Policy):
+    """Soft actor-critic, for actions in a Box with finite bounds and observations of any space."""
+
+    config_type = SACPolicyConfig
+    cfg: SACPolicyConfig
+    learns_from = "transitions"
+    stochastic = True
+
+    def make_model(self) -> BoundedActorCritic:
+        """The actor, the critics, the bounds of actions, and the logarithm of the temperature."""
+        learn, model = self.cfg.learn, super().make_model()
+        model.log_alpha = nn.Parameter(torch.tensor(math.log(learn.alpha)), requires_grad=learn.auto_alpha)
+        self.target_entropy = -float(model.bounds.width) if learn.target_entropy is None else learn.target_entropy
+        return model
+
+    def parts(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
+        """Critics, actor and temperature."""
+        learn = self.cfg.learn
+        rate = learn.learning_rate if learn.learning_rate_alpha is None else learn.learning_rate_alpha
+        return {**super().parts(), "alpha": ([self.model.log_alpha], rate)}
+
+    def followed(self) -> nn.Module:
+        """The critics: targets are of the newest actor's actions."""
+        critic: nn.Module = self.model.critic
+        return critic
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Actions drawn from the actor where it explores, else the squashed mean."""
+        mean, log_std = self.model.actor(obs)
+        if explore:
+            noise, state = self.draw_noise(mean, state)
+            mean = mean + log_std.exp() * noise
+        return self.model.bounds(torch.tanh(mean)), state, {}
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """The errors of critics, actor and temperature, each with gradients for its own part alone.
+
+            loss = critic_loss + actor_loss + (temperature_loss if auto_alpha)
+
+        Args:
+            batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
+                discount [B] float where rewards are sums of several steps; weight [B] float where rows were not drawn
+                uniformly.
+
+        Returns:
+            The scalar loss, and to log critic_loss, actor_loss, alpha, entropy, mean Q-value and, with weights, the priority
+            of each row, [B].
+        """
+        alpha = self.model.log_alpha.detach().exp()
+        critic_loss, stats = self.critic_loss(batch, alpha)
+        actor_loss, log_prob = self.actor_loss(batch, alpha)
+        loss = critic_loss + actor_loss
+        if self.cfg.learn.auto_alpha:
+            loss = loss + temperature_loss(self.model.log_alpha, log_prob, self.target_entropy)
+        return loss, {**stats, "actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": -log_prob.detach().mean()}
+
+    def critic_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Both critics learn the lower of two target values, and what the actor's randomness is worth.
+
+            a'     ~ pi(s')
+            target = r + discount * (1 - terminated) * (min_k Q_target_k(s', a') - alpha * log pi(a'|s'))
+            loss   = mean(sum_k (target - Q_k(s, a))^2) / 2
+
+        Args:
+            batch: as for `loss`.
+            alpha: a number.
+
+        Reference:
+            Haarnoja et al. (2018b), https://arxiv.org/abs/1812.05905, eq. 5 and 6, with two critics as in section 6.
+        """
+        with torch.no_grad():
+            next_action, next_log_prob = self.model.actor.sample(batch.next_obs, self.generator)
+            next_value = self.target_model(batch.next_obs, next_action).amin(0) - alpha * next_log_prob
+        q_value = self.model.critic(batch.obs, self.model.bounds.to_unit(batch.action))
+        return critic_regression(q_value, next_value, batch, self.cfg.discount_factor)
+
+    def actor_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """What the critics think of actions drawn anew, the lower of two values, and what their randomness is worth, negated.
+
+            a    ~ pi(s)
+            loss = mean(alpha * log pi(a|s) - min_k Q_k(s, a))
+
+        Args:
+            batch: as for `loss`.
+            alpha: a number.
+
+        Returns:
+            The scalar loss, and log pi(a|s), [B].
+
+        Reference:
+            Haarnoja et al. (2018b), https://arxiv.org/abs/1812.05905, eq. 7 and 9.
+        """
+        action, log_prob = self.model.actor.sample(batch.obs, self.generator)
+        q_value = self.model.critic(batch.obs, action, frozen=True).amin(0)
+        return (alpha * log_prob - q_value).mean(), log_prob
