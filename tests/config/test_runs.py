@@ -72,10 +72,10 @@ def test_a_stop_value_of_ones_own_stays():
     ("values", "words"),
     [
         ({"exp_nam": "x"}, "DQNConfig has no 'exp_nam': did you mean 'exp_name'?"),
-        ({"policy.learn.batchsize": 3}, "DQNLearnConfig has no 'batchsize': did you mean 'batch_size'?"),
+        ({"policy.learn.batchsize": 3}, "OffPolicyLearnConfig has no 'batchsize': did you mean 'batch_size'?"),
         ({"policy.lern.batch_size": 3}, "DQNPolicyConfig has no 'lern': did you mean 'learn'?"),
-        ({"policy.learn.batch_size": 0}, "DQNLearnConfig.batch_size = 0 is out of range: it is at least 1."),
-        ({"policy.learn.batch_size": "64"}, "DQNLearnConfig.batch_size = '64' is a str, it is declared int."),
+        ({"policy.learn.batch_size": 0}, "OffPolicyLearnConfig.batch_size = 0 is out of range: it is at least 1."),
+        ({"policy.learn.batch_size": "64"}, "OffPolicyLearnConfig.batch_size = '64' is a str, it is declared int."),
         ({"policy.learn.batch_size": 6.4}, "is a float, it is declared int"),
         ({"policy.learn.batch_size": True}, "is a bool, it is declared int"),
         ({"policy.discount_factor": 1.5}, "it is at least 0 and at most 1"),

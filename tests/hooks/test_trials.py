@@ -61,7 +61,7 @@ def test_an_extra_output_may_be_read_too():
 class Wrong(Policy):
     """Acts as it is told to."""
 
-    action, outputs = torch.zeros(3, dtype=torch.int64), {}  # noqa: RUF012
+    action, outputs = torch.zeros(3, dtype=torch.int64), {}
 
     def compute_actions(self, obs, state=(), **kwargs):
         return self.action, state, self.outputs
@@ -205,7 +205,7 @@ def test_only_the_columns_that_are_read_are_known_to_the_learning_face():
 
 def test_a_policy_may_declare_columns_that_its_pipeline_adds():
     class Distilled(Policy):
-        derived = {**Policy.derived, "teacher": (3,)}  # noqa: RUF012
+        derived = {**Policy.derived, "teacher": (3,)}
 
         def loss(self, batch):
             return (self.model.logits(batch.obs) - batch.teacher).square().mean()
