@@ -22,7 +22,7 @@ learn: .venv/.dev
 	$(PY) benchmarks/learning.py $(ARGS)
 
 bench: .venv/.dev
-	@for name in engine collect dqn_learn ppo_learn replay gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
+	@for name in engine collect learners replay gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -35,5 +35,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,agents,test,dev]'
 	touch $@ .venv/.run

@@ -35,8 +35,10 @@ setup(
         "plot": ["matplotlib>=3.8", "Jinja2>=3.1"],
         "tb": ["tensorboard>=2.14"],
         "wandb": ["wandb>=0.20"],
-        "video": ["imageio-ffmpeg>=0.5", "pygame>=2.1.3"],
+        "video": ["imageio-ffmpeg>=0.5", "pygame-ce>=2.3"],
         "atari": ["ale-py>=0.11"],
+        "box2d": ["box2d>=2.3.10"],
+        "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "test": [
             *("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "psutil>=5.9", "setuptools>=68", "wheel"),
             "playwright>=1.48",  # drives the Chromium that the machine has

@@ -1,6 +1,6 @@
-"""DQN's learner: sample 64 of 100,000 transitions and take one double-DQN step on a 4-64-64-2 network; updates a second.
+"""DQN's learner: sample 64 of 100,000 transitions and take one double-DQN step on a 4-64-64-2 network.
 
-The limit is a bare torch loop with fused Adam and indexed tensors.
+The bare loop has fused Adam and indexed tensors.
 
 Room: benchmarks, floor 7.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from measure import compare, one_thread
 from torch import nn
 from torch.nn import functional
 
@@ -40,7 +39,8 @@ def transitions() -> dict[str, Any]:
     }
 
 
-def ours(data: dict[str, Any]) -> Callable[[], None]:
+def ours() -> Callable[[], None]:
+    """Through OffPolicyLearner."""
     cfg = DQNConfig().override(
         {
             "policy.model.encoder_hidden_size_list": [64, 64],
@@ -49,18 +49,19 @@ def ours(data: dict[str, Any]) -> Callable[[], None]:
     )
     policy = DQNPolicy(cfg.policy, spaces.Box(-10.0, 10.0, (4,)), spaces.Discrete(2))
     buffer = ReplayBuffer(CAPACITY)
-    buffer.push(data)
+    buffer.push(transitions())
     task = Task().start(ctx=OnlineRLContext())
     task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
     return lambda: task.run(max_step=1)
 
 
-def bare(data: dict[str, Any]) -> Callable[[], None]:
+def bare() -> Callable[[], None]:
+    """A loop in torch."""
     layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     q_network = nn.Sequential(*layers)
     target_network = copy.deepcopy(q_network)
     optimizer = torch.optim.Adam(q_network.parameters(), lr=1e-3, fused=True)
-    tensors = {name: torch.from_numpy(column) for name, column in data.items()}
+    tensors = {name: torch.from_numpy(column) for name, column in transitions().items()}
     count = [0]
 
     def run() -> None:
@@ -80,13 +81,3 @@ def bare(data: dict[str, Any]) -> Callable[[], None]:
                 target_network.load_state_dict(q_network.state_dict())
 
     return run
-
-
-def main() -> None:
-    one_thread()
-    data = transitions()
-    compare("dqn_learn", "updates_per_s", {"limit": bare(data), "ours": ours(data)}, UPDATES, batch=BATCH, buffer=CAPACITY)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from ding_lite.functional.distributions import (
     gaussian_log_prob,
     sample_categorical,
     squashed_gaussian_log_prob,
+    squashed_gaussian_sample,
 )
 from ding_lite.functional.losses import (
     explained_variance,
@@ -75,6 +76,7 @@ __all__ = [
     "sample_categorical",
     "sequence_priority",
     "squashed_gaussian_log_prob",
+    "squashed_gaussian_sample",
     "temperature_loss",
     "unrescale_value",
     "vtrace",

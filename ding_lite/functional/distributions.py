@@ -139,3 +139,27 @@ def bernoulli_kl(logit: Tensor, other_logit: Tensor) -> Tensor:
     # Two categories a bit: 1 - sigmoid(x) is sigmoid(-x), which keeps its digits where sigmoid(x) is almost 1.
     pair, other_pair = [torch.nn.functional.logsigmoid(torch.stack((x, -x), -1)) for x in (logit, other_logit)]
     return categorical_kl(pair, other_pair).sum(-1)
+
+
+def squashed_gaussian_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions from a diagonal Gaussian squashed by tanh, through which gradients pass, and their log-density.
+
+        u = mean + std * noise, a = tanh(u)
+
+    The log-density is `squashed_gaussian_log_prob(mean, log_std, u)`, at half the cost of that: (u - mean) / std is the noise,
+    and has no gradient.
+
+    Args:
+        mean, log_std: [..., A] float.
+        noise: drawn from a standard normal distribution. [..., A] float.
+
+    Returns:
+        Actions [..., A] in [-1, 1], and their log-density, [...].
+
+    Reference:
+        Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, eq. 9 and appendix C.
+    """
+    raw = torch.addcmul(mean, log_std.exp(), noise)
+    fixed = 0.5 * noise.square().sum(-1) + noise.shape[-1] * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+    spread = torch.add(log_std, torch.nn.functional.logsigmoid(2 * raw) - raw, alpha=2)
+    return torch.tanh(raw), -(spread.sum(-1) + fixed)

@@ -49,7 +49,10 @@ def try_out(policy: Policy) -> Reading:
     """
     with _leaving_no_trace(policy):
         columns = _acted(policy)
-        return _learned(policy, columns) if policy.has_loss else Reading(None, None)
+        try:
+            return _learned(policy, columns) if policy.has_loss else Reading(None, None)
+        except NotImplementedError:  # a policy that only acts may say so
+            return Reading(None, None)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
     [
         (["--policy.learn.batchsize", "3"], "--policy.learn.batch-size"),
         (["--seed", "many"], "--seed"),
-        (["--policy.learn.batch-size", "0"], "out of range"),
+        (["--policy.learn.batch-size", "0"], "batch_size = 0 is out of"),
         (["--policy.other.eps.type", "quadratic"], "linear"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.functional import discounted_sum, gae
+from ding_lite.functional import discounted_sum, gae, normalized
 
 NAMES = ("reward", "value", "next_value", "terminated", "truncated")
 unit = st.floats(0, 1)
@@ -237,3 +237,37 @@ def test_discounted_sum_matches_its_recursion(t, n, as_array):
 
     np.testing.assert_allclose(result, expected[:-1], rtol=1e-11, atol=1e-13)
     np.testing.assert_array_equal(taken, result)  # written in place, as it says
+
+
+def normalized_by_definition(advantage, valid):
+    kept = [float(x) for x, counts in zip(advantage.flatten(), valid.flatten()) if counts]
+    mean = sum(kept) / len(kept)
+    std = (sum((x - mean) ** 2 for x in kept) / (len(kept) - 1)) ** 0.5
+    return np.where(valid, (np.nan_to_num(advantage) - mean) / (std + 1e-8), 0)
+
+
+@pytest.mark.parametrize("junk", [0.0, 1e30, np.nan])
+@pytest.mark.parametrize("shape", [(12,), (5, 4)])
+def test_advantages_are_normalised_over_the_steps_that_count(shape, junk):
+    rng = np.random.default_rng(0)
+    advantage, valid = 3 * rng.normal(size=shape) + 7, rng.random(shape) < 0.7
+    everything = np.ones(shape, bool)
+    found = normalized(torch.from_numpy(np.where(valid, advantage, junk)), torch.from_numpy(valid))
+
+    np.testing.assert_allclose(found, normalized_by_definition(advantage, valid), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        normalized(torch.from_numpy(advantage)), normalized_by_definition(advantage, everything), rtol=1e-12, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_single_advantage_has_no_spread_and_stays_as_it_is(count):
+    advantage = torch.full((count,), 3.0)
+    one_of_three = torch.tensor([3.0, 5.0, 7.0]), torch.arange(3) < count
+
+    assert torch.equal(normalized(advantage), advantage)
+    assert normalized(*one_of_three).tolist() == [3.0 * count, 0.0, 0.0]
+
+
+def test_equal_advantages_are_all_zero():
+    assert normalized(torch.full((4,), 2.0)).tolist() == [0, 0, 0, 0]

@@ -9,6 +9,7 @@ import torch
 from ding_lite.functional import (
     explained_variance,
     huber,
+    masked_mean,
     policy_gradient_loss,
     ppo_policy_loss,
     ppo_value_loss,
@@ -242,3 +243,14 @@ def test_the_temperature_rises_where_the_entropy_is_below_its_target_and_falls_a
 
     assert torch.sign(-log_alpha.grad).item() == direction
     assert log_prob.grad is None
+
+
+@pytest.mark.parametrize("junk", [0.0, 1e30, torch.nan])
+def test_a_masked_mean_is_that_of_the_steps_that_count(junk):
+    g = torch.Generator().manual_seed(0)
+    x, valid = torch.randn(5, 4, generator=g, dtype=torch.float64), torch.rand(5, 4, generator=g) < 0.6
+    expected = sum(float(one) for one, counts in zip(x.flatten(), valid.flatten()) if counts) / int(valid.sum())
+
+    np.testing.assert_allclose(masked_mean(x.masked_fill(~valid, junk), valid), expected, rtol=1e-12)
+    np.testing.assert_allclose(masked_mean(x, None), x.numpy().mean(), rtol=1e-12)
+    assert masked_mean(x, valid & False) == 0

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.functional import (
+    atoms_of,
     categorical_loss,
+    categorical_mean,
     categorical_projection,
     quantile_huber_loss,
     quantile_midpoints,
@@ -293,3 +295,42 @@ def test_midpoints_halve_the_parts_that_quantiles_make(n):
 def test_no_midpoints_are_refused():
     with pytest.raises(ValueError, match="n >= 1 quantiles, got n=0"):
         quantile_midpoints(0)
+
+
+@pytest.mark.parametrize("lead", [(4,), (4, 3), ()])
+def test_the_mean_is_the_sum_of_atoms_by_their_probabilities(lead):
+    prob = double(*lead, 7).softmax(-1)
+    z = [-3 + i * 8 / 6 for i in range(7)]
+    expected = np.zeros(lead)
+    for place in np.ndindex(*lead):
+        expected[place] = sum(z[i] * prob[(*place, i)].item() for i in range(7))
+
+    np.testing.assert_allclose(categorical_mean(prob, v_min=-3.0, v_max=5.0), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("gamma", [0.9, torch.tensor([0.9, 0.5, 1.0, 0.0], dtype=torch.float64)], ids=["one", "each"])
+def test_where_nothing_is_clipped_a_projection_moves_the_mean_as_a_return_moves(gamma):
+    prob, reward, no = probabilities(4, 11), 0.1 * double(4), torch.zeros(4, dtype=torch.bool)
+    wide = torch.zeros(4, 41, dtype=torch.float64)
+    wide[:, 15:26] = prob
+    found = categorical_projection(wide, reward, no, v_min=-8.0, v_max=8.0, gamma=gamma)
+    mean = categorical_mean(wide, v_min=-8.0, v_max=8.0)
+
+    np.testing.assert_allclose(categorical_mean(found, v_min=-8.0, v_max=8.0), reward + gamma * mean, rtol=1e-12, atol=1e-13)
+
+
+def test_the_atoms_of_an_action_are_its_row():
+    value, index = double(4, 3, 5), torch.tensor([2, 0, 1, 2])
+    expected = [value[b, a].tolist() for b, a in enumerate(index.tolist())]
+
+    assert atoms_of(value, index).tolist() == expected
+
+
+def test_the_gradient_goes_to_the_atoms_of_that_action_alone():
+    value, index = double(4, 3, 5).requires_grad_(), torch.tensor([2, 0, 1, 2])
+    (atoms_of(value, index) * 2).sum().backward()
+    expected = torch.zeros(4, 3, 5, dtype=torch.float64)
+    for b, a in enumerate(index.tolist()):
+        expected[b, a] = 2
+
+    assert torch.equal(value.grad, expected)

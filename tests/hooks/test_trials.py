@@ -215,3 +215,16 @@ def test_a_policy_may_declare_columns_that_its_pipeline_adds():
 
     assert set(policy.columns) == {"obs", "teacher"}
     assert output["total_loss"] > 0
+
+
+def test_a_policy_that_only_acts_may_say_so():
+    class Acts(Policy):
+        def loss(self, batch):
+            raise NotImplementedError("it does not learn")
+
+    policy = Acts(None, BOX, DISCRETE)
+
+    assert policy.columns is None
+    assert policy.collect_mode.forward(np.zeros((2, 4), np.float32))[0].shape == (2,)
+    with pytest.raises(NotImplementedError, match="it does not learn"):
+        policy.learn_mode.forward(tree({"obs": torch.zeros(2, 4)}))

@@ -1,0 +1,36 @@
+"""Every algorithm's learner beside a bare torch loop that does the same work: gradient steps a second, on one thread.
+
+    python benchmarks/learners.py             # all of them
+    python benchmarks/learners.py sac td3
+
+Room: benchmarks, floor 7.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from measure import compare, one_thread
+
+NAMES = (
+    *("dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"),
+    *("ddpg", "td3", "sac"),
+    *("ppo", "ppo_lstm", "a2c", "reinforce", "impala"),
+)
+
+
+def main(names: list[str]) -> None:
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        sys.exit(f"there is no learner {', '.join(sorted(unknown))}: take some of {', '.join(NAMES)}.")
+    one_thread()
+    for name in names or NAMES:
+        work = importlib.import_module(f"bare.{name}")
+        compare(
+            "learners", "updates_per_s", {"limit": work.bare(), "ours": work.ours()}, work.UPDATES, rounds=15, algorithm=name
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

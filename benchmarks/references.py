@@ -1,0 +1,76 @@
+"""The reference learning runs: which algorithm reaches which return on which task, and what others report there.
+
+Room: benchmarks, floor 7. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """One algorithm on one task."""
+
+    name: str
+    """ALGORITHM_TASK."""
+
+    script: str
+    """In examples/."""
+
+    target: float
+    """Mean greedy return to reach."""
+
+    within: int
+    """Environment steps."""
+
+    seeds: int = 3
+    """Runs, from seed 0 on."""
+
+    options: Sequence[str] = ()
+    """For the command line, where the settings are not the script's own."""
+
+    peers: str = ""
+    """What others report: who, return, environment steps."""
+
+    @property
+    def command(self) -> str:
+        """How a user starts it."""
+        return " ".join(["python", f"examples/{self.script}", *self.options])
+
+
+ACROBOT = ("--env.id", "Acrobot-v1", "--env.n-evaluator-episode", "16")
+MOUNTAIN_CAR_CONTINUOUS = (
+    *("--env.id", "MountainCarContinuous-v0", "--policy.random-collect-size", "0", "--policy.learn.learning-starts", "4000"),
+    *("--policy.learn.update-per-collect", "4", "--policy.learn.alpha", "0.2"),
+    *("--policy.model.encoder-hidden-size-list", "64", "64", "--policy.collect.noise-correlation", "0.9"),
+    *("--policy.eval.evaluator.eval-freq", "500", "--max-step", "6000"),
+)
+LAG_4 = ("--async-mode", "--max-lag", "4")
+
+REFERENCES = (
+    Reference("dqn_cartpole", "dqn.py", 475, 60_000, 5, (), "zoo 500.0 in 50k; CleanRL 488.7 in 500k"),
+    Reference("dqn_cartpole_async", "dqn.py", 475, 60_000, 5, ("--async-mode",)),
+    Reference("c51_cartpole", "c51.py", 475, 60_000, peers="CleanRL 481.2 in 500k"),
+    Reference("qrdqn_cartpole", "qrdqn.py", 475, 60_000, peers="zoo 500.0 in 50k"),
+    Reference("iqn_cartpole", "iqn.py", 475, 60_000),
+    Reference("rainbow_cartpole", "rainbow.py", 475, 60_000),
+    Reference("ppo_cartpole", "ppo.py", 475, 60_000, 5, (), "zoo 500.0 in 100k; CleanRL 490.0 in 500k"),
+    Reference("ppo_cartpole_async", "ppo.py", 475, 60_000, 5, ("--async-mode",)),
+    Reference("a2c_cartpole", "a2c.py", 475, 200_000, peers="zoo 500.0 in 500k"),
+    Reference("reinforce_cartpole", "reinforce.py", 475, 200_000),
+    Reference("impala_cartpole", "impala.py", 475, 200_000),
+    Reference("impala_cartpole_lag1", "impala.py", 475, 200_000, 3, ("--async-mode",)),
+    Reference("impala_cartpole_lag4", "impala.py", 475, 300_000, 3, LAG_4),
+    Reference("ppo_lstm_cartpole_novel", "ppo_lstm.py", 475, 200_000, peers="zoo 500.0 in 100k"),
+    Reference("r2d2_cartpole_novel", "r2d2.py", 475, 200_000),
+    Reference("ddpg_pendulum", "ddpg.py", -170, 20_000, peers="zoo -152.1 in 20k"),
+    Reference("td3_pendulum", "td3.py", -170, 20_000, peers="zoo -151.9 in 20k"),
+    Reference("sac_pendulum", "sac.py", -170, 20_000, peers="zoo -157.0 in 20k"),
+    Reference("ppo_pendulum", "ppo_continuous.py", -250, 200_000, peers="zoo -172.2 in 100k"),
+    Reference("dqn_acrobot", "dqn.py", -90, 100_000, 3, ACROBOT, "zoo -76.6 in 100k; CleanRL -91.5 in 500k"),
+    Reference("ppo_acrobot", "ppo.py", -90, 300_000, 3, ACROBOT, "zoo -73.5 in 1M; CleanRL -86.4 in 500k"),
+    Reference("sac_mountaincar_continuous", "sac.py", 90, 50_000, 3, MOUNTAIN_CAR_CONTINUOUS, "zoo 94.7 in 50k, with gSDE"),
+    Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
+)

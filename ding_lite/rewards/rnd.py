@@ -1,0 +1,139 @@
+"""RND: a bonus for what has not been seen often, the error of predicting a random network's output.
+
+Burda et al. (2019), "Exploration by Random Network Distillation", https://arxiv.org/abs/1810.12894.
+
+Room: ding_lite.rewards, floor 3. Imports nn, hooks, data and the engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree, map_leaves, nested, with_leaves
+from ding_lite.engine import Config, bounded
+from ding_lite.envs import space_spec
+from ding_lite.hooks import available_device
+from ding_lite.nn import make_network, make_normalizer, seeded
+
+
+@dataclasses.dataclass
+class RNDRewardConfig(Config):
+    """Random network distillation."""
+
+    hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
+    """Width of each hidden layer, of both networks."""
+
+    feature_size: int = bounded(32, low=1)
+    """Width of what is predicted."""
+
+    learning_rate: float = bounded(1e-4, low=0)
+    """Of Adam."""
+
+    bonus_weight: float = bounded(0.5, low=0)
+    """Of the bonus, which is about 1 where it is of usual size, beside the environment's reward."""
+
+    scale_decay: float = bounded(0.99, low=0, high=1)
+    """How much of the usual size of the bonus a gradient step keeps; 1 keeps that of the first batch."""
+
+
+class RNDRewardModel:
+    """Adds to the reward how badly the observation after a step is predicted.
+
+        error  = |f(norm(next_obs)) - f_random(norm(next_obs))|^2
+        bonus  = error / running root mean square of error
+        reward = reward + bonus_weight * bonus
+
+    Observations are normalised by all that were learned from, and clipped at 5 standard deviations. The usual size of the error
+    is that of the last hundred or so batches, not of the whole past as in the paper: rows are drawn from replay again and
+    again, each time with the bonus of now, and beside the large errors of the beginning nothing would be new any more.
+
+    Args:
+        cfg: its settings.
+        observation_space: of one environment.
+        seed: of both networks' weights.
+        device: where they live.
+
+    Reference:
+        Burda et al. (2019), https://arxiv.org/abs/1810.12894, sections 2.2 and 2.4.
+    """
+
+    columns = ("next_obs", "reward")
+    """What it reads of a batch."""
+
+    def __init__(
+        self, cfg: RNDRewardConfig, observation_space: gymnasium.Space[Any], seed: int = 0, device: str = "cpu"
+    ) -> None:
+        self.cfg, self.device = cfg, available_device(device)
+        self._spec = space_spec(observation_space)
+        with seeded(seed):
+            sizes, width = cfg.hidden_size_list, cfg.feature_size
+            self.random = make_network(observation_space, sizes, width).to(self.device).requires_grad_(False)
+            self.predictor = make_network(observation_space, sizes, width).to(self.device)
+        self.obs_norm = make_normalizer(observation_space, limit=5.0).to(self.device)
+        self.mean_square = torch.zeros((), device=self.device)
+        self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
+
+    def learn(self, batch: Tree) -> dict[str, Tensor]:
+        """Take one gradient step towards predicting these observations.
+
+        Args:
+            batch: next_obs [B, ...], or [T, B, ...].
+
+        Returns:
+            rnd_loss, and rnd_bonus, the mean bonus before its weight: scalar tensors.
+        """
+        obs = self._rows(batch)
+        self.obs_norm.update(obs)  # type: ignore[operator]
+        error = self._error(obs)
+        square = error.detach().square().mean()
+        self.mean_square = torch.where(self.mean_square > 0, self.mean_square.lerp(square, 1 - self.cfg.scale_decay), square)
+        loss = error.mean()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return {"rnd_loss": loss.detach(), "rnd_bonus": self._scaled(error.detach()).mean()}
+
+    @torch.no_grad()
+    def estimate(self, batch: Tree) -> Tree:
+        """The batch with the bonus added to its reward, and the environment's own reward beside it as raw_reward."""
+        reward = batch.reward
+        bonus = self._scaled(self._error(self._rows(batch))).reshape(reward.shape).to(reward)
+        return with_leaves(batch, reward=reward + self.cfg.bonus_weight * bonus, raw_reward=reward)
+
+    def _rows(self, batch: Tree) -> Any:
+        """next_obs as rows [N, ...] on the device."""
+
+        def merged(spec: Any, leaf: Tensor) -> Tensor:
+            return leaf.to(self.device).reshape(-1, *spec.shape)
+
+        return map_leaves(merged, self._spec, nested(batch.next_obs))
+
+    def _error(self, obs: Any) -> Tensor:
+        """Squared error of the prediction, the mean over features, [N]."""
+        normal = self.obs_norm(obs)
+        return (self.predictor(normal) - self.random(normal)).square().mean(-1)  # type: ignore[no-any-return]
+
+    def _scaled(self, error: Tensor) -> Tensor:
+        return error / (self.mean_square.sqrt() + 1e-8)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {name: getattr(self, name) for name in ("random", "predictor", "obs_norm")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of both networks, the optimizer and the running statistics."""
+        modules = {name: module.state_dict() for name, module in self._modules().items()}
+        return copy.deepcopy({**modules, "optimizer": self.optimizer.state_dict(), "mean_square": self.mean_square})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state."""
+        for name, module in self._modules().items():
+            module.load_state_dict(state[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.mean_square = torch.as_tensor(state["mean_square"], device=self.device)

@@ -1,0 +1,115 @@
+"""Random network distillation: what it adds to the reward, that what is known loses its bonus, and what it saves."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.data import tree
+from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
+
+VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+SPACES = {
+    "a vector": VECTOR,
+    "a category": spaces.Discrete(5, start=1),
+    "an image": spaces.Box(0, 255, (12, 12, 1), np.uint8),
+    "parts": spaces.Dict({"a": VECTOR, "b": spaces.Discrete(4)}),
+}
+
+
+def made(space=VECTOR, **settings):
+    return RNDRewardModel(RNDRewardConfig(**settings), space, seed=0)
+
+
+def batch(seed=0, n=16, shift=0.0):
+    g = torch.Generator().manual_seed(seed)
+    return tree({"next_obs": torch.randn(n, 3, generator=g) + shift, "reward": torch.randn(n, generator=g)})
+
+
+def forward(module, rows):
+    """A network of two hidden layers, written out in float64."""
+    weights = [param.detach().double().numpy() for param in module.parameters()]
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2]):
+        rows = np.maximum(rows @ weight.T + bias, 0)
+    return rows @ weights[-2].T + weights[-1]
+
+
+def test_the_bonus_is_the_error_over_its_usual_size():
+    model = made(bonus_weight=0.5, scale_decay=0.8)
+    seen, usual = [], None
+    for seed in range(4):
+        rows = batch(seed).next_obs.double().numpy()
+        seen.append(rows)
+        mean, std = np.concatenate(seen).mean(0), np.concatenate(seen).std(0)
+        normal = np.clip((rows - mean) / np.sqrt(std**2 + 1e-8), -5, 5)
+        square = np.square(np.square(forward(model.predictor, normal) - forward(model.random, normal)).mean(1)).mean()
+        usual = square if usual is None else 0.8 * usual + 0.2 * square
+        model.learn(batch(seed))
+    given = batch(9)
+    estimated = model.estimate(given)
+    normal = np.clip((given.next_obs.double().numpy() - mean) / np.sqrt(std**2 + 1e-8), -5, 5)
+    error = np.square(forward(model.predictor, normal) - forward(model.random, normal)).mean(1)
+    expected = given.reward.double().numpy() + 0.5 * error / np.sqrt(usual)
+
+    np.testing.assert_allclose(estimated.reward, expected, rtol=1e-4)
+    assert torch.equal(estimated.raw_reward, given.reward)
+    assert "raw_reward" not in given.keys()  # noqa: SIM118  a tree's `in` asks its leaves
+
+
+def test_what_is_known_loses_its_bonus_and_what_is_new_keeps_it():
+    model, known, new = made(learning_rate=1e-3), batch(0, 256), batch(1, 256, shift=4.0)
+    before = model.learn(known)["rnd_loss"]
+    for _ in range(300):
+        after = model.learn(known)["rnd_loss"]
+    bonus = [float((model.estimate(it).reward - it.reward).mean()) for it in (known, new)]
+
+    assert after < 0.1 * before
+    assert bonus[1] > 5 * bonus[0]
+
+
+def test_only_the_predictor_learns():
+    model = made()
+    random, predictor = ([p.clone() for p in net.parameters()] for net in (model.random, model.predictor))
+    model.learn(batch())
+    model.estimate(batch())
+
+    assert all(torch.equal(a, b) for a, b in zip(random, model.random.parameters()))
+    assert not any(torch.equal(a, b) for a, b in zip(predictor, model.predictor.parameters()))
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+@pytest.mark.parametrize("lead", [(6,), (3, 2)])
+def test_observations_of_every_space_and_rollouts_as_well_as_rows(space, lead):
+    space.seed(0)
+    count = int(np.prod(lead))
+    rows = [space.sample() for _ in range(count)]
+    if isinstance(space, spaces.Dict):
+        obs = {name: np.stack([row[name] for row in rows]) for name in space.spaces}
+        obs = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in obs.items()}
+    else:
+        obs = np.stack(rows).reshape(*lead, *space.shape)
+    given, model = tree({"next_obs": obs, "reward": np.zeros(lead, np.float32)}), made(space)
+    logged = model.learn(given)
+
+    assert all(value.isfinite() and value.ndim == 0 for value in logged.values())
+    assert model.estimate(given).reward.shape == lead
+    assert (model.estimate(given).reward > 0).all()
+
+
+def test_it_goes_on_from_a_saved_state_bit_for_bit():
+    one, other = made(), RNDRewardModel(RNDRewardConfig(), VECTOR, seed=7)
+    for seed in range(3):
+        one.learn(batch(seed))
+    other.load_state_dict(one.state_dict())
+    for seed in range(3, 6):
+        assert torch.equal(one.learn(batch(seed))["rnd_loss"], other.learn(batch(seed))["rnd_loss"])
+        assert torch.equal(one.estimate(batch(seed)).reward, other.estimate(batch(seed)).reward)
+
+
+def test_its_weights_come_from_its_seed_alone():
+    torch.manual_seed(1)
+    first = made()
+    torch.manual_seed(2)
+    second = made()
+
+    assert all(torch.equal(a, b) for a, b in zip(first.random.parameters(), second.random.parameters()))
