@@ -1,6 +1,7 @@
-"""Replay: pushing 8 transitions and sampling 256 of them, in microseconds, and bytes a transition.
+"""Replay: pushing 8 transitions and sampling 256 of them, uniformly and by priority, in microseconds, and bytes a transition.
 
-The limits are slice assignment of the same arrays, `numpy.take` into preallocated arrays, and the size of the arrays.
+The limits are slice assignment of the same arrays, `numpy.take` into preallocated arrays, and the size of the arrays. By
+priority, sampling includes giving the 256 new priorities, and its limit is a binary sum tree, walked level by level in numpy.
 
 Room: benchmarks, floor 7.
 """
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from measure import compare, one_thread, report
 
-from ding_lite.data import ReplayBuffer
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 
 PUSHED, SAMPLED = 8, 256
+CAPACITY = 1_000_000  # of prioritised replay, full
 KINDS = {
     "vector (4,) float32": ((4,), np.float32, 1_000_000, 200_000, 400),
     "image (84, 84, 4) uint8": ((84, 84, 4), np.uint8, 20_000, 10_000, 8),
@@ -42,8 +44,66 @@ def repeat(times: int, function: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def main() -> None:
-    one_thread()
+def walked_tree(arrays: dict[str, Any], priority: np.ndarray[Any, Any]) -> Callable[[], object]:
+    """A binary sum tree in one array, node i above nodes 2 i and 2 i + 1: a batch by priority, and its new priorities."""
+    rng, size = np.random.default_rng(0), 1 << (CAPACITY - 1).bit_length()
+    sums = np.zeros(2 * size)
+    sums[size : size + CAPACITY] = 1.0
+    for level in range(size.bit_length() - 2, -1, -1):
+        sums[1 << level : 2 << level] = sums[2 << level : 4 << level].reshape(-1, 2).sum(1)
+
+    def run() -> object:
+        rest = (np.arange(SAMPLED) + rng.random(SAMPLED)) * (sums[1] / SAMPLED)
+        node = np.ones(SAMPLED, np.int64)
+        while node[0] < size:
+            node <<= 1
+            goes_right = rest >= sums[node]
+            rest -= sums[node] * goes_right
+            node += goes_right
+        rows = [column.take(node - size, axis=0) for column in arrays.values()]
+        weight = (sums[node] / sums[node].min()) ** -0.4
+        sums[node] = priority**0.6
+        while node[0] > 1:
+            node = np.unique(node >> 1)
+            sums[node] = sums[2 * node] + sums[2 * node + 1]
+        return rows, weight
+
+    return run
+
+
+def by_priority() -> None:
+    """A full buffer of small transitions, without `truncated`, as peers are measured."""
+    shape, dtype, *_, times = KINDS["vector (4,) float32"]
+    batch = {name: column for name, column in rows(shape, dtype, PUSHED).items() if name != "truncated"}
+    many = {name: np.tile(column, (CAPACITY // PUSHED, *[1] * (column.ndim - 1))) for name, column in batch.items()}
+    params = {"obs": "vector (4,) float32", "capacity": CAPACITY, "filled": CAPACITY}
+    buffer = PrioritizedReplayBuffer(CAPACITY)
+    buffer.push(many)
+    priority = np.random.default_rng(0).random(SAMPLED)
+
+    def update() -> None:
+        sample = buffer.sample(SAMPLED)
+        buffer.update_priority(sample.index, priority)
+
+    updating = {"limit": repeat(times, walked_tree(many, priority)), "ours": repeat(times, update)}
+    compare("replay", "us_per_prioritized_sample256_and_update", updating, times, microseconds=True, **params)
+    start = np.arange(0, CAPACITY, PUSHED)
+    place = [0]
+
+    def assign() -> None:
+        first = start[place[0]]
+        for name, column in batch.items():
+            many[name][first : first + PUSHED] = column
+        place[0] = (place[0] + 1) % len(start)
+
+    pushing = {"limit": repeat(times, assign), "ours": repeat(times, lambda: buffer.push(batch))}
+    compare("replay", "us_per_prioritized_push8", pushing, times, microseconds=True, **params)
+    size = sum(column.nbytes for column in many.values()) / CAPACITY
+    report("replay", "limit", "bytes_per_prioritized_transition", size, **params)
+    report("replay", "ours", "bytes_per_prioritized_transition", buffer.nbytes / buffer.capacity, **params)
+
+
+def uniformly() -> None:
     for kind, (shape, dtype, capacity, filled, times) in KINDS.items():
         batch, params = rows(shape, dtype, PUSHED), {"obs": kind, "capacity": capacity, "filled": filled}
         buffer = ReplayBuffer(filled)  # of the filled size, so that pushing runs over memory that is already there
@@ -73,6 +133,12 @@ def main() -> None:
         size = sum(column.nbytes for column in arrays.values()) / filled
         report("replay", "limit", "bytes_per_transition", size, **params)
         report("replay", "ours", "bytes_per_transition", buffer.nbytes / buffer.capacity, **params)
+
+
+def main() -> None:
+    one_thread()
+    uniformly()
+    by_priority()
 
 
 if __name__ == "__main__":

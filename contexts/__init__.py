@@ -3,7 +3,8 @@
 Room: ding_lite.contexts, floor 2. Imports data and the engine.
 """
 
+from ding_lite.contexts.agents import AgentsContext
 from ding_lite.contexts.offline import OfflineRLContext
 from ding_lite.contexts.online import OnlineRLContext
 
-__all__ = ["OfflineRLContext", "OnlineRLContext"]
+__all__ = ["AgentsContext", "OfflineRLContext", "OnlineRLContext"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ding_lite.data import Trajectories, Tree
+from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
 
 _FETCHER = {"provider": "a fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator"}
@@ -54,10 +54,12 @@ class OnlineRLContext(Context):
     """What the policy gave, by environment: action and its extra outputs. Written by inferencer."""
 
     trajectories: Trajectories | None = dataclasses.field(default=None, metadata=_STEP_COLLECTOR)
-    """This iteration's rollout, leaves [T, B, ...]; None before collection. Written by StepCollector."""
+    """This iteration's rollout, leaves [T, B, ...]; None before collection, and where whole episodes were collected instead.
+    Written by StepCollector."""
 
-    episodes: list[Any] | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
-    """This iteration's whole episodes; None before collection. Written by EpisodeCollector."""
+    episodes: Episodes | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
+    """This iteration's whole episodes, in the order of `finished_episodes`; None before collection. Written by
+    EpisodeCollector."""
 
     trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
     """Index in `trajectories` of each environment's last transition. Written by StepCollector."""

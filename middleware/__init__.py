@@ -3,31 +3,48 @@
 Room: ding_lite.middleware, floor 6. Imports every floor below.
 """
 
+from ding_lite.middleware.agents import AgentsCollector, agents_evaluator
 from ding_lite.middleware.checkpoints import CkptSaver
-from ding_lite.middleware.collectors import StepCollector, inferencer, rolloutor
-from ding_lite.middleware.estimators import gae_estimator
+from ding_lite.middleware.collectors import EpisodeCollector, StepCollector
+from ding_lite.middleware.enhancers import nstep_reward_enhancer, priority_calculator
+from ding_lite.middleware.estimators import gae_estimator, montecarlo_return_estimator
 from ding_lite.middleware.evaluators import interaction_evaluator
-from ding_lite.middleware.explorers import eps_greedy_handler
-from ding_lite.middleware.fetchers import offpolicy_data_fetcher
-from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
+from ding_lite.middleware.explorers import eps_greedy_handler, eps_greedy_masker
+from ding_lite.middleware.fetchers import offpolicy_data_fetcher, onpolicy_data_fetcher
+from ding_lite.middleware.inferencers import inferencer, rolloutor
+from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, reward_estimator, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
-from ding_lite.middleware.pushers import data_pusher
+from ding_lite.middleware.normalizers import reward_normalizer
+from ding_lite.middleware.parts import part
+from ding_lite.middleware.pushers import data_pusher, sequence_pusher
 from ding_lite.middleware.terminations import termination_checker
 
 __all__ = [
+    "AgentsCollector",
     "CkptSaver",
+    "EpisodeCollector",
     "OffPolicyLearner",
     "StepCollector",
+    "agents_evaluator",
     "data_pusher",
     "eps_greedy_handler",
+    "eps_greedy_masker",
     "gae_estimator",
     "inferencer",
     "interaction_evaluator",
+    "montecarlo_return_estimator",
     "multistep_trainer",
+    "nstep_reward_enhancer",
     "offline_logger",
     "offpolicy_data_fetcher",
     "online_logger",
+    "onpolicy_data_fetcher",
+    "part",
+    "priority_calculator",
+    "reward_estimator",
+    "reward_normalizer",
     "rolloutor",
+    "sequence_pusher",
     "termination_checker",
     "trainer",
 ]

@@ -28,8 +28,11 @@ class CkptSaver:
         ctx.train_iter; ctx.eval_value and ctx.eval_weights where there was an evaluation; ctx.env_step where there is one.
         All at the end of the iteration, so that it may stand anywhere in the pipeline.
 
+    Of several policies, `state["policies"]` holds what stands there for one otherwise, by name:
+    `policy.load_state_dict(load_checkpoint(path)["policies"]["name"])`.
+
     Args:
-        policy: what is saved.
+        policy: what is saved; a dict of policies, by name, where there are several, as beside agents_evaluator.
         save_dir: the run's folder, such as cfg.exp_name.
         train_freq: gradient steps between two regular checkpoints; None for none.
         save_finish: whether to save at the end.
@@ -38,13 +41,15 @@ class CkptSaver:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Mapping[str, Policy],
         save_dir: str | PathLike[str],
         train_freq: int | None = None,
         save_finish: bool = True,
         keep_last: int = 3,
     ) -> None:
-        require("CkptSaver", policy, "learn_mode", "the policy itself")
+        policies = tuple(policy.values()) if isinstance(policy, Mapping) else (policy,)
+        for one in policies:
+            require("CkptSaver", one, "learn_mode", "the policy itself")
         if train_freq is not None and train_freq < 1:
             raise ValueError(f"CkptSaver(train_freq={train_freq}): at least 1 gradient step lies between two checkpoints.")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
@@ -56,7 +61,7 @@ class CkptSaver:
         contract(
             reads=("train_iter",),
             may_read=("env_step", "eval_value", "eval_weights", "last_eval_iter"),
-            uses=(policy.learn_mode,),
+            uses=tuple(one.learn_mode for one in policies),
             stage="record",
         )(self)
 
@@ -69,9 +74,20 @@ class CkptSaver:
         if evaluated is not None and ctx.eval_value > self._best:
             self._best = ctx.eval_value
             lineage = {"eval_value": ctx.eval_value, "evaluated_at": ctx.last_eval_iter}
-            self._save({"model": evaluated, **lineage, **_counters(ctx)}, "best.pt")
+            self._save({**self._best_of(evaluated), **lineage, **_counters(ctx)}, "best.pt")
         if self._save_finish and current_task().finish:
-            self._save({**self._policy.state_dict(), **_counters(ctx)}, "final.pt")
+            self._save({**self._whole(), **_counters(ctx)}, "final.pt")
+
+    def _whole(self) -> dict[str, Any]:
+        policy = self._policy
+        if isinstance(policy, Mapping):
+            return {"policies": {name: one.state_dict() for name, one in policy.items()}}
+        return policy.state_dict()
+
+    def _best_of(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        if isinstance(self._policy, Mapping):
+            return {"policies": {name: {"model": weights[name]} for name in self._policy if name in weights}}
+        return {"model": weights}
 
     def _save(self, state: Mapping[str, Any], name: str) -> None:
         if self._is_first:
@@ -81,7 +97,7 @@ class CkptSaver:
 
     def _save_regular(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._kept.append(f"iteration_{ctx.train_iter}.pt")
-        self._save({**self._policy.state_dict(), **_counters(ctx)}, self._kept[-1])
+        self._save({**self._whole(), **_counters(ctx)}, self._kept[-1])
         for name in self._kept[: -self._keep_last]:
             (self._folder / name).unlink(missing_ok=True)
         self._kept = self._kept[-self._keep_last :]

@@ -6,24 +6,30 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from ding_lite.config import PPOConfig
+import torch
+
+from ding_lite.config import OnPolicyRunConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import with_leaves
+from ding_lite.data import Tree, has_leaf, with_leaves
 from ding_lite.engine import contract
-from ding_lite.functional import gae
+from ding_lite.functional import discounted_return, gae
 from ding_lite.policy import CollectMode
 
+# EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
+_READS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
 
-def gae_estimator(cfg: PPOConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
-    """Turn this iteration's rollout into a training batch with advantages.
+
+def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
+    """Turn what was collected in this iteration into a training batch with advantages.
 
     Reads:
-        ctx.trajectories: reward [T, B] float, in the environment's own units (scale rewards in the environment);
-            terminated, truncated [T, B] bool; obs, next_obs.
+        ctx.trajectories, or ctx.episodes where whole episodes were collected instead: reward [T, B] float, in the
+            environment's own units (scale rewards in the environment); terminated, truncated [T, B] bool; obs, next_obs.
     Writes:
-        ctx.train_data: the rollout plus value, next_value, advantage and return_, [T, B] float; and valid [T, B] bool, where
-            some steps were only resets.
+        ctx.train_data: the same batch and value, next_value, advantage and return_, [T, B] float; and valid [T, B] bool, where
+            some rows are no steps.
 
     Args:
         cfg: uses policy.collect.discount_factor and policy.collect.gae_lambda, both in [0, 1].
@@ -35,13 +41,88 @@ def gae_estimator(cfg: PPOConfig, policy: CollectMode) -> Callable[[OnlineRLCont
     gamma, lambda_ = cfg.policy.collect.discount_factor, cfg.policy.collect.gae_lambda
 
     # The learner, because the newest critic judges: not the copy that collects.
-    @contract(reads=("trajectories",), writes=("train_data",), uses=(policy.learner,), stage="process")
+    @contract(**_READS, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        assert ctx.trajectories is not None
-        batch = policy.with_values(ctx.trajectories.batch)
+        batch = policy.with_values(_collected(ctx, "gae_estimator"))
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
         ctx.train_data = with_leaves(batch, advantage=advantage, return_=advantage + batch.value)
 
     return estimate
+
+
+def montecarlo_return_estimator(
+    cfg: RunConfig | CollectMode, policy: CollectMode | None = None
+) -> Callable[[OnlineRLContext], None]:
+    """Turn what was collected in this iteration into a training batch with Monte Carlo returns.
+
+        return_t = sum_k gamma^k * reward_{t+k}, to the end of the episode; advantage = return_ - value
+
+    An episode that goes on beyond what was collected, because a time limit cut it or the rollout ends within it, goes on with
+    the critic's opinion of it. Without a critic it counts as ended there: collect whole episodes.
+
+    Reads:
+        ctx.episodes, or ctx.trajectories where no whole episodes were collected: reward [T, B] float; terminated, truncated
+            [T, B] bool.
+    Writes:
+        ctx.train_data: the same batch and return_ and advantage, [T, B] float, 0 where no step is; valid [T, B] bool; and
+            value and next_value [T, B] float, where there is a critic.
+
+    Args:
+        cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1]. The policy's collect_mode may stand in
+            its place, whose configuration is used then, and not its critic.
+        policy: subtracts its newest critic's value, where it has a critic; None for advantage = return_.
+
+    Raises:
+        AttributeError: the configuration has no discount_factor.
+
+    Reference:
+        Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
+    """
+    gamma = _discount_factor(cfg)
+    critic = policy if policy is not None and _has_critic(policy) else None
+
+    @contract(**_READS, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
+    def estimate(ctx: OnlineRLContext) -> None:
+        batch = _collected(ctx, "montecarlo_return_estimator", episodes_first=True)
+        if not has_leaf(batch, "valid"):
+            batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))
+        if critic is not None:
+            batch = critic.with_values(batch)
+        bootstrap = None if critic is None else batch.next_value
+        return_ = discounted_return(batch.reward, batch.terminated, batch.truncated, gamma=gamma, bootstrap=bootstrap)
+        advantage = return_ if critic is None else return_ - batch.value
+        no_step = ~batch.valid
+        ctx.train_data = with_leaves(
+            batch, return_=return_.masked_fill(no_step, 0), advantage=advantage.masked_fill(no_step, 0)
+        )
+
+    return estimate
+
+
+def _collected(ctx: OnlineRLContext, who: str, episodes_first: bool = False) -> Tree:
+    """The batch [T, B, ...] of this iteration's rollout or whole episodes."""
+    found = [getattr(ctx, name, None) for name in ("trajectories", "episodes")]
+    for one in reversed(found) if episodes_first else found:
+        if one is not None:
+            return one.batch
+    raise RuntimeError(
+        f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector or EpisodeCollector "
+        "before it, which collects in every iteration."
+    )
+
+
+def _discount_factor(cfg: Any) -> float:
+    policy = cfg.cfg if isinstance(cfg, CollectMode) else cfg.policy
+    for section in (policy.collect, policy):
+        if hasattr(section, "discount_factor"):
+            return float(section.discount_factor)
+    raise AttributeError(
+        f"montecarlo_return_estimator() wants policy.collect.discount_factor or policy.discount_factor, and a "
+        f"{type(policy).__name__} has neither: add one of them."
+    )
+
+
+def _has_critic(policy: CollectMode) -> bool:
+    return bool(getattr(policy, "has_critic", True))  # a face made elsewhere need not say

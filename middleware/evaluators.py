@@ -5,14 +5,15 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, contract, current_task
+from ding_lite.envs import Episode
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import EvalMode
@@ -53,14 +54,34 @@ def interaction_evaluator(
     Raises:
         ValueError: `env` does not tell how to make one more of its environments, to film in.
     """
-    return InteractionEvaluator(cfg, policy, env, recorder)
+    if recorder is None and cfg.log.video_every:
+        recorder = _recorder_for(cfg, env)
+    return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
+
+
+def mean_return(episodes: Sequence[Episode]) -> float:
+    """Of these episodes, undiscounted."""
+    return sum(it.return_ for it in episodes) / len(episodes)
+
+
+class Player(Protocol):
+    """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
+
+    def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[Episode]:
+        """Play so many episodes from their start; break off, by raising BrokenOff, once `is_stopping()` is true."""
+
+    def reduce_metrics(self) -> list[dict[Any, Any]]:
+        """What the policies logged while they acted."""
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the weights that it acted with last."""
 
 
 class Evaluation(NamedTuple):
     """One evaluation."""
 
     value: float
-    """Mean undiscounted return."""
+    """Mean undiscounted return, or what else is made of the episodes."""
     train_iter: int
     """Gradient steps taken when it began."""
     weights: dict[str, Any]
@@ -70,19 +91,34 @@ class Evaluation(NamedTuple):
 
 
 class InteractionEvaluator:
-    """What `interaction_evaluator` returns."""
+    """What `interaction_evaluator` and `agents_evaluator` return.
 
-    __name__ = "interaction_evaluator"
+    Args:
+        name: what a script calls it.
+        cfg: as for `interaction_evaluator`.
+        policies: that act.
+        env: in which they act.
+        worker: plays the episodes.
+        value: of the episodes of one evaluation, what is to be reached; logged as the score, where it is not the mean return.
+        recorder: of videos of the first policy; None for none.
+    """
 
     def __init__(
-        self, cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: EpisodeRecorder | None = None
+        self,
+        name: str,
+        cfg: RunConfig,
+        policies: Sequence[EvalMode],
+        env: object,
+        worker: Player,
+        value: Callable[[Sequence[Episode]], float] = mean_return,
+        recorder: EpisodeRecorder | None = None,
     ) -> None:
+        self.__name__ = name
         self._every_iter = cfg.policy.eval.evaluator.eval_freq
         self._every_env_step = cfg.policy.eval.evaluator.eval_freq_env_step
         self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
-        self._policy = policy
-        self._worker = make_worker(env, policy)
-        self._recorder = _recorder_for(cfg, env) if recorder is None and cfg.log.video_every else recorder
+        self._policies, self._worker = tuple(policies), worker
+        self._value, self._recorder = value, recorder
         self._metrics = MetricsLogger()
         self._last_env_step = self._evaluations = 0
         self._under_way: tuple[int, Deferred[Evaluation]] | None = None
@@ -91,7 +127,7 @@ class InteractionEvaluator:
             writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
             may_read=("env_step", "eval_metrics"),
             may_write=("eval_metrics",),
-            uses=(env, policy) if self._recorder is None else (env, policy, self._recorder),
+            uses=(env, *policies) if recorder is None else (env, *policies, recorder),
             stage="evaluate",
         )(self)
 
@@ -110,7 +146,8 @@ class InteractionEvaluator:
             return
         self._last_env_step = env_step
         if overlaps and not is_ending:
-            self._policy.hold()
+            for policy in self._policies:
+                policy.hold()
             self._under_way = ctx.train_iter, task.defer(self._evaluate, _counters(ctx), lambda: task.stopping)
         else:
             self._write(self._evaluate(_counters(ctx)), ctx)
@@ -126,11 +163,13 @@ class InteractionEvaluator:
             raise
         metrics.log_dict({**summarize_episodes(episodes), **counters}, reduce="item")
         metrics.log_value("episodes", len(episodes), reduce="sum")
-        value = sum(it.return_ for it in episodes) / len(episodes)
+        value = self._value(episodes)
+        if self._value is not mean_return:
+            metrics.log_value("score", value, reduce="item")
         logged = [metrics.reduce(), *self._worker.reduce_metrics()]
         if self._recorder is not None:
             env_step, train_iter = counters.get("env_step", 0), counters["train_iter"]
-            self._recorder.record(self._policy, self._evaluations, env_step, train_iter, is_stopping)
+            self._recorder.record(self._policies[0], self._evaluations, env_step, train_iter, is_stopping)
         return Evaluation(value, counters["train_iter"], self._worker.get_weights(), logged)
 
     def _end(self) -> Evaluation | None:
@@ -141,7 +180,8 @@ class InteractionEvaluator:
         try:
             return None if work.is_over else work.result()
         finally:
-            self._policy.let_go()
+            for policy in self._policies:
+                policy.let_go()
 
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:

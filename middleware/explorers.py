@@ -33,3 +33,17 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
 
     return handle
+
+
+def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
+    """Let the collector act as its policy does, with no random actions in between; for policies that explore by themselves.
+
+    Writes:
+        ctx.collect_kwargs: "eps", -1.0, as in DI-engine.
+    """
+
+    @contract(writes=("collect_kwargs",), stage="explore")
+    def mask(ctx: OnlineRLContext) -> None:
+        ctx.collect_kwargs["eps"] = -1.0
+
+    return mask

@@ -1,45 +1,113 @@
-"""Fetchers: from storage to what is learned from.
+"""Fetchers: from storage, or from the rollout as it is, to what is learned from.
 
 Room: ding_lite.middleware, floor 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from ding_lite.config import DQNConfig
+from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer
+from ding_lite.data import Buffers, sampler
 from ding_lite.engine import contract
-from ding_lite.middleware.arguments import require
+from ding_lite.policy import LearnMode
 
 
-def offpolicy_data_fetcher(cfg: DQNConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
+def offpolicy_data_fetcher(
+    cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
+) -> Callable[[OnlineRLContext], Iterator[None] | None]:
     """Sample a batch of transitions, once there are enough of them.
 
+    Where a buffer goes by priority, the batch has weight and index too, and when it was learned from, the buffer gets the
+    priorities that the policy's loss gave.
+
+    Reads, where a buffer goes by priority, at the end of the iteration:
+        ctx.train_output: priority [B], or by the buffer's name.
     Writes:
-        ctx.train_data: a tree [B, ...] of the buffer's leaves; None while there are too few.
+        ctx.train_data: a tree [B, ...] of the buffer's leaves, or of such trees by the buffers' names; None while there are
+            too few.
 
     Args:
         cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions.
-        buffer_: sampled uniformly.
+        buffer_: sampled; a list [(buffer, share), ...] for batches joined from shares of each, a dict {name: buffer} for a
+            batch of each. Learning starts when each of them has enough or is full.
+        policy: where it knows which columns its hooks read, only these are fetched.
+        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
     Raises:
-        ValueError: the buffer can never hold learning_starts transitions.
+        ValueError: a single buffer can never hold learning_starts transitions; or shares that do not sum to 1. After
+            learning, a policy that gives no priorities to a buffer that goes by them.
         TypeError: no replay buffer.
     """
-    require("offpolicy_data_fetcher", buffer_, "sample", "a ReplayBuffer")
+    source = sampler(buffer_, "offpolicy_data_fetcher")
     batch_size = cfg.policy.learn.batch_size
     enough = max(1, cfg.policy.learn.learning_starts)
-    capacity = getattr(buffer_, "capacity", enough)
-    if enough > capacity:
+    if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
         raise ValueError(
             f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning would "
             "never start. Lower the one or raise the other."
         )
+    columns = columns_read(policy, reward_model)
 
-    @contract(writes=("train_data",), uses=(buffer_,), stage="learn")
+    @contract(writes=("train_data",), uses=source.buffers, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
-        ctx.train_data = buffer_.sample(batch_size) if len(buffer_) >= enough else None
+        ctx.train_data = source.sample(batch_size, columns) if source.has_enough(enough) else None
+
+    @contract(writes=("train_data",), uses=source.buffers, stage="learn", reads_after=("train_output",))
+    def fetch_by_priority(ctx: OnlineRLContext) -> Iterator[None]:
+        fetch(ctx)
+        batch = ctx.train_data
+        yield
+        if batch is not None:
+            source.update_priority(batch, _priority_in(ctx.train_output))
+
+    return fetch_by_priority if source.takes_priorities else fetch
+
+
+def columns_read(policy: LearnMode | None, reward_model: Any) -> tuple[str, ...] | None:
+    """The columns of a batch that these read; None, for all, where one of them does not say."""
+    columns: dict[str, None] = {}
+    for reader in (policy, *(() if reward_model is None else (reward_model,))):
+        read = getattr(reader, "columns", None)
+        if read is None:
+            return None
+        columns.update(dict.fromkeys(read))
+    return tuple(columns)
+
+
+def _priority_in(output: Any) -> Any:
+    if isinstance(output, Mapping) and "priority" in output:
+        return output["priority"]
+    given = sorted(output) if isinstance(output, Mapping) else type(output).__name__
+    raise ValueError(
+        f"a replay buffer goes by priority, and what learning gave has no 'priority': {given}. Let the policy's loss return "
+        "it, [B], among what is to be logged, or take a ReplayBuffer."
+    )
+
+
+def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
+    """Learn from what was collected as it is: for policies that estimate returns themselves, such as in `postprocess`.
+
+    Reads:
+        ctx.episodes, or ctx.trajectories where no whole episodes were collected.
+    Writes:
+        ctx.train_data: a tree [T, B, ...]; with valid [T, B] bool, where some rows are no steps.
+
+    Args:
+        cfg: nothing of it; in the seed's place.
+    """
+
+    @contract(reads=("trajectories",), may_read=("episodes",), writes=("train_data",), stage="process")
+    def fetch(ctx: OnlineRLContext) -> None:
+        episodes = getattr(ctx, "episodes", None)
+        collected = ctx.trajectories if episodes is None else episodes
+        if collected is None:
+            raise RuntimeError(
+                "onpolicy_data_fetcher found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector "
+                "before it, which collects in every iteration."
+            )
+        ctx.train_data = collected.batch
 
     return fetch

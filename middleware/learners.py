@@ -13,7 +13,7 @@ import torch
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import ReplayBuffer
+from ding_lite.data import Buffers, sampler
 from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
@@ -38,8 +38,8 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
     Reads:
         ctx.train_data: what the policy's loss wants; ctx.train_iter.
     Writes:
-        ctx.train_output: what to log, scalar tensors by name; policy_lag is how many gradient steps older the weights were
-            that collected this iteration's data, where it was collected.
+        ctx.train_output: what to log, scalar tensors by name, and priority [B] where rows were drawn by priority; policy_lag is
+            how many gradient steps older the weights were that collected this iteration's data, where it was collected.
         ctx.train_iter: gradient steps counted on.
         ctx.learn_metrics: the same, seconds, and what the policy's hooks logged; where the context has it.
 
@@ -119,48 +119,101 @@ def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 
 
+def reward_estimator(cfg: RunConfig, reward_model: Any) -> Callable[[AnyRLContext], None]:
+    """Let a reward model learn from the batch, and then say what its steps earned. Does nothing where there is none yet.
+
+    Reads:
+        ctx.train_data.
+    Writes:
+        ctx.train_data: what the model made of it.
+        ctx.learn_metrics: what its learning gave to log; where the context has it.
+
+    Args:
+        cfg: nothing of it; in the seed's place.
+        reward_model: `estimate(batch) -> batch`, a new tree whose reward is replaced or augmented; and where it has one,
+            `learn(batch) -> dict` of numbers to log by name. A fetcher that is to fetch only what is read has to be told of it.
+    """
+    require("reward_estimator", reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
+    metrics = MetricsLogger()
+
+    @contract(
+        reads=("train_data",),
+        writes=("train_data",),
+        may_read=("learn_metrics",),
+        may_write=("learn_metrics",),
+        uses=(reward_model,),
+        stage="learn",
+    )
+    def estimate(ctx: AnyRLContext) -> None:
+        if ctx.train_data is not None:
+            output = _estimate_rewards(reward_model, ctx)
+            if output:
+                log_outputs(metrics, [output])
+                hand_over(ctx, "learn_metrics", [metrics.reduce()])
+
+    return estimate
+
+
+def _estimate_rewards(reward_model: Any, ctx: AnyRLContext) -> Mapping[str, Any]:
+    """What the model's learning gave to log."""
+    output = reward_model.learn(ctx.train_data) if hasattr(reward_model, "learn") else {}
+    ctx.train_data = reward_model.estimate(ctx.train_data)
+    return output or {}
+
+
 class OffPolicyLearner:
     """Fetch and learn, `update_per_collect` times.
+
+    A buffer that goes by priority gets the new priorities after each gradient step, before the next batch is drawn.
 
     Reads:
         ctx.train_iter.
     Writes:
         ctx.train_data: the last batch; None while there are too few transitions to begin.
-        ctx.train_output: what to log, one dict of scalar tensors a gradient step; policy_lag is that of the first.
+        ctx.train_output: what to log, one dict of tensors a gradient step; policy_lag is that of the first.
         ctx.train_iter: gradient steps counted on.
-        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged.
+        ctx.learn_metrics: the same, seconds, and what the policy's hooks and the reward model logged.
 
     Args:
         cfg: uses policy.learn.update_per_collect, and what offpolicy_data_fetcher uses.
         policy: learns.
-        buffer_: sampled for each gradient step.
+        buffer_: sampled for each gradient step; several as offpolicy_data_fetcher takes them.
+        reward_model: learns from each batch, and says what its steps earned, before the policy learns; see reward_estimator.
     """
 
-    def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: ReplayBuffer) -> None:
+    def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: Buffers, reward_model: Any = None) -> None:
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         require("OffPolicyLearner", policy, "train_iter", "policy.learn_mode")
-        self._fetch = offpolicy_data_fetcher(cfg, buffer_)
+        if reward_model is not None:
+            require("OffPolicyLearner", reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
+        self._reward_model = reward_model
+        self._fetch = offpolicy_data_fetcher(cfg, buffer_, policy, reward_model)
         self._metrics = _metrics_of(policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),
             may_read=("policy_version", "learn_metrics"),
             may_write=("learn_metrics",),
-            uses=(buffer_, policy),
+            uses=(*sampler(buffer_).buffers, policy, *(() if reward_model is None else (reward_model,))),
             stage="learn",
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
         outputs: list[dict[str, Any]] = []
         told: list[dict[str, Any]] = []
+        of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         begun = perf_counter()
         for _ in range(self._times):
             with engaged(self._fetch, ctx):
                 if ctx.train_data is None:
                     return
+                if self._reward_model is not None:
+                    of_rewards.append(_estimate_rewards(self._reward_model, ctx))
                 outputs.append(_learn(self._policy, lag, ctx))
             told.append(ctx.train_output)
         ctx.train_output = told
         self._metrics.log_value(_TIME, perf_counter() - begun)
+        if of_rewards:
+            log_outputs(self._metrics, of_rewards)
         _log(self._metrics, outputs, lag, ctx)

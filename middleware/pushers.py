@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ding_lite.config import RunConfig
+import numpy as np
+import torch
+
+from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer
+from ding_lite.data import ReplayBuffer, SequenceWindow, cut_sequences
 from ding_lite.engine import contract
+from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require
 
 
@@ -18,17 +22,66 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     """Put this iteration's transitions into the replay buffer.
 
     Reads:
-        ctx.trajectories.
+        ctx.trajectories, or ctx.episodes where whole episodes were collected instead.
 
     Args:
         cfg: nothing of it; in the seed's place.
-        buffer_: takes them; the oldest make room.
+        buffer_: takes them; the oldest make room. One that goes by priority takes theirs from a column `priority`, where
+            priority_calculator has written one.
     """
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
-    @contract(reads=("trajectories",), uses=(buffer_,), stage="process")
+    @contract(reads=("trajectories",), may_read=("episodes",), uses=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
-        assert ctx.trajectories is not None
-        buffer_.push(ctx.trajectories)
+        if ctx.trajectories is not None:
+            buffer_.push(ctx.trajectories)
+        elif (episodes := getattr(ctx, "episodes", None)) is not None:
+            buffer_.push(episodes.rows())
+        else:
+            raise RuntimeError(
+                "data_pusher found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector before it, "
+                "which collects in every iteration."
+            )
+
+    return push
+
+
+def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
+    """Put this iteration's transitions into the replay buffer as sequences of one environment each.
+
+    Sequences of burn_in + unroll_len steps overlap by the burn-in, which may lie in the rollout before, so that each step is
+    learned from in one sequence; but for the first of all, before which there is nothing.
+
+    Reads:
+        ctx.trajectories: a multiple of unroll_len steps; of state_in_0 and so on, what a sequence's first step has is kept.
+
+    Args:
+        cfg: uses policy.learn.burn_in and policy.learn.unroll_len, in steps; and policy.learn.priority_eta, in [0, 1], where
+            priority_calculator has written a column `priority`, for what a sequence's steps come to.
+        buffer_: takes them as rows [burn_in + unroll_len, ...], with valid, False for steps that were only a reset.
+
+    Raises:
+        ValueError: at the call, a rollout that cannot be cut into whole sequences.
+
+    Reference:
+        Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
+    """
+    require("sequence_pusher", buffer_, "push", "a ReplayBuffer")
+    require("sequence_pusher", cfg.policy.learn, "burn_in", "a configuration with policy.learn.burn_in, such as R2D2Config")
+    learn = cfg.policy.learn
+    window = SequenceWindow(learn.burn_in)
+
+    @contract(reads=("trajectories",), uses=(buffer_, window), stage="process")
+    def push(ctx: OnlineRLContext) -> None:
+        if ctx.trajectories is None:
+            raise RuntimeError("sequence_pusher found no ctx.trajectories: put a StepCollector before it.")
+        rollout = window.prepend(ctx.trajectories)
+        if rollout is not None:
+            rows = cut_sequences(rollout, learn.burn_in + learn.unroll_len, learn.burn_in)
+            rows.setdefault("valid", np.ones_like(rows["terminated"]))
+            if "priority" in rows:
+                learned = torch.from_numpy(rows["priority"][:, learn.burn_in :].T)
+                rows["priority"] = sequence_priority(learned, learn.priority_eta)
+            buffer_.push(rows)
 
     return push

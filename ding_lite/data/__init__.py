@@ -4,32 +4,63 @@ Room: ding_lite.data, floor 1. Imports the engine.
 """
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like
+from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects
+from ding_lite.data.episodes import Episodes, cut_episodes
 from ding_lite.data.minibatches import minibatches, rollout_rows
+from ding_lite.data.mixtures import Buffers, Sampler, sampler
+from ding_lite.data.prioritized import PrioritizedReplayBuffer
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import RolloutBuffer, Trajectories
-from ding_lite.data.trees import Tree, first_leaf, flatten, has_leaf, map_leaves, nested, tree, with_leaves
+from ding_lite.data.sequences import SequenceWindow, cut_sequences
+from ding_lite.data.sum_trees import SumTree
+from ding_lite.data.trees import (
+    Tree,
+    first_leaf,
+    flatten,
+    has_leaf,
+    holds_objects,
+    map_leaves,
+    merge_lead,
+    nested,
+    to_device,
+    tree,
+    with_leaves,
+)
 
 __all__ = [
+    "Buffers",
+    "Episodes",
     "Leaf",
+    "PrioritizedReplayBuffer",
     "Recycler",
     "ReplayBuffer",
     "RolloutBuffer",
+    "Sampler",
+    "SequenceWindow",
     "Spec",
+    "SumTree",
     "Trajectories",
     "Tree",
     "allocate",
     "available_bytes",
+    "cut_episodes",
+    "cut_sequences",
     "first_leaf",
     "flatten",
     "has_leaf",
+    "holds_objects",
     "map_leaves",
+    "merge_lead",
     "minibatches",
     "nested",
     "rollout_rows",
+    "sampler",
     "spec_bytes",
     "spec_like",
+    "stack_rows",
+    "to_device",
+    "to_objects",
     "tree",
     "unflatten",
     "with_leaves",

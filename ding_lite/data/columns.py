@@ -6,10 +6,11 @@ Room: ding_lite.data, floor 1. Numpy; the room's trees.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
 from ding_lite.data.trees import map_leaves
 
@@ -38,8 +39,41 @@ def allocate(spec: Spec, *lead: int) -> Any:
 
 
 def spec_like(element: Any, lead: int = 1) -> Spec:
-    """The spec of what stands behind the first `lead` dimensions of these arrays or tensors."""
-    return map_leaves(lambda x: Leaf(tuple(x.shape[lead:]), np.asarray(x).dtype), element)  # type: ignore[no-any-return]
+    """The spec of what stands behind the first `lead` dimensions of these arrays or tensors; text is kept as objects."""
+    return map_leaves(lambda x: Leaf(tuple(x.shape[lead:]), _dtype_for(x)), element)  # type: ignore[no-any-return]
+
+
+def _dtype_for(leaf: Any) -> np.dtype[Any]:
+    dtype = np.asarray(leaf).dtype
+    return np.dtype(object) if dtype.kind in "US" else dtype  # as text, a longer one would be cut to the length of the first
+
+
+def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
+
+    An object may be given as it stands in a row of a column of objects, as an array [].
+
+    Example:
+        >>> stack_rows([1, 2]), stack_rows(["a", "long"])
+        (array([1, 2]), array(['a', 'long'], dtype=object))
+    """
+    arrays = [row.detach().cpu().numpy() if isinstance(row, torch.Tensor) else row for row in rows]
+    if all(map(_is_numeric, arrays)) and len({np.shape(row) for row in arrays}) == 1:
+        return np.stack(arrays)
+    is_boxed = [isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 0 for row in rows]
+    return to_objects([row.item() if boxed else row for row, boxed in zip(rows, is_boxed)])
+
+
+def to_objects(things: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """These things, whatever they are, as an array [N] of objects."""
+    objects = np.empty(len(things), object)
+    for place, thing in enumerate(things):  # one by one, because numpy would look into lists and tuples
+        objects[place] = thing
+    return objects
+
+
+def _is_numeric(row: Any) -> bool:
+    return isinstance(row, (bool, int, float)) or (isinstance(row, (np.ndarray, np.generic)) and row.dtype.kind in "biufc")
 
 
 def spec_bytes(spec: Spec) -> int:

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, nested, tree
+from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, merge_lead, nested, tree
 
 
 def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
     """These leaves of a [T, B, ...] batch as [N, ...], without the steps that `valid` [T, B] leaves out, if it is there."""
     real = batch.valid.flatten() if has_leaf(batch, "valid") else slice(None)
-    return {name: map_leaves(lambda leaf: leaf.flatten(0, 1)[real], nested(batch[name])) for name in names}
+    return {name: map_leaves(lambda leaf: _at(merge_lead(leaf), real), nested(batch[name])) for name in names}
 
 
 def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) -> Iterator[Tree]:
@@ -27,7 +28,7 @@ def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) 
     Equal, because a short last part would weigh its rows more than the others do.
 
     Args:
-        rows: tensors [N, ...] by leaf name, nested where a space is.
+        rows: tensors, or arrays of objects, [N, ...] by leaf name, nested where a space is.
         batch_size: rows a minibatch; the parts differ from it by what makes them equal.
         generator: of the tensors' device.
 
@@ -36,8 +37,7 @@ def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) 
         >>> sorted(len(part.x) for part in parts)
         [5, 5]
     """
-    first = first_leaf(rows)
-    order = torch.randperm(len(first), generator=generator, device=first.device)
+    order = torch.randperm(len(first_leaf(rows)), generator=generator, device=generator.device)
     shuffled = _indexed(rows, order)
     parts = max(1, round(len(order) / batch_size))
     for start, stop in pairwise(len(order) * part // parts for part in range(parts + 1)):
@@ -46,6 +46,11 @@ def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) 
 
 def _indexed(rows: Mapping[str, Any], index: Tensor | slice) -> dict[str, Any]:
     return {
-        name: column[index] if isinstance(column, Tensor) else map_leaves(lambda leaf: leaf[index], column)
+        name: column[index] if isinstance(column, Tensor) else map_leaves(lambda leaf: _at(leaf, index), column)
         for name, column in rows.items()
     }
+
+
+def _at(leaf: Any, index: Tensor | slice) -> Any:
+    is_array = isinstance(leaf, np.ndarray) and isinstance(index, Tensor)
+    return leaf[index.cpu().numpy() if is_array else index]  # type: ignore[union-attr]

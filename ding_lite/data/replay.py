@@ -1,17 +1,18 @@
 """Replay: transitions kept for later, sampled uniformly.
 
-Room: ding_lite.data, floor 1. Imports the room's trees, columns and rollouts.
+Room: ding_lite.data, floor 1. Imports the engine and the room's trees, columns and rollouts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec, available_bytes, spec_bytes, spec_like
+from ding_lite.basics import unflatten
+from ding_lite.data.columns import Spec, available_bytes, spec_bytes, spec_like, to_objects
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
@@ -19,6 +20,8 @@ from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
 
 class ReplayBuffer:
     """The last `capacity` transitions in preallocated arrays, one for each leaf; sampled uniformly, with replacement.
+
+    Leaves of objects or text stay arrays, of objects.
 
     Args:
         capacity: transitions.
@@ -63,11 +66,15 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the full buffer takes."""
-        return self.bytes_per_transition * self.capacity
+        """Bytes that the full buffer takes; 0 before its leaves are known."""
+        return 0 if self._spec is None else self.bytes_for(self._spec)
+
+    def bytes_for(self, spec: Spec) -> int:
+        """Bytes that it takes, full of transitions that look like this."""
+        return spec_bytes(spec) * self.capacity
 
     def _allocate(self, spec: Spec) -> None:
-        needed, available = spec_bytes(spec) * self.capacity, available_bytes()
+        needed, available = self.bytes_for(spec), available_bytes()
         if available is not None and needed > available:
             raise MemoryError(
                 f"a replay buffer of {self.capacity:,} transitions of {spec_bytes(spec):,} bytes needs {needed / 1e9:.1f} GB, "
@@ -85,7 +92,10 @@ class ReplayBuffer:
         Raises:
             ValueError: leaves that differ in name, shape, length or kind of dtype from those already here. Nothing is added.
         """
-        rows = batch.rows() if type(batch) is Trajectories else nested(batch)
+        self._store(named_rows(batch))
+
+    def _store(self, rows: Any) -> slice | np.ndarray[Any, Any]:
+        """Write these rows; returns where they stand, or the last of them, where they are more than it holds."""
         try:
             signature = [(name, row.dtype, row.shape) for name, row in rows.items()]
         except AttributeError:  # nested leaves
@@ -95,13 +105,14 @@ class ReplayBuffer:
             self._signature, self._order = signature, [self._columns[name] for name in rows]
         count = self._count
         start, stop = self._next, self._next + count
-        if stop <= self.capacity:
-            _write(self._order, rows.values(), slice(start, stop))
-        else:
+        where: slice | np.ndarray[Any, Any] = slice(start, stop)
+        if stop > self.capacity:
             # The rows that stay are the last `capacity`, and they stand where they would have come one by one.
-            _write(self._order, rows.values(), np.arange(max(start, stop - self.capacity), stop) % self.capacity)
+            where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
+        _write(self._order, rows.values(), where)
         self._next = stop % self.capacity
         self._size = min(self._size + count, self.capacity)
+        return where
 
     def _fitting(self, rows: Any) -> int:
         """How many rows these are, if they fit; the first that come decide the columns."""
@@ -122,30 +133,47 @@ class ReplayBuffer:
             raise ValueError(f"a replay buffer with the leaves {held} was given {given}: give it the same.")
         for path, column in columns.items():
             shape, row = (count, *column.shape[1:]), leaves[path]
-            if row.shape != shape or not np.can_cast(row.dtype, column.dtype, "same_kind"):
+            fits = row.dtype.kind in "OUS" if column.dtype.hasobject else np.can_cast(row.dtype, column.dtype, "same_kind")
+            if row.shape != shape or not fits:
                 raise ValueError(
                     f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} was given {row.dtype} {row.shape}: "
                     "give it the same."
                 )
         return count
 
-    def sample(self, size: int) -> Tree:
+    def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
         """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
+
+        Args:
+            size: transitions.
+            columns: which leaves of the top are wanted; names that it does not have are left out. None wants all.
 
         Raises:
             ValueError: the buffer is empty, or the size negative.
         """
+        self._require_some(size)
+        return tree(self._take(self._chosen(columns), self.rng.integers(0, self._size, size)))
+
+    def _require_some(self, size: int) -> None:
         if size < 0:
             raise ValueError(f"sample({size}): a sample has 0 transitions or more.")
         if not self._size:
             raise ValueError("sample() from an empty replay buffer: push transitions first.")
-        return tree(self._take(self._columns, self.rng.integers(0, self._size, size)))
+
+    def _chosen(self, columns: Collection[str] | None) -> dict[str, Any]:
+        if columns is None:
+            return self._columns  # type: ignore[no-any-return]
+        if isinstance(columns, str):
+            raise TypeError(f"sample(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
+        return {name: column for name, column in self._columns.items() if name in columns}
 
     def _take(self, columns: dict[str, Any], rows: np.ndarray[Any, Any]) -> dict[str, Any]:
         taken: dict[str, Any] = {}
         for name, column in columns.items():
             if type(column) is dict:
                 taken[name] = self._take(column, rows)
+            elif column.dtype.hasobject:
+                taken[name] = column.take(rows, 0)
             else:
                 out = self._recycler.like(column, len(rows))
                 # "clip" skips a check of the bounds, which these rows keep, and with it a copy.
@@ -164,15 +192,18 @@ class ReplayBuffer:
         self._size = self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the transitions, where the next one goes, and the state of the random generator."""
-        held = None
+        """A copy of the transitions (objects as flat lists), where the next one goes, and the state of the random generator."""
+        held, shapes = None, []
         if self._columns is not None:
-            held = map_leaves(lambda column: torch.from_numpy(column[: self._size].copy()), self._columns)
+            held = map_leaves(lambda column: _saved(column[: self._size]), self._columns)
+            leaves = flatten(self._columns)
+            shapes = [[list(path), list(column.shape[1:])] for path, column in leaves if column.dtype.hasobject]
         return {
             "capacity": self.capacity,
             "size": self._size,
             "next": self._next,
             "columns": held,
+            "shapes": shapes,
             "rng": self.rng.bit_generator.state,
         }
 
@@ -189,12 +220,21 @@ class ReplayBuffer:
                 f"a replay buffer of capacity {self.capacity} cannot load one of {state['capacity']}: make it as large."
             )
         if state["columns"] is not None:
+            columns = dict(flatten(state["columns"]))
+            for path, shape in state.get("shapes", ()):
+                columns[tuple(path)] = to_objects(columns[tuple(path)]).reshape(state["size"], *shape)
+            held = unflatten(columns)
             if self._columns is None:
-                self._allocate(spec_like(state["columns"]))
-            self._fitting(state["columns"])
-            _write([self._columns], [state["columns"]], slice(0, state["size"]))
+                self._allocate(spec_like(held))
+            self._fitting(held)
+            _write([self._columns], [held], slice(0, state["size"]))
         self._size, self._next = state["size"], state["next"]
         self.rng.bit_generator.state = state["rng"]
+
+
+def named_rows(batch: Trajectories | Tree | Mapping[str, Any]) -> Any:
+    """What is pushed as rows [N, ...] by leaf name; what has no named leaves stays as it is."""
+    return batch.rows() if type(batch) is Trajectories else nested(batch)
 
 
 def _write(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
@@ -204,3 +244,7 @@ def _write(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarra
             _write(column.values(), [row[name] for name in column], where)
         else:
             column[where] = row if type(where) is slice else row[-len(where) :]
+
+
+def _saved(column: np.ndarray[Any, Any]) -> torch.Tensor | list[Any]:
+    return column.reshape(-1).tolist() if column.dtype.hasobject else torch.from_numpy(column.copy())

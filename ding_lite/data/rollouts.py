@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, allocate, spec_like
-from ding_lite.data.trees import Tree, first_leaf, map_leaves, tree
+from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, tree
 
 
 class RolloutBuffer:
@@ -30,11 +30,27 @@ class RolloutBuffer:
         self.truncated = np.empty((num_steps, num_envs), np.bool_)
         self.valid: np.ndarray[Any, Any] | None = None
         self.outputs: dict[str, Any] = {}
+        self._looks: dict[str, tuple[Any, Any]] = {}  # shape and dtype of each output, where it is one array
         self._finals: list[tuple[int, int, Any]] = []
 
     def obs_at(self, t: int) -> Any:
         """Observations [B, ...] before step t, nested: views to write to and to act on."""
         return self.obs[t] if self._flat_obs else map_leaves(lambda column: column[t], self.obs)
+
+    def resize(self, num_steps: int) -> None:
+        """Make room for so many steps, or leave out those behind them. Views that `obs_at` gave are not to be written to."""
+        self.num_steps = num_steps
+        self.obs = map_leaves(lambda column: _resized(column, num_steps + 1), self.obs)
+        self.outputs = {
+            name: map_leaves(lambda column: _resized(column, num_steps), column) for name, column in self.outputs.items()
+        }
+        self.reward, self.terminated, self.truncated = (
+            _resized(column, num_steps) for column in (self.reward, self.terminated, self.truncated)
+        )
+        if self.valid is not None:
+            kept = len(self.valid)
+            self.valid = _resized(self.valid, num_steps)
+            self.valid[kept:] = True
 
     def add(
         self,
@@ -49,14 +65,19 @@ class RolloutBuffer:
         """Record step t; the observations after it are already in `obs_at(t + 1)`.
 
         Args:
-            outputs: what the policy gave, each [B, ...]: action, log_prob, ...
+            outputs: what the policy gave, each an array [B, ...], nested where a space is: action, log_prob, ... Those of the
+                first step decide the columns; text is kept as objects.
             final_obs: by environment, where the row in `obs_at(t + 1)` is already the next episode's.
             valid: [B] bool, or None for all.
+
+        Raises:
+            ValueError: an output without a row for each environment, or of another shape, or kind of dtype, than before.
         """
         for name, output in outputs.items():
-            column = self.outputs.get(name)
-            if column is None:
-                column = self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
+            look = self._looks.get(name)
+            if look is None or output.shape != look[0] or output.dtype != look[1]:
+                self._fit(t, name, output)
+            column = self.outputs[name]
             if type(column) is dict:
                 map_leaves(lambda inner, new: inner.__setitem__(t, new), column, output)
             else:
@@ -68,6 +89,32 @@ class RolloutBuffer:
             if self.valid is None:
                 self.valid = np.ones((self.num_steps, self.num_envs), np.bool_)
             self.valid[t] = valid
+
+    def _fit(self, t: int, name: str, output: Any) -> None:
+        """Make the column where there is none, and refuse what does not fit into it."""
+        leaves = dict(flatten(output))
+        for path, leaf in leaves.items():
+            if leaf.shape[:1] != (self.num_envs,):
+                raise ValueError(
+                    f"the policy's output {'/'.join((name, *path))} has the shape {leaf.shape} in step {t} of a rollout: it "
+                    f"has one row for each of {self.num_envs} environments."
+                )
+        if name not in self.outputs:
+            self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
+            if type(output) is np.ndarray:
+                self._looks[name] = output.shape, output.dtype
+            return
+        columns = dict(flatten(self.outputs[name]))
+        if leaves.keys() != columns.keys():
+            had, has = (sorted("/".join(path) for path in parts) for parts in (columns, leaves))
+            raise ValueError(f"the policy's output {name} has the parts {has} in step {t} of a rollout, and had {had} before.")
+        for path, leaf in leaves.items():
+            column = columns[path]
+            if leaf.shape != column.shape[1:] or not np.can_cast(leaf.dtype, column.dtype, "same_kind"):
+                raise ValueError(
+                    f"the policy's output {'/'.join((name, *path))} is {leaf.dtype} {leaf.shape} in step {t} of a rollout, and "
+                    f"was {column.dtype} {column.shape[1:]} before: give the same in every step."
+                )
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
         """What was recorded, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
@@ -84,6 +131,14 @@ class RolloutBuffer:
             **columns,
         }
         return Trajectories(recorded, self.valid)
+
+
+def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
+    if rows <= len(column):
+        return column[:rows]
+    larger = np.empty((rows, *column.shape[1:]), column.dtype)
+    larger[: len(column)] = column
+    return larger
 
 
 class Trajectories(Sequence[Tree]):
@@ -130,9 +185,28 @@ class Trajectories(Sequence[Tree]):
     def rows(self) -> dict[str, Any]:
         """Every transition once, [N, ...] by leaf name, time-major; views where all steps are real ones."""
         if self.valid is None:
-            return {name: map_leaves(_merge_lead, column) for name, column in self.columns.items()}
+            return {name: map_leaves(merge_lead, column) for name, column in self.columns.items()}
         keep = self.valid.reshape(-1).nonzero()[0]
-        return {name: map_leaves(lambda leaf: _merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
+        return {name: map_leaves(lambda leaf: merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
+
+    def with_columns(self, **columns: Any) -> Trajectories:
+        """The same transitions with these columns beside or instead of the present ones. Nothing is copied.
+
+        Args:
+            **columns: arrays or CPU tensors [T, B, ...], nested where a space is.
+
+        Raises:
+            ValueError: one of another length or width.
+        """
+        for name, column in columns.items():
+            for path, leaf in flatten(column):
+                if tuple(leaf.shape[:2]) != (self.num_steps, self.num_envs):
+                    raise ValueError(
+                        f"the column {'/'.join((name, *path))} of shape {tuple(leaf.shape)} was given to a rollout of "
+                        f"{self.num_steps} steps of {self.num_envs} environments: its shape begins with these."
+                    )
+        added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
+        return Trajectories({**self.columns, **added}, self.valid)
 
     def _places(self) -> np.ndarray[Any, Any]:
         """(t, b) of each transition, in the order of the sequence."""
@@ -156,8 +230,7 @@ class Trajectories(Sequence[Tree]):
         return (self._transition(t, b) for t, b in self._places())
 
     def _transition(self, t: int, b: int) -> Tree:
-        return tree(map_leaves(lambda leaf: torch.as_tensor(leaf[t, b]), self.columns))
+        def element(leaf: Any) -> Any:
+            return leaf[t, b, ...] if holds_objects(leaf) else torch.as_tensor(leaf[t, b])  # an object stays in an array []
 
-
-def _merge_lead(leaf: Any) -> Any:
-    return leaf.reshape(-1, *leaf.shape[2:])
+        return tree(map_leaves(element, self.columns))

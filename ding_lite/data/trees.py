@@ -1,4 +1,4 @@
-"""Trees: batches whose leaves are tensors, under names that may nest.
+"""Trees: batches whose leaves are tensors, or arrays of objects, under names that may nest.
 
 Room: ding_lite.data, floor 1. The only file that imports treetensor; imports nothing of ours.
 """
@@ -32,8 +32,9 @@ Path = tuple[str, ...]
 def tree(leaves: Mapping[str, Any]) -> Tree:
     """A tree of these leaves: tensors, arrays or numbers, and mappings of them.
 
-    Tensors and arrays are not copied. `treetensor.Tensor(dict)` gives the same, but calls `repr()` on every leaf, which
-    takes hundreds of microseconds, and milliseconds for images; this takes two.
+    Tensors and arrays are not copied. Arrays of objects or text, which no tensor holds, stay arrays. `treetensor.Tensor(dict)`
+    gives the same, but calls `repr()` on every leaf, which takes hundreds of microseconds, and milliseconds for images; this
+    takes two.
 
     Raises:
         TypeError: a key that is no string, or a leaf that is no number, array or tensor.
@@ -48,12 +49,12 @@ def tree(leaves: Mapping[str, Any]) -> Tree:
 
 def with_leaves(batch: Tree, **leaves: Any) -> Tree:
     """The same batch and these leaves beside or instead of its own; `batch` stays as it is."""
-    return tree({**dict(_raw(batch).iter_items()), **leaves})
+    return tree({**dict(Tree._detach(batch).iter_items()), **leaves})
 
 
 def has_leaf(batch: Tree, name: str) -> bool:
     """Whether the tree has this leaf at its top; `in` would ask its leaves."""
-    return bool(_raw(batch).contains(name))
+    return bool(Tree._detach(batch).contains(name))
 
 
 def nested(batch: Any) -> Any:
@@ -89,11 +90,26 @@ def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
     return fn(structure, *others)
 
 
+def to_device(structure: Any, device: torch.device | str) -> Any:
+    """The same structure with its tensors on this device; leaves that are no tensors stay as they are."""
+    return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)
+
+
 def first_leaf(structure: Any) -> Any:
     """Any one leaf, for what all of them share: the leading dimensions, the device."""
     while type(structure) is dict:
         structure = next(iter(structure.values()))
     return structure if hasattr(structure, "dtype") and not isinstance(structure, _TREE) else next(flatten(structure))[1]
+
+
+def holds_objects(leaf: Any) -> bool:
+    """Whether it is an array of objects, text or bytes, which stays an array where others become tensors."""
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
+
+
+def merge_lead(leaf: Any) -> Any:
+    """An array or tensor [T, B, ...] as [T * B, ...], without a copy where that can be had."""
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
 def _raw(batch: Tree) -> Any:
@@ -107,8 +123,8 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
             raise TypeError(f"{where} has the key {name!r} of type {type(name).__name__}: names of leaves are strings.")
         if isinstance(leaf, (torch.Tensor, TreeStorage)):
             converted[name] = leaf
-        elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
-            converted[name] = _from_numpy(leaf, f"{where}.{name}")
+        elif isinstance(leaf, np.ndarray):
+            converted[name] = leaf if holds_objects(leaf) else _from_numpy(leaf, f"{where}.{name}")
         elif isinstance(leaf, _TREE):
             converted[name] = _raw(leaf)
         elif isinstance(leaf, Mapping):

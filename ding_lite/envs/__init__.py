@@ -3,10 +3,13 @@
 Room: ding_lite.envs, floor 2. Imports data, processes and the engine.
 """
 
+from ding_lite.envs.agents import AgentStep, AgentVectorEnv, make_agent_envs
 from ding_lite.envs.checks import EnvDataError, is_number
 from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.making import make_envs, stepper
+from ding_lite.envs.masked import OnlyElements
+from ding_lite.envs.seats import Seat
 from ding_lite.envs.spaces import (
     SpaceError,
     load_random_state,
@@ -23,10 +26,14 @@ from ding_lite.envs.vectors import LocalVectorEnv
 
 __all__ = [
     "ENV",
+    "AgentStep",
+    "AgentVectorEnv",
     "EnvDataError",
     "Episode",
     "ForeignStepper",
     "LocalVectorEnv",
+    "OnlyElements",
+    "Seat",
     "SpaceError",
     "SplitVectorEnv",
     "Step",
@@ -34,6 +41,7 @@ __all__ = [
     "episode_seed",
     "is_number",
     "load_random_state",
+    "make_agent_envs",
     "make_envs",
     "random_state",
     "replay_episode",

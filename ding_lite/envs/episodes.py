@@ -76,6 +76,11 @@ class EpisodeStarts:
         self._is_dear = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
 
+    @property
+    def described(self) -> str:
+        """Number and beginning of the current episode, for messages."""
+        return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a kept state'}"
+
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for its next episode. Returns its observation and info."""
         self.number += 1

@@ -50,6 +50,7 @@ class ForeignStepper:
         self._action: Any = None
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
+        self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
 
@@ -101,7 +102,7 @@ class ForeignStepper:
         if indices:
             finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
-        self.current, self._ended = out, ended
+        self.current, self._ended, self.last = out, ended, None
         return Step(reward, terminated, truncated, finals, valid, finished)
 
     @property

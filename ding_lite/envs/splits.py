@@ -79,6 +79,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.run_seed = seed
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
+        self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
@@ -127,7 +128,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         for piece, (obs, _) in zip(self.slices, told):
             map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
         self._info = tuple(info for _, kept in told for info in kept.value[0])
-        self.current = out
+        self.current, self.last = out, None
         return [kept.value[1] for _, kept in told]
 
     def state_dict(self) -> dict[str, Any]:

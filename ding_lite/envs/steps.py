@@ -46,6 +46,9 @@ class Stepper(Protocol):
     current: Any
     """The observations to act on next, nested arrays [B, ...]; None before `begin`."""
 
+    last: tuple[Any, np.ndarray[Any, Any]] | None
+    """What whoever recorded the last step did, nested actions [B, ...], and the rewards [B]; None where nobody told."""
+
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whose episode `current` begins, or is about to; None where none does."""

@@ -5,7 +5,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's other files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,7 +18,7 @@ from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter
+from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
 
 
@@ -51,6 +51,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+        self._rested: dict[int, Callable[[Any], Any]] = {}  # what steps those that rest, otherwise
         self._seed(seed)
 
     def _seed(self, seed: int) -> None:
@@ -64,8 +65,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._no = np.zeros(self.num_envs, np.bool_)
         self._no.flags.writeable = False
         self._flags_checked = False
+        self._resting: np.ndarray[Any, Any] | None = None
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
+        self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     # What rollouts use.
@@ -77,6 +80,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             seed: as if newly made with that seed; None goes on to each environment's next episode.
             options: for each `env.reset`.
         """
+        self.wake()
         if seed is not None:
             self._seed(seed)
         self._returns[:] = 0
@@ -103,7 +107,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             self._flags_checked = True
         self._returns += reward
         self._clock += 1
-        self.current, self.restarted = out, None
+        self.current, self.restarted, self.last = out, self._resting, None
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
@@ -111,11 +115,12 @@ class LocalVectorEnv(SameStepVectorEnv):
             require_flags(terminations, truncations, self.first_env)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated = truncated > terminated  # where both are claimed, the task itself ended
-        self.restarted = terminated | truncated
+        ended = terminated | truncated
+        self.restarted = ended if self._resting is None else ended | self._resting
         current, infos = list(obs), list(self._info)
         finals: dict[int, Any] = {}
         finished: list[Episode] = []
-        for index in self.restarted.nonzero()[0].tolist():
+        for index in ended.nonzero()[0].tolist():
             finals[index] = final_obs(
                 obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
             )
@@ -125,12 +130,33 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._write(current, out)
         return Step(reward, terminated, truncated, finals, None, finished)
 
+    def rest(self, indices: Iterable[int]) -> None:
+        """Leave these environments, which are at the beginning of an episode, out of every `advance` until `wake` or `begin`.
+
+        Their observations stay, they earn nothing, and `restarted` stays true of them.
+        """
+        for index in indices:
+            row = map_leaves(lambda leaf, at=index: np.copy(leaf[at]), self.current)
+            info = self._info[index] if self._info else {}  # none right after a saved state was loaded
+            at_rest = to_gymnasium(self.single_observation_space, row), 0.0, False, False, info
+            self._rested.setdefault(index, self._steps[index])
+            self._steps[index] = lambda action, result=at_rest: result  # type: ignore[misc]
+            self._remember[index] = lambda action: None
+        self._resting = np.isin(np.arange(self.num_envs), list(self._rested)) if self._rested else None
+
+    def wake(self) -> None:
+        """End `rest`."""
+        for index, step in self._rested.items():
+            self._steps[index], self._remember[index] = step, self.starts[index].actions.append
+            self._begun_at[index] = self._clock
+        self._rested, self._resting = {}, None
+
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         start = self.starts[index]
         try:
             result = start.begin(options)
         except Exception as error:
-            add_note(error, f"raised by the reset of environment {start.index} ({self.envs[index]}) for its {_told(start)}")
+            add_note(error, f"raised by the reset of environment {start.index} ({self.envs[index]}) for its {start.described}")
             raise
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise EnvDataError(f"environment {start.index} returned {result!r:.80} from reset(): it has to return (obs, info).")
@@ -153,7 +179,8 @@ class LocalVectorEnv(SameStepVectorEnv):
             add_note(
                 error,
                 f"raised by environment {self.first_env + index} ({self.envs[index]}) in step "
-                f"{self._clock - self._begun_at[index]} of its {_told(self.starts[index])}, at the action {actions[index]!r}",
+                f"{self._clock - self._begun_at[index]} of its {self.starts[index].described}, at the action "
+                f"{actions[index]!r}",
             )
             raise
         return results
@@ -198,6 +225,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         saved = self.num_envs if state["current"] is None else len(state["episodes"])
         if saved != self.num_envs:
             raise ValueError(f"the state of {saved} environments does not fit {self.num_envs}: make as many as were saved.")
+        self.wake()
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
@@ -228,7 +256,3 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Close each environment."""
         for env in self.envs:
             env.close()
-
-
-def _told(start: EpisodeStarts) -> str:
-    return f"episode {start.number}, which began with {start.start if 'seed' in start.start else 'a kept state'}"

@@ -65,6 +65,11 @@ class WatchedVectorEnv(LocalVectorEnv):
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
 
+    def wake(self) -> None:
+        """End `rest`."""
+        super().wake()
+        self._trace.begun[:] = self._begun_at
+
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         trace = self._trace
         trace.numbers[index], trace.begun[index] = self.starts[index].number + 1, self._clock

@@ -30,6 +30,10 @@ class HookError(ValueError):
     """A hook fails on the dummy batch, or gives something that does not fit."""
 
 
+class _CallError(HookError):
+    """What a hook raised itself."""
+
+
 class Reading(NamedTuple):
     """Which columns of a batch the hooks of a policy read; None where that is not known."""
 
@@ -45,14 +49,33 @@ def try_out(policy: Policy) -> Reading:
 
     Raises:
         ColumnError: a hook reads a column that the batch does not have.
-        HookError: a hook fails, or gives something of a wrong shape or kind.
+        HookError: a hook fails, or gives something of a wrong shape or kind; of a policy that only acts, the latter alone.
     """
     with _leaving_no_trace(policy):
-        columns = _acted(policy)
+        try:
+            columns = _acted(policy)
+        except _CallError:
+            # A rule may want observations of the environment that it was written for: it shows when it acts.
+            if _only_acts(policy):
+                return Reading(None, None)
+            raise
         try:
             return _learned(policy, columns) if policy.has_loss else Reading(None, None)
-        except NotImplementedError:  # a policy that only acts may say so
+        except NotImplementedError:
             return Reading(None, None)
+
+
+def _only_acts(policy: Policy) -> bool:
+    """Whether it has no loss, or one that says that it does not learn."""
+    if not policy.has_loss:
+        return True
+    try:
+        policy.loss(read_batch({}, f"loss of {type(policy).__name__}"))
+    except NotImplementedError:
+        return True
+    except Exception:  # it misses its columns, as it should
+        return False
+    return False
 
 
 @contextlib.contextmanager
@@ -136,7 +159,7 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
     except (ColumnError, HookError, NotImplementedError):
         raise
     except Exception as error:
-        raise HookError(
+        raise _CallError(
             f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. It was tried out before the first "
             "step; what it needs has to be there when the policy is made."
         ) from error

@@ -3,15 +3,20 @@
 Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, metrics and data.
 """
 
+from ding_lite.rollout.agents import AgentRollout, AgentWorker
 from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.recordings import EpisodeRollout, Rollout
 from ding_lite.rollout.splits import SplitWorker, make_worker
 from ding_lite.rollout.summaries import EpisodeHistory, summarize_episodes
 from ding_lite.rollout.videos import EpisodeRecorder
-from ding_lite.rollout.workers import LocalWorker, Rollout
+from ding_lite.rollout.workers import LocalWorker
 
 __all__ = [
+    "AgentRollout",
+    "AgentWorker",
     "EpisodeHistory",
     "EpisodeRecorder",
+    "EpisodeRollout",
     "LocalWorker",
     "Rollout",
     "SplitWorker",

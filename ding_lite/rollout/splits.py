@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from ding_lite.data import Trajectories, map_leaves
+from ding_lite.data import Episodes, Trajectories, map_leaves
 from ding_lite.engine import BrokenOff, released
 from ding_lite.envs import ENV, Episode, SplitVectorEnv
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
 from ding_lite.processes import Kept, answers
 from ding_lite.rollout.evaluation import shares
-from ding_lite.rollout.workers import LocalWorker, Rollout
-
-Arrays: TypeAlias = "tuple[int, list[np.ndarray[Any, Any]]]"
-"""Weights on their way: their version, and an array for each tensor."""
+from ding_lite.rollout.recordings import EpisodeRollout, Rollout
+from ding_lite.rollout.workers import LocalWorker
 
 _numbers = count()
 
@@ -57,7 +55,7 @@ class SplitWorker:
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
-        self._arrays: Arrays = (0, [])
+        self._arrays = Weights(0, [])
         self._restarts, self._metrics = 0, MetricsLogger()
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
@@ -88,14 +86,36 @@ class SplitWorker:
 
     def take(self, asked: list[Any]) -> Rollout:
         """The rollout that was asked for."""
+        told = self._taken(asked)
+        columns = _joined([columns for columns, _ in told], axis=1)
+        return Rollout(Trajectories(columns), [Episode(*row) for _, kept in told for row in kept.value[0]])
+
+    def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
+        """Act for `count` whole episodes, or so many in each environment; see `ding_lite.rollout.record_episodes`."""
+        return self.take_episodes(self.ask_episodes(count, random, **kwargs))
+
+    def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
+        """Begin `collect_episodes`. Returns what `take_episodes` or `drop` want, each in the order of asking."""
+        due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
+        return self._submit(_collect_episodes, [(due[piece], random, kwargs) for piece in self.env.slices])
+
+    def take_episodes(self, asked: list[Any]) -> EpisodeRollout:
+        """The episodes that were asked for."""
+        told = self._taken(asked)
+        rows = _joined([rows for rows, _ in told if rows], axis=0)
+        lengths = np.concatenate([kept.value[2] for _, kept in told])
+        episodes = [Episode(*row) for _, kept in told for row in kept.value[0]]
+        return EpisodeRollout(Episodes(rows, lengths), episodes, sum(kept.value[3] for _, kept in told))
+
+    def _taken(self, asked: list[Any]) -> list[Any]:
+        """What the pieces gave; and what they logged is kept for `reduce_metrics`."""
         told = self._answers(asked)
-        columns = _joined([columns for columns, _ in told])
         self._logged += [one for _, kept in told for one in kept.value[1] if one]
         if self.works_alone:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
             self._metrics.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
             self._restarts = restarts
-        return Rollout(Trajectories(columns), [Episode(*row) for _, kept in told for row in kept.value[0]])
+        return told
 
     def drop(self, asked: list[Any]) -> None:
         """Do without the rollout that was asked for; the environments go through it all the same."""
@@ -131,8 +151,7 @@ class SplitWorker:
     def _submit(self, fn: Callable[..., Any], each: Sequence[tuple[Any, ...]]) -> list[Any]:
         weights = self.policy.weights
         if weights is not self._acted_with:
-            # As arrays, because torch would write each tensor as a file of its own.
-            self._arrays = weights.version, [tensor.cpu().numpy() for tensor in weights.weights]
+            self._arrays = weights.as_arrays()
         self._acted_with, sent = weights, self._arrays
         requests: list[Any] = []
         for host, last, args in zip(self.env.hosts, self._sent, each):
@@ -180,10 +199,12 @@ class SplitWorker:
             host.load_state({_face(self._name): state})
 
 
-def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Columns [T, B, ...] of all pieces, side by side, in memory of their own."""
+def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
+    """Columns of all pieces, side by side or one after the other, in memory of their own."""
+    if not parts:
+        return {}
     first, *rest = parts
-    columns: dict[str, Any] = map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), first, *rest)
+    columns: dict[str, Any] = map_leaves(lambda *leaves: np.concatenate(leaves, axis=axis), first, *rest)
     return columns
 
 
@@ -199,15 +220,14 @@ def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
     objects[_face(name)] = face
 
 
-def _adopt(objects: dict[str, Any], name: str, weights: Arrays | None) -> None:
+def _adopt(objects: dict[str, Any], name: str, weights: Weights | None) -> None:
     if weights is not None:
-        version, columns = weights
         face: ActMode = objects[_face(name)]
         # Copied now, because what came through shared memory is there for a moment only.
-        face.actor.copy_weights(Weights(version, [torch.from_numpy(column) for column in columns]))
+        face.actor.copy_weights(weights.as_tensors())
 
 
-def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: Any) -> tuple[Any, ...]:
+def _collect(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:
     num_steps, random, kwargs = args
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
@@ -215,7 +235,16 @@ def _collect(objects: dict[str, Any], name: str, weights: Arrays | None, *args: 
     return rollout.trajectories.columns, Kept((_rows(rollout.episodes), worker.reduce_metrics()))
 
 
-def _play(objects: dict[str, Any], name: str, weights: Arrays | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:
+def _collect_episodes(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:
+    due, random, kwargs = args
+    _adopt(objects, name, weights)
+    worker: LocalWorker = objects[name]
+    rollout = worker.collect_episodes(due, random, **kwargs)
+    told = _rows(rollout.episodes), worker.reduce_metrics(), rollout.recorded.lengths, rollout.env_steps
+    return rollout.recorded.rows(), Kept(told)
+
+
+def _play(objects: dict[str, Any], name: str, weights: Weights | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     episodes = worker.play_episodes(due, objects.get("is_stopping", lambda: False))

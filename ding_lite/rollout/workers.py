@@ -7,36 +7,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
+from ding_lite.data import RolloutBuffer, allocate, map_leaves
 from ding_lite.engine import arrays, plain
-from ding_lite.envs import Episode, load_random_state, random_state, space_spec, stepper, to_nested
+from ding_lite.envs import Episode, Step, load_random_state, random_state, space_spec, stepper, to_nested
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import play_episodes
-
-NO_POLICY = -1
-"""The version of no weights."""
-
-
-class Rollout(NamedTuple):
-    """What a worker hands back."""
-
-    trajectories: Trajectories
-    """[T, B, ...] transitions, each with the `policy_version` that acted, [T, B] int64."""
-
-    episodes: list[Episode]
-    """Those that ended on the way."""
-
-    @property
-    def version(self) -> int:
-        """Of the weights that acted; `NO_POLICY` where actions were random."""
-        return int(self.trajectories.columns["policy_version"][0, 0])
+from ding_lite.rollout.memories import Memory
+from ding_lite.rollout.recordings import NO_POLICY, EpisodeRollout, Rollout, record_episodes
 
 
 class LocalWorker:
@@ -58,7 +42,8 @@ class LocalWorker:
         self.first_env: int = getattr(env, "first_env", 0)
         """Index of its first environment, where it is one worker of several."""
         self.obs_spec = space_spec(env.single_observation_space)
-        self._state = policy.get_initial_state(self.num_envs)
+        memory = Memory(policy, self.env)
+        self._memory = memory if memory.is_needed else None
         self._action_space = copy.deepcopy(env.action_space)
         self._action_space.seed(policy.seed + self.first_env)
 
@@ -87,32 +72,36 @@ class LocalWorker:
         Args:
             random: take actions from the action space instead.
             **kwargs: for the policy's `compute_actions`.
+
+        Returns:
+            action; of a recurrent policy `state_in_0`, `state_out_0` and so on, what it acted with and what came of it; and its
+            other outputs.
         """
-        if self._state is None:
+        memory = self._memory
+        if memory is None:
             if random:
                 return {"action": self._random_action()}
             action, _, outputs = self.policy.forward(obs, **kwargs)
             return {"action": action, **outputs} if outputs else {"action": action}
-        before = self._state = self._restarted_state()
+        memory.restart()
+        acted_with = memory.recorded("state_in")  # before the policy may change it in place
         if random:
-            return {"action": self._random_action(), "state": map_leaves(np.asarray, before)}
-        action, self._state, outputs = self.policy.forward(obs, before, **kwargs)
-        return {"action": action, "state": map_leaves(np.asarray, before), **outputs}
+            return {"action": self._random_action(), **acted_with, **memory.recorded("state_out")}
+        action, state, outputs = self.policy.forward(obs, memory.state or None, **memory.inputs(), **kwargs)
+        if memory.state:
+            memory.follow(state)
+        return {"action": action, **acted_with, **memory.recorded("state_out"), **outputs}
+
+    def step(self, outputs: Mapping[str, Any], out: Any) -> Step:
+        """Do what `act` gave, and write the observations to act on next to `out`, nested arrays [B, ...]."""
+        action = outputs["action"]
+        step = self.env.advance(self.policy.env_action(action), out)
+        if self._memory is not None:
+            self._memory.see(action, step.reward)
+        return step
 
     def _random_action(self) -> Any:
         return to_nested(self.env.single_action_space, self._action_space.sample())
-
-    def _restarted_state(self) -> Any:
-        """The policy's state, with that of a new episode where one begins."""
-        restarted = self.env.restarted
-        if restarted is None or not restarted.any():
-            return self._state
-        where = torch.from_numpy(restarted)
-
-        def choose(fresh: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-            return torch.where(where.to(old.device).reshape(-1, *[1] * (old.ndim - 1)), fresh, old)
-
-        return map_leaves(choose, self.policy.get_initial_state(self.num_envs), self._state)
 
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
         """Act for `num_steps` steps in every environment.
@@ -122,6 +111,15 @@ class LocalWorker:
             **kwargs: for the policy's `compute_actions`.
         """
         return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
+
+    def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
+        """Act for `count` whole episodes, or so many in each environment; see `record_episodes`.
+
+        Args:
+            random: take actions from the action space instead of the policy.
+            **kwargs: for the policy's `compute_actions`.
+        """
+        return record_episodes(self, count, random, **kwargs)
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`."""
@@ -137,14 +135,22 @@ class LocalWorker:
         return self.policy.get_weights()
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state in each environment, and the generator of random actions; the environments have their own."""
-        state: dict[str, Any] = plain({"policy": self._state, "random": random_state(self._action_space)})
+        """What the policy carries on in each environment, and the generator of random actions; the environments have their own.
+
+        Arrays within objects of a recurrent state come back as tensors.
+        """
+        memory = None if self._memory is None else self._memory.state_dict()
+        state: dict[str, Any] = plain({"memory": memory, "random": random_state(self._action_space)})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state."""
-        if self._state is not None:
-            self._state = map_leaves(lambda old, new: new.to(old.device), self._state, state["policy"])
+        """Go on as the worker did that gave this state.
+
+        Raises:
+            ValueError: it is of a policy with another recurrent state, or of another number of environments.
+        """
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"] or {"state": [], "last": None})
         load_random_state(self._action_space, arrays(state["random"]))
 
     def record(self, outputs: dict[str, Any]) -> Rollout:
@@ -156,6 +162,7 @@ class LocalWorker:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
+        memory = self._memory
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[Episode] = []
@@ -164,6 +171,8 @@ class LocalWorker:
                 outputs = act(obs)
                 obs = obs_at(t + 1)
                 reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
+                if memory is not None:
+                    memory.see(outputs["action"], reward)
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished

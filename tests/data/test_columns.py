@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Leaf, allocate, available_bytes, map_leaves, spec_bytes, spec_like, tree
+from ding_lite.data import Leaf, allocate, available_bytes, map_leaves, spec_bytes, spec_like, stack_rows, to_objects, tree
 
 FLOAT, BYTE = np.dtype(np.float32), np.dtype(np.uint8)
 SPEC = {"obs": {"image": Leaf((3, 4), BYTE), "speed": Leaf((), FLOAT)}, "reward": Leaf((), np.dtype(np.float64))}
@@ -70,3 +70,57 @@ def test_the_memory_left_is_a_plausible_number_of_bytes():
 
 def test_columns_are_a_batch_of_a_tree():
     assert tree(allocate(SPEC, 5))[2].obs.image.shape == (3, 4)
+
+
+def test_text_is_kept_as_objects_which_have_no_longest_length():
+    assert spec_like(np.array([["a"], ["bc"]])) == Leaf((1,), np.dtype(object))
+    column = allocate(spec_like(np.array(["a"])), 2)
+    column[0], column[1] = "a", "much longer than the first"
+
+    assert column.tolist() == ["a", "much longer than the first"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([1, 2, 3], np.array([1, 2, 3])),
+        ([True, False], np.array([True, False])),
+        ([np.float32(1), np.float32(2)], np.array([1, 2], np.float32)),
+        ([np.ones((2, 3), np.int8)] * 4, np.ones((4, 2, 3), np.int8)),
+        ([torch.ones(2), torch.zeros(2)], np.array([[1, 1], [0, 0]], np.float32)),
+        ([torch.tensor(3), torch.tensor(4)], np.array([3, 4])),
+    ],
+)
+def test_rows_of_numbers_are_stacked_to_one_array(rows, expected):
+    stacked = stack_rows(rows)
+
+    assert stacked.dtype == expected.dtype
+    np.testing.assert_array_equal(stacked, expected)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["a", "longer"],
+        [None, 1],
+        [[1, 2], [3, 4]],
+        [(1, 2), (3, 4)],
+        [{"a": 1}, {}],
+        [np.str_("x"), "y"],
+        [1, "a"],
+    ],
+)
+def test_rows_of_anything_else_are_an_array_of_these_objects(rows):
+    stacked = stack_rows(rows)
+
+    assert (stacked.dtype, stacked.shape) == (object, (len(rows),))
+    assert all(one is other for one, other in zip(stacked, rows))
+    boxed = [stacked[place, ...] for place in range(len(rows))]
+    assert all(one is other for one, other in zip(stack_rows(boxed), rows))
+
+
+def test_arrays_of_different_shapes_are_objects():
+    rows = [np.ones(2), np.ones(3)]
+
+    assert [row.shape for row in stack_rows(rows)] == [(2,), (3,)]
+    assert to_objects([]).shape == (0,)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.data import Tree, minibatches, rollout_rows, tree
+from ding_lite.data import Tree, minibatches, rollout_rows, to_objects, tree
 
 
 def rows(n: int) -> dict:
@@ -90,3 +90,26 @@ def test_steps_that_are_not_valid_are_left_out_of_every_leaf():
 
     assert found["step"].tolist() == expected
     assert (found["obs"]["x"][:, 0] // 10).tolist() == expected
+
+
+@pytest.mark.parametrize("first", ["words", "x"])
+def test_objects_stay_with_their_rows(first):
+    words = to_objects([f"word {number}" for number in range(23)])
+    data = {"words": words, "x": torch.arange(23), "deep": {"word": words, "text": words.astype("U")}}
+    parts = list(minibatches({first: data.pop(first), **data}, 5, torch.Generator().manual_seed(0)))
+
+    assert sorted(word for part in parts for word in part.words) == sorted(words)
+    for part in parts:
+        assert part.words.tolist() == part.deep.word.tolist() == part.deep.text.tolist()
+        assert part.words.tolist() == [f"word {int(number)}" for number in part.x]
+
+
+@pytest.mark.parametrize("with_valid", [False, True])
+def test_the_rows_of_a_rollout_take_objects_along(with_valid):
+    valid = np.ones((4, 3), bool)
+    valid[0, 1] = valid[3, 2] = not with_valid
+    words = to_objects([str(step) for step in range(12)]).reshape(4, 3)
+    found = rollout_rows(rollout(4, 3, words=words, **({"valid": valid} if with_valid else {})), ["words", "step"])
+
+    assert found["words"].tolist() == [str(int(step)) for step in found["step"]]
+    assert len(found["words"]) == (10 if with_valid else 12)

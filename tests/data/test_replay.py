@@ -209,6 +209,74 @@ def test_writing_to_a_sample_does_not_change_the_buffer():
     assert content(buffer) == [0, 1, 2, 3]
 
 
+def test_only_the_columns_that_are_wanted_are_sampled():
+    same, all_of_it = of(pushed=9), of(pushed=9)
+    batch, whole = same.sample(20, ("number", "unknown")), all_of_it.sample(20)
+
+    assert set(batch.keys()) == {"number"}
+    assert batch.number.tolist() == whole.number.tolist()
+    assert set(same.sample(1, {"obs": 1, "number": 2}).keys()) == set(same.sample(1, None).keys()) == {"number", "obs"}
+
+
+def test_one_name_in_the_place_of_several_is_refused():
+    with pytest.raises(TypeError, match=r"sample\(columns='number'\) wants several names, got one string: write \('number',\)"):
+        of(pushed=9).sample(1, "number")
+
+
+def with_objects(first: int, n: int) -> dict:
+    """Transitions with text, with objects that are lists, and with two texts a step within a space."""
+    number = range(first, first + n)
+    lists = np.empty(n, object)
+    lists[:] = [[i, {"step": i}] for i in number]
+    return {
+        **numbered(first, n),
+        "text": np.array([str(i) * (1 + i % 5) for i in number]),
+        "lists": lists,
+        "space": {"texts": np.array([[f"a{i}", f"b{i}"] for i in number], dtype=object).reshape(n, 2)},
+    }
+
+
+def assert_objects_fit(sample) -> None:
+    number = sample.number.tolist()
+    assert {type(sample[name]) for name in ("text", "lists")} == {type(sample.space.texts)} == {np.ndarray}
+    assert sample.text.dtype == sample.lists.dtype == sample.space.texts.dtype == object
+    assert sample.text.tolist() == [str(i) * (1 + i % 5) for i in number]
+    assert sample.lists.tolist() == [[i, {"step": i}] for i in number]
+    assert sample.space.texts.tolist() == [[f"a{i}", f"b{i}"] for i in number]
+
+
+def test_text_and_objects_are_kept_whole_and_come_out_as_arrays_of_objects():
+    buffer = of()
+    for first, n in ((0, 3), (3, 4), (7, 8)):
+        buffer.push(with_objects(first, n))
+        assert_objects_fit(buffer.sample(50))
+
+    assert set(buffer.sample(500).number.tolist()) == set(range(5, 15))
+
+
+@pytest.mark.parametrize(("pushed", "used"), [(0, 3), (4, 0), (4, 7), (14, 0), (14, 14)])
+def test_text_and_objects_go_on_from_a_checkpoint(pushed, used, tmp_path):
+    straight, resumed = of(), of(seed=5)
+    for buffer, count in ((straight, pushed), (resumed, used)):
+        if count:
+            buffer.push(with_objects(0, count))
+    resumed.load_state_dict(load_checkpoint(save_checkpoint(straight.state_dict(), tmp_path / "buffer.pt")))
+    for buffer in (straight, resumed):
+        buffer.push(with_objects(100, 3))
+    sample = resumed.sample(30)
+
+    assert_objects_fit(sample)
+    assert sample.number.tolist() == straight.sample(30).number.tolist()
+
+
+@pytest.mark.parametrize("leaf", [np.zeros(2), np.zeros(2, bool), np.array([["a"], ["b"]])])
+def test_numbers_in_the_place_of_text_are_refused(leaf):
+    buffer = ReplayBuffer(10)
+    buffer.push({"text": np.array(["a", "b"])})
+    with pytest.raises(ValueError, match=r"holds text as object \(2,\) was given"):
+        buffer.push({"text": leaf})
+
+
 def test_the_seed_decides_the_samples():
     same, again, other = of(pushed=9), of(pushed=9), of(pushed=9, seed=1)
     first = [same.sample(20).number.tolist() for _ in range(3)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Leaf, RolloutBuffer, Trajectories, Tree, nested, tree
+from ding_lite.data import Leaf, RolloutBuffer, Trajectories, Tree, flatten, nested, to_objects, tree
 
 FLOAT = np.dtype(np.float32)
 T, B = 6, 3
@@ -210,3 +210,146 @@ def test_what_was_recorded_is_copied_from_the_arrays_that_were_given():
     batch = buffer.trajectories().batch
 
     assert batch.action[:, 0, 0].tolist() == batch.reward[:, 0].tolist() == [1, 2]
+
+
+# Objects and text.
+
+
+def words(valid=None) -> Trajectories:
+    place = np.arange(T * B).reshape(T, B)
+    things = to_objects([f"step {number}" if number % 3 else {"step": number} for number in range(T * B)]).reshape(T, B)
+    return Trajectories({"reward": place, "thing": things, "deep": {"word": place.astype("U")}}, valid)
+
+
+@masks
+def test_objects_come_with_their_transitions(valid):
+    rollout = words(valid)
+    expected = [f"step {number}" if number % 3 else {"step": number} for number in (int(one.reward) for one in rollout)]
+
+    assert [one.thing.item() for one in rollout] == expected
+    assert [rollout[i].thing.item() for i in range(len(rollout))] == expected
+    assert [one.thing.item() for one in rollout[2:5]] == expected[2:5]
+    assert [one.deep.word.item() for one in rollout] == [str(int(one.reward)) for one in rollout]
+    rows = rollout.rows()
+    assert rows["deep"]["word"].tolist() == [str(number) for number in rows["reward"]]
+    assert rows["thing"].tolist() == [f"step {number}" if number % 3 else {"step": number} for number in rows["reward"]]
+
+
+def test_a_batch_with_objects_is_sliced_and_told_its_names():
+    batch = words().batch
+
+    assert "thing" in batch.keys()  # noqa: SIM118  `in` asks the leaves of a tree
+    assert batch[:3].thing.shape == batch[:3].deep.word.shape == (3, B)
+    assert batch[2, 1].thing == "step 7"
+    assert batch[1].thing.tolist() == [{"step": 3}, "step 4", "step 5"]
+
+
+def recorded(*steps, num_envs=2) -> RolloutBuffer:
+    """A buffer with these outputs, one dict a step."""
+    buffer = RolloutBuffer(len(steps), num_envs, Leaf((), FLOAT))
+    buffer.obs[...] = 0
+    zeros, no = np.zeros(num_envs, np.float32), np.zeros(num_envs, bool)
+    for t, outputs in enumerate(steps):
+        buffer.add(t, outputs, zeros, no, no, {}, None)
+    return buffer
+
+
+def test_outputs_of_any_kind_are_recorded_and_text_is_never_cut_short():
+    thing = object()
+    steps = [
+        {"word": np.array(["a", "bc"]), "thing": to_objects([None, thing]), "number": np.array([1, 2])},
+        {"word": np.array(["a long word", ""]), "thing": to_objects([{"x": 1}, [2]]), "number": np.array([3, 4])},
+    ]
+    batch = recorded(*steps).trajectories().batch
+
+    assert batch.word.tolist() == [["a", "bc"], ["a long word", ""]]
+    assert batch.thing.tolist() == [[None, thing], [{"x": 1}, [2]]]
+    assert (batch.number.tolist(), batch.number.dtype) == ([[1, 2], [3, 4]], torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "words"),
+    [
+        (np.zeros((2, 3)), np.zeros((2, 4)), r"output a/x is float64 \(2, 4\) in step 1 .* was float64 \(2, 3\) before"),
+        (np.zeros((2, 3)), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was float64 \(2, 3\) before"),
+        (np.zeros(2, np.int64), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was int64 \(2,\) before"),
+        (np.zeros(2), np.array(["a", "b"]), r"output a/x is <U1 \(2,\) in step 1 .* was float64 \(2,\) before"),
+        (np.array(["a", "b"]), np.array([["a", "b"]] * 2), r"output a/x is <U1 \(2, 2\) in step 1 .* was object \(2,\) before"),
+        (np.zeros(2), np.zeros(1), r"output a/x has the shape \(1,\) in step 1 .* one row for each of 2 environments"),
+        (np.zeros(2), np.array(0.0), r"output a/x has the shape \(\) in step 1 .* one row for each of 2 environments"),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_an_output_that_changes_its_shape_is_refused_with_name_step_and_both_shapes(first, then, words, is_nested):
+    steps = ({"a": {"x": first}}, {"a": {"x": then}}) if is_nested else ({"a": first}, {"a": then})
+    with pytest.raises(ValueError, match=words if is_nested else words.replace("a/x", "a")):
+        recorded(*steps)
+
+
+def test_an_output_without_a_row_for_each_environment_or_with_other_parts_is_refused():
+    with pytest.raises(ValueError, match=r"output a has the shape \(3,\) in step 0 .* one row for each of 2 environments"):
+        recorded({"a": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"output a has the parts \['y'\] in step 1 of a rollout, and had \['x'\] before"):
+        recorded({"a": {"x": np.zeros(2)}}, {"a": {"y": np.zeros(2)}})
+
+
+def test_an_output_of_a_narrower_dtype_is_taken():
+    column = recorded({"a": np.zeros(2)}, {"a": np.ones(2, np.float32)}).trajectories().columns["a"]
+
+    assert (column.tolist(), column.dtype) == ([[0, 0], [1, 1]], np.float64)
+
+
+@pytest.mark.parametrize("with_valid", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_buffer_that_grows_and_is_cut_keeps_what_was_recorded(is_nested, with_valid):
+    expected, grown = Recorded(0, is_nested, with_valid), Recorded(0, is_nested, with_valid)
+    grown.buffer.resize(5 * T)
+    assert grown.buffer.num_steps == 5 * T
+    write(grown.buffer.obs_at(T + 3), {"x": 9.0, "k": 9} if is_nested else 9.0)
+    grown.buffer.resize(T)
+
+    found = dict(flatten(grown.buffer.trajectories().batch))
+    for path, leaf in flatten(expected.buffer.trajectories().batch):
+        assert torch.equal(found.pop(path), leaf), path
+    assert not found
+
+
+def test_steps_beyond_those_that_were_marked_are_real():
+    buffer = RolloutBuffer(1, B, Leaf((), FLOAT))
+    zeros, no = np.zeros(B, np.float32), np.zeros(B, bool)
+    buffer.add(0, {}, zeros, no, no, {}, np.array([True, False, True]))
+    buffer.resize(3)
+    for t in (1, 2):
+        buffer.add(t, {}, zeros, no, no, {}, None)
+
+    assert buffer.trajectories().valid.tolist() == [[True, False, True]] + [[True] * B] * 2
+
+
+# Columns beside the others.
+
+
+@masks
+def test_with_columns_puts_columns_beside_or_in_place_of_others_and_copies_nothing(valid):
+    before = Trajectories(columns(), valid)
+    weight, reward = np.ones((T, B), np.float32), torch.zeros(T, B)
+    after = before.with_columns(weight=weight, reward=reward, deep={"x": weight}, pair=tree({"y": reward}))
+
+    assert set(after.columns) == {"obs", "reward", "terminated", "weight", "deep", "pair"}
+    assert after.valid is valid
+    assert after.columns["weight"] is after.columns["deep"]["x"] is weight
+    assert after.columns["obs"] is before.columns["obs"]
+    assert np.shares_memory(after.columns["reward"], reward.numpy())
+    assert np.shares_memory(after.columns["pair"]["y"], reward.numpy())
+    assert set(before.columns) == {"obs", "reward", "terminated"}
+    assert before.columns["reward"].any()
+    assert len(after) == len(before)
+    assert after[3].weight.item() == 1
+    assert after.rows()["weight"].shape == (len(before),)
+
+
+@pytest.mark.parametrize(
+    "column", [np.zeros(T), np.zeros((T, B + 1)), np.zeros((B, T)), torch.zeros(T * B), {"x": np.zeros(3)}]
+)
+def test_a_column_of_another_length_is_refused(column):
+    with pytest.raises(ValueError, match=r"the column weight(/x)? of shape .* a rollout of 6 steps of 3 environments"):
+        Trajectories(columns()).with_columns(weight=column)

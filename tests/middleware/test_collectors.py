@@ -17,7 +17,7 @@ from ding_lite.middleware import (
     inferencer,
     rolloutor,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 
 
 def made(num_envs=3, n_sample=8, policy=DQNPolicy, config=DQNConfig, env="CartPole-v1"):
@@ -145,3 +145,39 @@ def test_a_rolloutor_without_an_inferencer_is_refused_with_the_fix():
     task = Task()
     with task.start(ctx=OnlineRLContext()), pytest.raises(PipelineError, match="rolloutor reads ctx.action.*add an inferencer"):
         task.use(rolloutor(policy.collect_mode, envs)).run(max_step=1)
+
+
+class Telling(Policy):
+    """Tells in words and objects what it carries on from step to step."""
+
+    def make_model(self):
+        return torch.nn.Linear(1, 1)
+
+    def get_initial_state(self):
+        return [torch.zeros(2), "begun", {"steps": [0]}]
+
+    def compute_actions(self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, explore=True, **kwargs):
+        count, words, things = state
+        after = [count + 1, [f"step {int(one[0])}" for one in count], [{"steps": [*thing["steps"], 1]} for thing in things]]
+        outputs = {"word": words, "pair": [(1, 2) for _ in words], "told": prev_reward_batch, "told_action": prev_action_batch}
+        return (prev_action_batch + count[:, 0].long().numpy()) % 2, after, outputs
+
+
+def test_states_objects_and_the_step_before_are_the_same_step_by_step_and_in_one_go():
+    cfg = PPOConfig().override({"policy.collect.n_sample": 120})
+    parts = []
+    for _ in range(2):
+        envs = make_envs("CartPole-v1", 2, seed=0, max_episode_steps=7)
+        parts.append((envs, Telling(cfg.policy, envs.single_observation_space, envs.single_action_space).collect_mode))
+    (envs, policy), (others, other) = parts
+    (whole,) = run([StepCollector(cfg, policy, envs)], 1)
+    steps = run([inferencer(0, other, others), rolloutor(other, others)], 60)
+
+    assert set(whole.trajectories.columns) == set(steps[0].trajectories.columns)
+    for name, column in whole.trajectories.columns.items():
+        stepwise = np.concatenate([ctx.trajectories.columns[name] for ctx in steps])
+        assert (stepwise.dtype, stepwise.tolist()) == (column.dtype, column.tolist()), name
+    assert whole.trajectories.columns["told_action"].any()
+    assert whole.trajectories.columns["pair"][0].tolist() == [(1, 2)] * 2
+    assert whole.trajectories.columns["state_out_2"][6, 0] == {"steps": [0, *[1] * 7]}
+    assert steps[1].inference_output[0]["word"] == "step 0"

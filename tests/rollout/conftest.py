@@ -65,23 +65,26 @@ class Drifting(gymnasium.Env):
 
 
 class Recurrent(Policy):
-    """Remembers in a GRU, acts by chance, and keeps what it was asked with."""
+    """Remembers in a GRU, in words and in objects, listens to the step before, acts by chance, and tells all of it."""
 
     def make_model(self):
         return torch.nn.ModuleDict({"gru": torch.nn.GRUCell(3, 40), "head": torch.nn.Linear(40, 3)})
 
-    def get_initial_state(self, batch_size):
-        return {"h": torch.zeros(batch_size, 40)}
+    def get_initial_state(self):
+        return [torch.zeros(40), "", {"seen": [0]}]
 
-    def compute_actions(self, obs, state=None, *, explore=True, temperature=1.0, **kwargs):
-        h = self.model["gru"](obs["at"], state["h"])
+    def compute_actions(
+        self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, explore=True, temperature=1.0, **kwargs
+    ):
+        before = torch.as_tensor(prev_reward_batch).tanh() + torch.as_tensor(prev_action_batch)
+        h = self.model["gru"](obs["at"], state[0]) + 0.1 * before[:, None]
         logit = self.model["head"](h) / temperature
         if explore:
             logit = logit - torch.rand(logit.shape, generator=self.generator).clamp_min(1e-9).log().neg().log()
-        return logit.argmax(-1), {"h": h}, {"logit": logit}
-
-    def loss(self, batch):
-        raise NotImplementedError("this policy does not learn")
+        action = logit.argmax(-1)
+        words = [f"{word}{one}" for word, one in zip(state[1], action.tolist())]
+        things = [{"seen": [*thing["seen"], len(word)]} for thing, word in zip(state[2], words)]
+        return action, [h, words, things], {"logit": logit, "word": [word[-3:] for word in words], "thing": things}
 
 
 _POLICIES: dict[str, tuple[type[Policy], type[PolicyConfig], bool]] = {
@@ -137,6 +140,14 @@ class Case:
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Each kind of policy in turn."""
     case = Case(request.param)
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def recurrent_case() -> Iterator[Case]:
+    """The recurrent policy alone."""
+    case = Case("recurrent")
     yield case
     case.close()
 

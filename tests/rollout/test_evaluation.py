@@ -23,9 +23,6 @@ class Still(Policy):
     def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
         return torch.zeros(len(obs), 1), state, {}
 
-    def loss(self, batch):
-        raise NotImplementedError("this policy does not learn")
-
 
 @settings(max_examples=60, deadline=None)
 @given(kind=st.sampled_from(KINDS), lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4), count=st.integers(1, 9))

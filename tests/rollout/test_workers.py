@@ -19,39 +19,38 @@ KINDS = ["ours", "sync NextStep", "sync SameStep", "sync Disabled"]
 
 
 class Recurrent(Policy):
-    """Its state counts the steps that it took in the episode: in one tensor, and in a nested one."""
+    """Its state counts the steps that it took in the episode: in a tensor, in a larger one, and in words."""
 
-    def __init__(self, env) -> None:
-        super().__init__(PolicyConfig(), env.single_observation_space, env.single_action_space)
+    def __init__(self, env, seed=0) -> None:
+        super().__init__(PolicyConfig(seed=seed), env.single_observation_space, env.single_action_space)
 
     def make_model(self):
         return torch.nn.Linear(1, 1)
 
-    def get_initial_state(self, batch_size):
-        return {"count": torch.zeros(batch_size), "deep": {"count": torch.full((batch_size, 2, 1), 100)}}
+    def get_initial_state(self):
+        return [0.0, torch.full((2, 1), 100), "step 0"]
 
     def compute_actions(self, obs, state=None, *, explore=True, shift=0, **kwargs):
-        count, deep = state["count"], state["deep"]["count"]
+        count, deep, words = state
         outputs = {"seen": count.clone(), "shift": torch.full_like(count, shift)}
-        return count.long() % 4, {"count": count + 1, "deep": {"count": deep + 1}}, outputs
-
-    def loss(self, batch):
-        raise NotImplementedError("this policy does not learn")
+        return count.long() % 4, [count + 1, deep + 1, [f"step {int(word[5:]) + 1}" for word in words]], outputs
 
 
 class Pushing(Recurrent):
-    """Acts beyond the bounds of its action space, always in the same array."""
+    """Acts beyond the bounds of its action space, always in the same array for as many observations."""
 
-    def get_initial_state(self, batch_size):
-        return None
+    def get_initial_state(self):
+        return []
 
     def make_model(self):
-        self.action = np.zeros((2, *self.action_space.shape), self.action_space.dtype)
+        self.actions = {}
         return super().make_model()
 
     def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
-        self.action += 1
-        return self.action, None, {}
+        nothing = np.zeros((len(obs), *self.action_space.shape), self.action_space.dtype)
+        action = self.actions.setdefault(len(obs), nothing)
+        action += 1
+        return action, state, {}
 
 
 def snapshot(trajectories):
@@ -143,9 +142,11 @@ def test_the_state_is_that_of_a_new_episode_just_where_one_begins(vector, counti
             worker.begin()
         rows = worker.collect(chunk).trajectories.rows()
         step = rows["obs"][:, 2]
-        np.testing.assert_array_equal(rows["state"]["count"], step)
+        for name, shift in (("state_in", 0), ("state_out", 1)):
+            np.testing.assert_array_equal(rows[f"{name}_0"], step + shift)
+            np.testing.assert_array_equal(rows[f"{name}_1"], 100 + shift + step[:, None, None] + np.zeros((1, 2, 1)))
+            assert rows[f"{name}_2"].tolist() == [f"step {int(number) + shift}" for number in step]
         np.testing.assert_array_equal(rows["seen"], step)
-        np.testing.assert_array_equal(rows["state"]["deep"]["count"], 100 + step[:, None, None] + np.zeros((1, 2, 1)))
         np.testing.assert_array_equal(rows["action"], step % 4)
 
 
@@ -177,14 +178,12 @@ def test_record_takes_one_step_with_what_act_gave(counting_env, rule_policy):
 
 
 @pytest.mark.parametrize("kind", ["ours", "sync Disabled"])
-def test_random_actions_come_from_the_action_space_and_the_policys_seed(vector, kind, faulty_env, rule_policy):
+def test_random_actions_come_from_the_action_space_and_the_policys_seed(vector, kind, faulty_env):
     space = spaces.Box(np.array([-3, 5], np.float32), np.array([-2, 6], np.float32))
 
     def collect(seed):
         envs = vector(kind, [partial(faulty_env, 0, action_space=space, obs=np.zeros(2, np.float32))] * 4)
-        return (
-            LocalWorker(envs, rule_policy(envs, seed=seed).collect_mode).collect(20, random=True).trajectories.columns["action"]
-        )
+        return LocalWorker(envs, Pushing(envs, seed).collect_mode).collect(20, random=True).trajectories.columns["action"]
 
     actions = collect(0)
     assert actions.shape == (20, 4, 2)

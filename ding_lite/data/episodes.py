@@ -1,0 +1,134 @@
+"""Episodes: whole ones, as a sequence of them and as one batch in which they stand side by side.
+
+Room: ding_lite.data, floor 1. Imports the room's trees and rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+
+from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.trees import Tree, first_leaf, map_leaves, tree
+
+_AGAIN = ("obs", "next_obs", "action")  # of which zeros need not be in their space
+
+
+class Episodes(Sequence[Tree]):
+    """E whole episodes: a sequence of batches [T_i, ...], and one time-major batch [T_max, E, ...].
+
+    In that batch an episode shorter than the longest is followed by rows that `valid` leaves out: obs, next_obs and action of
+    its last step again, so that a network may look at every row, and zeros of all else (False, None where there are objects).
+    As the last row of each episode is terminated or truncated, nothing that runs through the batch from its end to its
+    beginning, such as an advantage or a return, carries anything from these rows into an episode.
+
+    Args:
+        rows: arrays [N, ...] by leaf name, nested where a space is: every step of the first episode, then of the second, and
+            so on. Not copied.
+        lengths: [E] steps of each, N in all.
+
+    Raises:
+        ValueError: an episode has no step, or the lengths do not sum up to N.
+
+    Example:
+        >>> episodes = Episodes({"reward": np.arange(5.0)}, [2, 3])
+        >>> len(episodes), episodes[1].reward.tolist(), episodes.batch.reward.tolist()
+        (2, [2.0, 3.0, 4.0], [[0.0, 2.0], [1.0, 3.0], [0.0, 4.0]])
+    """
+
+    def __init__(self, rows: Mapping[str, Any], lengths: Sequence[int] | np.ndarray[Any, Any]) -> None:
+        self._rows = dict(rows)
+        self.lengths = np.asarray(lengths, np.int64).reshape(-1)
+        """[E] int64, steps of each episode."""
+        count = len(first_leaf(self._rows)) if self._rows else 0
+        if self.lengths.sum() != count or (self.lengths < 1).any():
+            raise ValueError(
+                f"Episodes() of {count} steps was given the lengths {self.lengths.tolist()}: each is at least 1, and together "
+                f"they are {count}."
+            )
+        self._ends = np.cumsum(self.lengths)
+
+    def rows(self) -> dict[str, Any]:
+        """Every step once, [N, ...] by leaf name, episode after episode; no copies."""
+        return dict(self._rows)
+
+    @cached_property
+    def valid(self) -> np.ndarray[Any, Any]:
+        """[T_max, E] bool: which rows of the batch are steps."""
+        valid: np.ndarray[Any, Any] = np.arange(self.lengths.max(initial=0))[:, None] < self.lengths
+        return valid
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """[T_max, E, ...] arrays by leaf name, what `batch` is made of."""
+        begins = self._ends - self.lengths
+        step = np.arange(len(self.valid))[:, None]
+        row_at = begins + np.minimum(step, self.lengths - 1)
+        return {
+            name: map_leaves(lambda leaf, again=name in _AGAIN: _spread(leaf, row_at, self.valid, again), column)
+            for name, column in self._rows.items()
+        }
+
+    @cached_property
+    def batch(self) -> Tree:
+        """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
+        return tree({**self.columns, "valid": self.valid})
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Tree: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tree]: ...
+    def __getitem__(self, index: int | slice) -> Tree | list[Tree]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        end, length = self._ends[index], self.lengths[index]
+        return tree(map_leaves(lambda leaf: leaf[end - length : end], self._rows))
+
+
+def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
+    """The first `counts[b]` episodes that ended in environment b, environment by environment; each from its first step.
+
+    Args:
+        rollout: begins with the beginning of an episode in every environment of which any is wanted.
+        counts: [B] episodes.
+
+    Raises:
+        ValueError: fewer episodes have ended in an environment.
+
+    Example:
+        >>> ends = np.array([[True, False], [False, True]])
+        >>> rollout = Trajectories({"reward": np.arange(4.0).reshape(2, 2), "terminated": ends, "truncated": ends & False})
+        >>> [episode.reward.tolist() for episode in cut_episodes(rollout, [1, 1])]
+        [[0.0], [1.0, 3.0]]
+    """
+    done = rollout.columns["terminated"] | rollout.columns["truncated"]
+    steps: list[np.ndarray[Any, Any]] = []
+    lengths: list[np.ndarray[Any, Any]] = []
+    for env, count in enumerate(counts):
+        ends = np.flatnonzero(done[:, env])[:count]
+        if len(ends) < count:
+            raise ValueError(f"{count} episodes of environment {env} were wanted, and {len(ends)} have ended in the rollout.")
+        real = np.arange(ends[-1] + 1) if count else np.arange(0)
+        if rollout.valid is not None:
+            real = real[rollout.valid[: len(real), env]]
+        steps.append(real)
+        lengths.append(np.diff(np.searchsorted(real, ends, side="right"), prepend=0))
+    env_of = np.repeat(np.arange(len(steps)), [len(real) for real in steps])
+    step_of = np.concatenate(steps)
+    rows = {name: map_leaves(lambda leaf: leaf[step_of, env_of], column) for name, column in rollout.columns.items()}
+    return Episodes(rows, np.concatenate(lengths))
+
+
+def _spread(
+    rows: np.ndarray[Any, Any], row_at: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], again: bool
+) -> np.ndarray[Any, Any]:
+    column: np.ndarray[Any, Any] = rows[row_at]
+    if not again:
+        column[~valid] = None if rows.dtype == object else rows.dtype.type()
+    return column

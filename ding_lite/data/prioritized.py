@@ -1,0 +1,241 @@
+"""Prioritised replay: transitions drawn the more often, the more there is to learn from them.
+
+Room: ding_lite.data, floor 1. Imports the room's replay, sum trees, columns, rollouts and trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.data.columns import Spec
+from ding_lite.data.replay import ReplayBuffer, named_rows
+from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.sum_trees import Floats, Places, SumTree
+from ding_lite.data.trees import Tree, first_leaf, tree
+
+_LARGEST = 1e100  # a priority; the sum of any number of them is finite
+_GIVEN = ("weight", "index")
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A replay buffer that draws each transition in proportion to its priority, with replacement.
+
+        P(i) = (priority_i + eps)^alpha / sum_k (priority_k + eps)^alpha
+        weight_i = (N * P(i))^-beta / max_j (N * P(j))^-beta, over the j of the batch
+
+    A batch of B is one draw from each of B equal parts of the total, so that it is spread over it. New transitions get the
+    largest priority so far, 1 at first, so that each is soon seen; where a batch is pushed with a leaf `priority` [N], it says
+    their priorities instead, and is not kept as a leaf.
+
+    Args:
+        capacity: transitions.
+        seed: of its own random generator.
+        spec: shape and dtype of each leaf of a transition; see ReplayBuffer.
+        alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
+        beta: how much of the bias of such draws the weights take back at first, in [0, 1].
+        beta_end: and how much in the end, in [0, 1]; 1 takes back all of it.
+        beta_samples: sampled batches until then; in between beta is linear. The default suits runs of that many gradient steps.
+        eps: added to each priority, so that none is never drawn again, in (0, 1].
+
+    Raises:
+        ValueError: an argument out of its range, and what ReplayBuffer raises.
+
+    Reference:
+        Schaul et al. (2016), https://arxiv.org/abs/1511.05952, eq. 1 and section 3.4.
+
+    Example:
+        >>> buffer = PrioritizedReplayBuffer(100)
+        >>> buffer.push({"number": np.arange(50)})
+        >>> batch = buffer.sample(4)
+        >>> batch.weight.tolist(), torch.equal(batch.index, batch.number)
+        ([1.0, 1.0, 1.0, 1.0], True)
+        >>> buffer.update_priority(batch.index, torch.tensor([0.0, 3.0, 1.0, 1.0]))
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        seed: int = 0,
+        spec: Mapping[str, Spec] | None = None,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_end: float = 1.0,
+        beta_samples: int = 100_000,
+        eps: float = 1e-6,
+    ) -> None:
+        for name, value in {"alpha": alpha, "beta": beta, "beta_end": beta_end}.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"PrioritizedReplayBuffer({name}={value}): it lies in [0, 1].")
+        if not 0 < eps <= 1:
+            raise ValueError(f"PrioritizedReplayBuffer(eps={eps}): it lies in (0, 1].")
+        if beta_samples < 1:
+            raise ValueError(f"PrioritizedReplayBuffer(beta_samples={beta_samples}): it is 1 or more.")
+        self._alpha, self._eps = float(alpha), float(eps)
+        self._beta, self._beta_end, self._beta_samples = float(beta), float(beta_end), beta_samples
+        self._highest = 1.0
+        self._sampled = 0
+        self._tree = SumTree(0)
+        super().__init__(capacity, seed, spec)
+
+    @property
+    def beta(self) -> float:
+        """How much of the bias the next batch's weights take back."""
+        share = min(1.0, self._sampled / self._beta_samples)
+        return self._beta + share * (self._beta_end - self._beta)
+
+    def bytes_for(self, spec: Spec) -> int:
+        """Bytes that it takes, full of transitions that look like this; the priorities are among them."""
+        return super().bytes_for(spec) + SumTree.bytes_for(self.capacity)
+
+    def _allocate(self, spec: Spec) -> None:
+        for name in _GIVEN:
+            if isinstance(spec, Mapping) and name in spec:
+                raise ValueError(f"a prioritised replay buffer gives {name!r} with each batch: give that leaf another name.")
+        super()._allocate(spec)
+        self._tree = SumTree(self.capacity)
+
+    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+        """Add transitions, overwriting the oldest and their priorities.
+
+        Args:
+            batch: a rollout, or a tree or nested mapping of arrays or tensors [N, ...]; with a leaf `priority` [N], where these
+                priorities are to be theirs.
+
+        Raises:
+            ValueError: leaves that differ from those already here, or priorities that are not finite and >= 0, one for each
+                transition. Nothing is added.
+        """
+        rows: Any = named_rows(batch)
+        if isinstance(rows, Mapping) and "priority" in rows:
+            given: Any = _as_array(rows["priority"], np.float64)
+            rows = {name: row for name, row in rows.items() if name != "priority"}
+            count = len(first_leaf(rows)) if rows else 0
+            if given.shape != (count,):
+                raise ValueError(f"priority of shape {given.shape} was pushed beside {count} transitions: make it ({count},).")
+            highest = _require_priorities(given, "push()")
+        else:
+            given = highest = self._highest
+        where = self._store(rows)
+        self._highest = max(self._highest, highest)
+        value: Any = self._scaled(given)
+        if isinstance(where, slice):
+            self._tree.fill(where.start, where.stop, value)
+        else:
+            self._tree.put(where, value[-len(where) :] if np.ndim(value) else value)
+
+    def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
+        """`size` transitions drawn by priority, as a tree of CPU tensors [size, ...].
+
+        Args:
+            size: transitions.
+            columns: which leaves of the top are wanted, beside weight and index; None wants all.
+
+        Returns:
+            The leaves, and beside them weight [size] float32, at most 1, for the loss of each, and index [size] int64, for
+            `update_priority`.
+
+        Raises:
+            ValueError: the buffer is empty, or the size negative.
+        """
+        self._require_some(size)
+        where = self.rng.random(size)
+        where += np.arange(size)
+        where /= size
+        index = self._tree.draw(where)
+        value = self._tree.values.take(index)
+        # N and the total are in all weights of the batch alike; the largest belongs to the smallest priority.
+        weight = (value.min(initial=_LARGEST) / value) ** self.beta
+        self._sampled += 1
+        taken = self._take(self._chosen(columns), index)
+        taken["weight"] = torch.from_numpy(weight.astype(np.float32))
+        taken["index"] = torch.from_numpy(index)
+        return tree(taken)
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Give transitions new priorities; where one comes twice, the last counts.
+
+        Args:
+            index: where they stand, as `sample` told. [B] tensor or array of integers.
+            priority: of each, its absolute TD error or what stands for it, finite and >= 0. [B] tensor or array.
+
+        Raises:
+            ValueError: a priority that is negative or not finite, or not one for each index. Nothing is changed.
+            IndexError: an index at which there is no transition. Nothing is changed.
+            TypeError: an index that is no integer.
+        """
+        index, priority = _as_array(index), _as_array(priority, np.float64)
+        if index.shape != priority.shape or index.ndim != 1:
+            raise ValueError(
+                f"update_priority() wants an index and a priority [B] for each transition, got {index.shape}, {priority.shape}."
+            )
+        if not len(index):
+            return
+        if index.dtype != np.int64:
+            index = _as_whole_numbers(index)
+        if np.maximum.reduce(index.view(np.uint64)) >= self._size:  # what is below 0 is very large there
+            wrong = index[(index < 0) | (index >= self._size)][0]
+            raise IndexError(f"update_priority() of index {wrong}: the buffer holds {self._size} transitions, 0 is the first.")
+        self._highest = max(self._highest, _require_priorities(priority, "update_priority()", index))
+        self._tree.put(index, self._scaled(priority))
+
+    def _scaled(self, priority: Any) -> Any:
+        return (priority + self._eps) ** self._alpha
+
+    def clear(self) -> None:
+        """Forget every transition and its priority; the memory stays allocated."""
+        super().clear()
+        self._tree.fill(0, self.capacity, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the transitions and their priorities, and all that the next batch depends on."""
+        return {
+            **super().state_dict(),
+            "alpha": self._alpha,
+            "scaled": torch.from_numpy(self._tree.values[: self._size].copy()),
+            "highest": self._highest,
+            "sampled": self._sampled,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state.
+
+        Raises:
+            ValueError: it was saved by a buffer of another capacity or alpha, or is no such state.
+        """
+        if missing := {"alpha", "scaled", "highest", "sampled"} - set(state):
+            raise ValueError(f"this is no state of a prioritised replay buffer: it lacks {sorted(missing)}.")
+        if state["alpha"] != self._alpha:
+            raise ValueError(f"priorities of alpha={state['alpha']} cannot go on with alpha={self._alpha}: make it the same.")
+        super().load_state_dict(state)
+        self._tree.fill(0, self._size, state["scaled"].numpy())
+        self._tree.fill(self._size, self.capacity, 0.0)
+        self._highest, self._sampled = state["highest"], state["sampled"]
+
+
+def _require_priorities(priority: Floats, call: str, index: Places | None = None) -> float:
+    """The largest of them, 0 if there are none; refuses what is no priority."""
+    if not len(priority):
+        return 0.0
+    highest = float(np.maximum.reduce(priority))
+    if not (np.minimum.reduce(priority) >= 0 and highest <= _LARGEST):  # nan is neither
+        place = int((~((priority >= 0) & (priority <= _LARGEST))).argmax())
+        raise ValueError(
+            f"{call}: the priority of index {place if index is None else index[place]} is {priority[place]}: it is finite (at "
+            f"most {_LARGEST:g}) and >= 0, such as the absolute TD error."
+        )
+    return highest
+
+
+def _as_array(given: Any, dtype: Any = None) -> Any:
+    return np.asarray(given.numpy(force=True) if isinstance(given, torch.Tensor) else given, dtype)
+
+
+def _as_whole_numbers(index: Any) -> Any:
+    if index.dtype.kind not in "iu":
+        raise TypeError(f"update_priority() wants an index of integers, got {index.dtype}: pass batch.index.")
+    return index.astype(np.int64)

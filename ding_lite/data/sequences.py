@@ -1,0 +1,159 @@
+"""Sequences: rollouts cut into pieces of equal length, each with the recurrent state that it began with.
+
+Room: ding_lite.data, floor 1. Imports basics, and the room's trees and rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ding_lite.basics import arrays, plain, unflatten
+from ding_lite.data.columns import to_objects
+from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.trees import flatten, holds_objects, map_leaves
+
+_STATE_IN = "state_in_"
+
+
+def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> dict[str, Any]:
+    """Each environment's steps, cut into pieces of `length`: N = B * (T - overlap) / (length - overlap) sequences.
+
+    Args:
+        trajectories: T steps of B environments.
+        length: steps of a sequence.
+        overlap: steps that a sequence has in common with the one before, for instance to warm up a recurrent state.
+
+    Returns:
+        Arrays [N, length, ...] by leaf name, the oldest sequences first, all environments' one after the other; and `valid`
+        [N, length] bool, where some steps were only a reset. Of the columns `state_in_0`, `state_in_1`, ... the first step of
+        each sequence, [N, ...]. Copies.
+
+    Raises:
+        ValueError: T is no number of whole pieces, or overlap is not in 0 to length - 1.
+
+    Reference:
+        Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
+
+    Example:
+        >>> rollout = Trajectories({"reward": np.arange(8.0).reshape(4, 2), "state_in_0": np.arange(8).reshape(4, 2)})
+        >>> pieces = cut_sequences(rollout, 2)
+        >>> pieces["reward"].tolist(), pieces["state_in_0"].tolist()
+        ([[0.0, 2.0], [1.0, 3.0], [4.0, 6.0], [5.0, 7.0]], [0, 1, 4, 5])
+    """
+    if not 0 <= overlap < length:
+        raise ValueError(f"cut_sequences(length={length}, overlap={overlap}): an overlap is at least 0, and below the length.")
+    num_steps, stride = trajectories.num_steps, length - overlap
+    if num_steps < length or (num_steps - overlap) % stride:
+        raise ValueError(
+            f"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: steps less overlap have "
+            f"to be a multiple of {stride}. There are policy.collect.n_sample / environments steps, and what a SequenceWindow "
+            "puts before them."
+        )
+    begins = np.arange(0, num_steps - overlap, stride)
+    steps = begins[:, None] + np.arange(length)
+    columns = trajectories.columns
+    if trajectories.valid is not None:
+        columns = {**columns, "valid": trajectories.valid}
+    places = {name: begins if name.startswith(_STATE_IN) else steps for name in columns}
+    return {name: map_leaves(partial(_cut, at=places[name]), column) for name, column in columns.items()}
+
+
+def _cut(leaf: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows of a column [T, B, ...]: [P] of them as [P * B, ...], or [P, L] as [P * B, L, ...]."""
+    cut = leaf[at]
+    if at.ndim == 2:
+        cut = cut.swapaxes(1, 2)
+    return np.ascontiguousarray(cut).reshape(cut.shape[0] * cut.shape[1], *cut.shape[2:])
+
+
+class SequenceWindow:
+    """Keeps each environment's last steps from one rollout to the next, so that sequences may begin in the one before.
+
+    Args:
+        overlap: how many steps of each environment.
+
+    Raises:
+        ValueError: overlap < 0.
+
+    Example:
+        >>> window = SequenceWindow(2)
+        >>> window.prepend(Trajectories({"reward": np.arange(3.0).reshape(3, 1)})) is None
+        True
+        >>> window.prepend(Trajectories({"reward": np.arange(3.0, 6).reshape(3, 1)})).columns["reward"][:, 0].tolist()
+        [1.0, 2.0, 3.0, 4.0, 5.0]
+    """
+
+    def __init__(self, overlap: int) -> None:
+        if overlap < 0:
+            raise ValueError(f"SequenceWindow(overlap={overlap}): it keeps 0 steps or more.")
+        self.overlap = overlap
+        self._kept: Trajectories | None = None
+
+    def prepend(self, trajectories: Trajectories) -> Trajectories | None:
+        """The last `overlap` steps before this rollout and the rollout itself, as one of `overlap + T` steps.
+
+        None while there are not so many before it: these rollouts are what the next one's begin with.
+
+        Raises:
+            ValueError: it has other leaves, or another number of environments, than the one before.
+        """
+        kept, self._kept = self._kept, None
+        joined = trajectories if kept is None else _joined(kept, trajectories)
+        self._kept = _last(joined, self.overlap)
+        enough = joined.num_steps >= trajectories.num_steps + self.overlap
+        return joined if enough else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps that the next rollout is put behind."""
+        if self._kept is None:
+            return {"columns": None, "valid": None}
+        leaves = [[list(path), _to_plain(leaf)] for path, leaf in flatten(self._kept.columns)]
+        return {"columns": leaves, "valid": plain(self._kept.valid)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._kept = None
+        if state["columns"] is not None:
+            leaves = {tuple(path): _from_plain(leaf) for path, leaf in state["columns"]}
+            self._kept = Trajectories(unflatten(leaves), arrays(state["valid"]))
+
+
+def _joined(earlier: Trajectories, later: Trajectories) -> Trajectories:
+    before, after = dict(flatten(earlier.columns)), dict(flatten(later.columns))
+    looks = [{"/".join(path): leaf.shape[1:] for path, leaf in leaves.items()} for leaves in (before, after)]
+    if looks[0] != looks[1]:
+        raise ValueError(f"a SequenceWindow was given {looks[1]}, and before it {looks[0]}: give it rollouts that are alike.")
+    columns = {name: map_leaves(_behind, earlier.columns[name], column) for name, column in later.columns.items()}
+    if earlier.valid is None and later.valid is None:
+        return Trajectories(columns)
+    valid = [np.ones((one.num_steps, one.num_envs), np.bool_) if one.valid is None else one.valid for one in (earlier, later)]
+    return Trajectories(columns, np.concatenate(valid))
+
+
+def _behind(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([before, after])
+
+
+def _last(trajectories: Trajectories, count: int) -> Trajectories | None:
+    """Copies, so that a whole rollout is not kept for the sake of a few steps."""
+    first = max(0, trajectories.num_steps - count)
+    if first == trajectories.num_steps:
+        return None
+    columns = map_leaves(lambda leaf: leaf[first:].copy(), trajectories.columns)
+    return Trajectories(columns, None if trajectories.valid is None else trajectories.valid[first:].copy())
+
+
+def _to_plain(column: np.ndarray[Any, Any]) -> Any:
+    if not holds_objects(column):
+        return plain(column)
+    return {"shape": list(column.shape), "objects": plain(column.ravel().tolist())}
+
+
+def _from_plain(saved: Any) -> Any:
+    if not isinstance(saved, Mapping):
+        return arrays(saved)
+    return to_objects(saved["objects"]).reshape(saved["shape"])

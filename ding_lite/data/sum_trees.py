@@ -1,0 +1,133 @@
+"""Sum trees: numbers by position, drawn in proportion to what they are.
+
+Room: ding_lite.data, floor 1. Numpy and torch only.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+_SHIFT = 4
+_WIDTH = 1 << _SHIFT  # children of a node: at 8 there are more levels, at 32 the products below cost as much as a level
+_TOP = 4096  # numbers that are summed anew for every draw, which up to here costs less than another level
+_LATER: Floats = np.tril(np.ones((_WIDTH, _WIDTH)), -1)  # block @ _LATER: of each child, the sum of those that come after it
+
+
+class SumTree:
+    """Numbers >= 0, one for each position, and their sums: changing some and drawing some takes O(log n) each.
+
+    Level 0 holds the numbers, each level above the sums of sixteen of those below. A sum is always computed anew from its
+    children, in the same order, never counted up: it cannot drift, and is the same whichever changes led to it.
+
+    Args:
+        capacity: positions; all hold 0 at first.
+
+    Example:
+        >>> tree = SumTree(1000)
+        >>> tree.put(np.array([3, 700]), np.array([1.0, 3.0]))
+        >>> tree.draw(np.array([0.0, 0.2, 0.3, 0.99])).tolist()
+        [3, 3, 700, 700]
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        sizes = _sizes(capacity)
+        self._levels = [np.zeros((upper, _WIDTH)) for _, upper in pairwise(sizes)]
+        self._flat = [*(level.reshape(-1) for level in self._levels), np.zeros(sizes[-1])]
+        self._before = np.zeros(sizes[-1] + 1)
+        """Of each number of the top level, the sum of those before it; and the sum of all."""
+        self._top, self._sums = torch.from_numpy(self._flat[-1]), torch.from_numpy(self._before[1:])
+
+    def __reduce__(self) -> Any:
+        return _tree_of, (self.values,)  # what are views of one memory here would be copied one by one
+
+    @staticmethod
+    def bytes_for(capacity: int) -> int:
+        """Bytes that a tree takes."""
+        return 8 * (sum(upper * _WIDTH for _, upper in pairwise(_sizes(capacity))) + 2 * _sizes(capacity)[-1] + 1)
+
+    @property
+    def values(self) -> Floats:
+        """The numbers, [capacity], to read."""
+        return self._flat[0][: self.capacity]
+
+    def put(self, index: Places, value: Floats) -> None:
+        """Set the numbers at these positions; where a position comes twice, the last counts.
+
+        Args:
+            index: [B] int64, each in [0, capacity).
+            value: [B] float, each finite and >= 0. Neither is checked.
+        """
+        self._flat[0][index] = value
+        for lower, upper in zip(self._levels, self._flat[1:]):
+            index = index >> _SHIFT
+            upper[index] = _sums(lower.take(index, 0))
+
+    def fill(self, start: int, stop: int, value: float | Floats) -> None:
+        """Set the numbers from `start` on, before `stop`: all to one, or each to its own [stop - start]."""
+        self._flat[0][start:stop] = value
+        for lower, upper in zip(self._levels, self._flat[1:]):
+            start, stop = start >> _SHIFT, (stop + _WIDTH - 1) >> _SHIFT
+            upper[start:stop] = _sums(lower[start:stop])
+
+    def draw(self, where: Floats) -> Places:
+        """The positions at which these shares of the total lie; never one that holds 0.
+
+        Args:
+            where: [B] float, each in [0, 1]: uniform ones give each position in proportion to its number.
+
+        Returns:
+            [B] int64.
+
+        Raises:
+            ValueError: every number is 0.
+        """
+        before = self._before
+        torch.cumsum(self._top, 0, out=self._sums)  # a third of what numpy's takes
+        total = float(before[-1])
+        if not total > 0:
+            raise ValueError("every number of this sum tree is 0: there is none to draw.")
+        rest = where * total
+        np.minimum(rest, math.nextafter(total, 0.0), out=rest)  # at the total itself, where rounding may lead, nothing is
+        place = before[1:].searchsorted(rest, "right")
+        rest -= before.take(place)
+        first = np.arange(0, len(place) * _WIDTH, _WIDTH)
+        for level in reversed(self._levels):
+            block = level.take(place, 0)
+            # A product in place of a running sum, which takes five times as long. The first child with no more than the rest
+            # behind it is the one; among those above 0, so that rounding cannot lead to another.
+            later = block @ _LATER
+            chosen = later <= rest[:, None]
+            chosen &= block > 0
+            child = chosen.argmax(1)
+            place = (place << _SHIFT) + child
+            rest -= later.take(first + child)
+        return place
+
+
+def _tree_of(values: Floats) -> SumTree:
+    tree = SumTree(len(values))
+    tree.fill(0, len(values), values)
+    return tree
+
+
+def _sizes(capacity: int) -> list[int]:
+    """How many numbers each level holds, without what fills up the last node; the lowest first."""
+    sizes = [capacity]
+    while sizes[-1] > _TOP:
+        sizes.append(-(-sizes[-1] // _WIDTH))
+    return sizes
+
+
+def _sums(blocks: Floats) -> Floats:
+    # einsum, not a product with ones: it adds up a row in the same order, whatever rows stand beside it.
+    sums: Floats = np.einsum("ij->i", blocks)
+    return sums

@@ -1,0 +1,66 @@
+"""A2C: one gradient step a rollout, up the policy gradient, with the advantages that a critic estimates.
+
+Mnih et al. (2016), https://arxiv.org/abs/1602.01783, on environments that are stepped together.
+
+Room: ding_lite.policy, floor 3. Imports hooks, functional and data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor
+
+from ding_lite.data import Tree
+from ding_lite.functional import policy_gradient_loss
+from ding_lite.hooks import (
+    ActorCriticLearnConfig,
+    ActorCriticLearning,
+    EvalConfig,
+    EvaluatorConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    Policy,
+)
+
+
+@dataclasses.dataclass
+class A2CPolicyConfig(OnPolicyConfig):
+    """A2C; a gradient step takes the whole rollout."""
+
+    learn: ActorCriticLearnConfig = dataclasses.field(default_factory=lambda: ActorCriticLearnConfig(learning_rate=1e-3))
+    """Learning."""
+
+    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
+    """Collecting, and judging what was collected."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
+    """Evaluation."""
+
+
+class A2CPolicy(ActorCriticLearning, Policy):
+    """Advantage actor-critic, for actions and observations of any space."""
+
+    config_type = A2CPolicyConfig
+    cfg: A2CPolicyConfig
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy gradient with the advantages of the rollout, the critic's error, and the entropy bonus.
+
+            loss    = -mean(log pi(a|s) * advantage) + value_weight * vf_loss - entropy_coeff * entropy
+            vf_loss = mean((V(s) - return)^2) / 2
+
+        Args:
+            batch: obs [B, *obs_shape]; action [B, *action_shape]; advantage, return_ [B] float.
+
+        Returns:
+            The scalar loss, and total_loss, policy_loss, vf_loss and entropy to log.
+
+        Reference:
+            Mnih et al. (2016), https://arxiv.org/abs/1602.01783, algorithm S3.
+        """
+        logit, value = self.model(batch.obs)
+        log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
+        policy_loss = policy_gradient_loss(log_prob, self.advantages(batch.advantage))
+        vf_loss = 0.5 * (value - batch.return_).square().mean()
+        return self.actor_critic_loss(policy_loss, vf_loss, entropy.mean())

@@ -1,0 +1,148 @@
+"""IMPALA: actor-critic on rollouts of an older policy, with V-trace correcting for how far it has been left behind.
+
+Espeholt et al. (2018), https://arxiv.org/abs/1802.01561.
+
+Room: ding_lite.policy, floor 3. Imports hooks, functional, data and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ding_lite.data import Tree, has_leaf, map_leaves, merge_lead, minibatches, nested, tree
+from ding_lite.engine import bounded
+from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
+from ding_lite.hooks import (
+    ActorCriticLearning,
+    EpochsLearnConfig,
+    EvalConfig,
+    EvaluatorConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    Policy,
+    mean_stats,
+)
+
+
+@dataclasses.dataclass
+class IMPALALearnConfig(EpochsLearnConfig):
+    """Learning from a rollout."""
+
+    epoch_per_collect: int = bounded(1, low=1)
+    """Passes over each rollout."""
+
+    batch_size: int = bounded(512, low=1)
+    """Transitions a gradient step: whole columns of environments drawn at random, or the rollout where it has no more."""
+
+    vtrace: bool = True
+    """Correct for the policy that acted; False takes what it did for the learner's own."""
+
+    rho_clip: float = bounded(1.0, low=0)
+    """Largest importance weight of a step in its target and in the policy gradient."""
+
+    c_clip: float = bounded(1.0, low=0)
+    """Largest importance weight that a correction is carried back with."""
+
+
+@dataclasses.dataclass
+class IMPALAPolicyConfig(OnPolicyConfig):
+    """IMPALA."""
+
+    learn: IMPALALearnConfig = dataclasses.field(
+        default_factory=lambda: IMPALALearnConfig(learning_rate=5e-4, entropy_weight=0.01)
+    )
+    """Learning."""
+
+    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
+    """Collecting, and judging what was collected."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
+    """Evaluation."""
+
+
+class IMPALAPolicy(ActorCriticLearning, Policy):
+    """Importance weighted actor-learner, for actions and observations of any space."""
+
+    config_type = IMPALAPolicyConfig
+    cfg: IMPALAPolicyConfig
+    loss_takes = "rollouts"
+    derived: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy gradient and the critic's error with V-trace's targets, and the entropy bonus.
+
+            loss    = -mean(log pi(a|s) * advantage) + value_weight * vf_loss - entropy_coeff * entropy
+            vf_loss = mean((V(s) - vs)^2) / 2; advantage = min(rho_clip, ratio) * (r + gamma * vs' - V(s))
+
+        Args:
+            batch: obs, next_obs [T, B, *obs_shape]; action [T, B, *action_shape]; log_prob, of the policy that acted, and
+                reward [T, B] float; terminated, truncated [T, B] bool; valid [T, B] bool, where steps are to be left out.
+
+        Returns:
+            The scalar loss, and total_loss, policy_loss, vf_loss, entropy, and of the ratio of the learning policy to the one
+            that acted: rho_mean, its mean where clipped at rho_clip, and kl, the divergence in nats, to log.
+
+        Reference:
+            Espeholt et al. (2018), https://arxiv.org/abs/1802.01561, section 4.2.
+        """
+        learn, collect = self.cfg.learn, self.cfg.collect
+        valid = batch.valid if has_leaf(batch, "valid") else None
+        value, log_prob, entropy = self.evaluate(batch, valid)
+        log_ratio = log_prob.detach() - batch.log_prob
+        target, advantage = vtrace(
+            log_ratio if learn.vtrace else torch.zeros_like(log_ratio),
+            batch.reward,
+            value,
+            self.next_values(batch, value),
+            batch.terminated,
+            batch.truncated,
+            gamma=collect.discount_factor,
+            lambda_=collect.gae_lambda,
+            rho_clip=learn.rho_clip,
+            c_clip=learn.c_clip,
+            pg_rho_clip=learn.rho_clip,
+        )
+        policy_loss = policy_gradient_loss(log_prob, self.advantages(advantage, valid), valid)
+        vf_loss = 0.5 * masked_mean((value - target).square(), valid)
+        rho_mean = masked_mean(log_ratio.exp().clamp(max=learn.rho_clip), valid)
+        kl = masked_mean(log_ratio.expm1() - log_ratio, valid)
+        return self.actor_critic_loss(policy_loss, vf_loss, masked_mean(entropy, valid), rho_mean=rho_mean, kl=kl)
+
+    def evaluate(self, batch: Tree, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """V(s), log pi(a|s) and the entropy of pi, each [T, B]; 0 where there is no step, which the network does not see."""
+        obs, action = (map_leaves(merge_lead, nested(part)) for part in (batch.obs, batch.action))
+        if valid is not None:
+            obs, action = (map_leaves(lambda leaf: leaf[valid.flatten()], part) for part in (obs, action))
+        logit, value = self.model(obs)
+        found = value, *self.model.distribution.evaluate(logit, action)
+        shape = batch.reward.shape
+        if valid is None:
+            return tuple(x.reshape(shape) for x in found)
+        return tuple(x.new_zeros(shape).masked_scatter(valid, x) for x in found)
+
+    def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
+        """Epochs over a rollout, of the columns of some environments each gradient step, or of all.
+
+        Args:
+            batch: as for `loss`.
+
+        Returns:
+            The mean over all gradient steps of what `loss` gives to log, and `stats`.
+        """
+        learn, steps = self.cfg.learn, []
+        columns = {name: batch[name] for name in (*self.loss_columns, "valid") if has_leaf(batch, name)}
+        num_steps, num_envs = batch.reward.shape
+        envs = min(num_envs, max(1, round(learn.batch_size / max(1, num_steps))))
+        for _ in range(learn.epoch_per_collect):
+            if envs == num_envs:
+                steps.append(self.gradient_step(tree(columns)))
+                continue
+            by_env = {name: map_leaves(lambda leaf: leaf.transpose(0, 1), nested(leaf)) for name, leaf in columns.items()}
+            for part in minibatches(by_env, envs, self.generator):
+                steps.append(self.gradient_step(map_leaves(lambda leaf: leaf.transpose(0, 1), part)))
+        return {**mean_stats(steps), **self.stats(batch)}

@@ -1,0 +1,219 @@
+"""R2D2: Q-learning with an LSTM, from replayed sequences that begin with the state which acting had there.
+
+Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning",
+https://openreview.net/forum?id=r1lyTjAqYX. Sequences come from `sequence_pusher`, priorities from a `PrioritizedReplayBuffer`:
+see examples/r2d2.py.
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data and the engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data import Tree, map_leaves, with_leaves
+from ding_lite.engine import bounded
+from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
+from ding_lite.hooks import (
+    CollectConfig,
+    EpsConfig,
+    EvalConfig,
+    EvaluatorConfig,
+    ExplorationConfig,
+    GreedyActing,
+    ModelConfig,
+    OffPolicyLearnConfig,
+    Policy,
+    PriorityConfig,
+    TargetNetwork,
+    ValueBasedConfig,
+    map_columns,
+    restarts,
+    states_in,
+    time_major,
+    weighted_loss,
+)
+from ding_lite.nn import make_recurrent_q_network
+
+
+@dataclasses.dataclass
+class R2D2ModelConfig(ModelConfig):
+    """The recurrent Q-network."""
+
+    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    """Width of each hidden layer before the LSTM."""
+
+    lstm_size: int = bounded(64, low=1)
+    """Of the LSTM."""
+
+    dueling: bool = True
+    """Split the head into state value and advantage."""
+
+
+@dataclasses.dataclass
+class R2D2LearnConfig(OffPolicyLearnConfig):
+    """Learning from replayed sequences."""
+
+    burn_in: int = bounded(8, low=0)
+    """Steps at the start of each sequence that only bring its stored state up to date with the newest weights."""
+
+    unroll_len: int = bounded(16, low=1)
+    """Steps behind these, which are learned from."""
+
+    batch_size: int = bounded(32, low=1)
+    """Sequences a gradient step."""
+
+    update_per_collect: int = bounded(8, low=1)
+    """Gradient steps after each collection."""
+
+    learning_starts: int = bounded(100, low=0)
+    """Sequences in the buffer before the first gradient step."""
+
+    priority_eta: float = bounded(0.9, low=0, high=1)
+    """How much of a sequence's priority is its largest error; the rest is the mean."""
+
+    rescale_eps: float = bounded(1e-3, low=0)
+    """Of the scale of the values, see `rescale_value`."""
+
+
+@dataclasses.dataclass
+class R2D2CollectConfig(CollectConfig):
+    """Collecting."""
+
+    n_sample: int = bounded(128, low=1)
+    """Transitions a collection; for each environment a multiple of unroll_len."""
+
+
+@dataclasses.dataclass
+class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
+    """Exploration, and replay by priority."""
+
+    replay_buffer_size: int = bounded(10_000, low=1)
+    """Sequences that the buffer holds."""
+
+    eps: EpsConfig = dataclasses.field(default_factory=lambda: EpsConfig(decay=10_000))
+    """Random actions."""
+
+
+@dataclasses.dataclass
+class R2D2PolicyConfig(ValueBasedConfig):
+    """R2D2."""
+
+    nstep: int = bounded(5, low=1)
+    """Rewards that are summed up before the bootstrap, within a sequence."""
+
+    model: R2D2ModelConfig = dataclasses.field(default_factory=R2D2ModelConfig)
+    """The recurrent Q-network."""
+
+    learn: R2D2LearnConfig = dataclasses.field(default_factory=R2D2LearnConfig)
+    """Learning from replayed sequences."""
+
+    collect: R2D2CollectConfig = dataclasses.field(default_factory=R2D2CollectConfig)
+    """Collecting."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=160)))
+    """Evaluation."""
+
+    other: R2D2ReplayConfig = dataclasses.field(default_factory=R2D2ReplayConfig)
+    """Exploration, and replay by priority."""
+
+
+class R2D2Policy(GreedyActing, TargetNetwork, Policy):
+    """Recurrent Q-learning with a target network, for Discrete actions and observations of any space."""
+
+    config_type = R2D2PolicyConfig
+    cfg: R2D2PolicyConfig
+    learns_from = "transitions"
+
+    def make_model(self) -> nn.Module:
+        """Observations and state to Q-values [B, A]."""
+        model = self.cfg.model
+        return make_recurrent_q_network(
+            self.observation_space,
+            self.num_actions,
+            model.encoder_hidden_size_list,
+            model.lstm_size,
+            model.activation,
+            model.conv_layers,
+            dueling=model.dueling,
+        )
+
+    def get_initial_state(self) -> list[Any]:
+        """That of the LSTM, zeros."""
+        return self.model.initial_state()  # type: ignore[no-any-return]
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """The action of highest value, by what was seen up to now; with probability `eps`, where it explores, any action."""
+        q_value, state = self.model.step(obs, state)
+        return self.choose(q_value, eps if explore else 0.0), state, {}
+
+    def dummy_batch(self, batch: Tree) -> Tree:
+        """Rows [N, ...] as sequences [N, L, ...] of the same step."""
+        length = self.cfg.learn.burn_in + self.cfg.learn.unroll_len
+
+        def repeated(name: str, column: Any) -> Any:
+            is_single = name.startswith("state_in_") or name == "weight"
+            return column if is_single else map_leaves(lambda leaf: torch.stack([leaf] * length, 1), column)
+
+        sequences = map_columns(batch, repeated)
+        return with_leaves(sequences, valid=torch.ones_like(sequences.terminated))
+
+    def postprocess(self, batch: Tree) -> Tree:
+        """Replayed sequences [N, L, ...] as [L, N, ...]."""
+        return time_major(batch)
+
+    def unrolled(self, network: nn.Module, batch: Tree) -> tuple[Tensor, Tensor]:
+        """Values at the observations behind the burn-in, and at those after each of them, [U, N, A] by this network."""
+        burn_in, state, restart = self.cfg.learn.burn_in, states_in(batch), restarts(batch)
+        if burn_in:
+            with torch.no_grad():
+                state = network.advance(batch.obs[:burn_in], state, restart[:burn_in])  # type: ignore[operator]
+        learned = batch.obs[burn_in:], batch.next_obs[burn_in:]
+        return network.unroll_ahead(*learned, state, restart[burn_in:])  # type: ignore[operator, no-any-return]
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """Double Q-learning on n steps, on a scale h of values, over the steps behind the burn-in.
+
+            target_t = h(sum_{i<k} gamma^i r_{t+i} + gamma^k * (1 - terminated) * h^-1(Q_target(s_{t+k}, a')))
+            a'       = argmax_a Q(s_{t+k}, a)
+            loss     = mean_t (target_t - Q(s_t, a_t))^2 / 2
+
+        k is n, or less where the episode or the sequence ends before. The state goes on from the one that acting had at the
+        sequence's first step, and begins anew where an episode does.
+
+        Args:
+            batch: obs, next_obs [L, N, *obs_shape]; action [L, N] int64; reward [L, N] float; terminated, truncated [L, N]
+                bool; state_in_0, state_in_1 [N, lstm_size] float; valid [L, N] bool where some steps were only a reset; weight
+                [N] float where sequences were not drawn uniformly. L = burn_in + unroll_len.
+
+        Returns:
+            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each sequence, [N].
+
+        Reference:
+            Kapturowski et al. (2019), section 2.3.
+        """
+        learn = self.cfg.learn
+        q_values, next_q = self.unrolled(self.model, batch)
+        action, reward, terminated, truncated, valid = (
+            column[learn.burn_in :] for column in (batch.action, batch.reward, batch.terminated, batch.truncated, batch.valid)
+        )
+        with torch.no_grad():
+            judged = self.unrolled(self.target_model, batch)[1]
+            next_value = judged.gather(-1, next_q.argmax(-1, keepdim=True)).squeeze(-1)
+            next_value = unrescale_value(next_value, learn.rescale_eps)
+            window = nstep_return(reward, terminated, truncated, n=self.cfg.nstep, gamma=self.cfg.discount_factor, valid=valid)
+            future, is_end = next_value.gather(0, window.last), terminated.gather(0, window.last)
+            target = rescale_value(q_target(window.return_, future, is_end, gamma=window.discount), learn.rescale_eps)
+        q_value = q_values.gather(-1, self.action_index(action).unsqueeze(-1)).squeeze(-1)
+        error = (target - q_value).masked_fill(~valid, 0)
+        loss = 0.5 * error.square().sum(0) / valid.sum(0).clamp(min=1)
+        priority = sequence_priority(error.detach(), learn.priority_eta, valid)
+        mean_loss, stats = weighted_loss(loss, priority, batch)
+        return mean_loss, {**stats, "q_value": q_value.detach().mean()}

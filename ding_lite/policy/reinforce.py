@@ -1,0 +1,86 @@
+"""REINFORCE: one gradient step on whole episodes, each action made likelier by what came after it.
+
+Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
+
+Room: ding_lite.policy, floor 3. Imports hooks, nn, functional and data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor, nn
+
+from ding_lite.data import Tree
+from ding_lite.functional import policy_gradient_loss
+from ding_lite.hooks import (
+    ActorCriticLearnConfig,
+    ActorCriticLearning,
+    EvalConfig,
+    EvaluatorConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    Policy,
+)
+
+
+@dataclasses.dataclass
+class REINFORCEPolicyConfig(OnPolicyConfig):
+    """REINFORCE; a gradient step takes all episodes of a collection."""
+
+    baseline: bool = False
+    """Learn a critic, and judge returns by how much better they are than it expected."""
+
+    learn: ActorCriticLearnConfig = dataclasses.field(default_factory=lambda: ActorCriticLearnConfig(learning_rate=5e-3))
+    """Learning."""
+
+    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_episode=4))
+    """Collecting, and judging what was collected."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=10)))
+    """Evaluation."""
+
+
+class REINFORCEPolicy(ActorCriticLearning, Policy):
+    """Monte Carlo policy gradient, for actions and observations of any space."""
+
+    config_type = REINFORCEPolicyConfig
+    cfg: REINFORCEPolicyConfig
+
+    def make_model(self) -> nn.Module:
+        """An actor, and with a baseline a critic."""
+        model: Any = super().make_model()
+        if not self.cfg.baseline:
+            model.critic = None
+        return model  # type: ignore[no-any-return]
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether it has a baseline."""
+        return self.cfg.baseline
+
+    def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy gradient with the returns of whole episodes; with a baseline, the critic's error too.
+
+            loss = -mean(log pi(a|s) * advantage) - entropy_coeff * entropy [+ value_weight * mean((V(s) - return)^2) / 2]
+
+        Args:
+            batch: obs [B, *obs_shape]; action [B, *action_shape]; advantage [B] float, the return or, with a baseline, the
+                return less the critic's value; return_ [B] float with a baseline.
+
+        Returns:
+            The scalar loss, and total_loss, policy_loss, entropy and, with a baseline, vf_loss to log.
+
+        Reference:
+            Williams (1992), eq. 4; the baseline: section 4.
+        """
+        model, vf_loss = self.model, None
+        if self.cfg.baseline:
+            logit, value = model(batch.obs)
+            vf_loss = 0.5 * nn.functional.mse_loss(value, batch.return_)
+        else:
+            logit = model.logits(batch.obs)
+        log_prob, entropy = model.distribution.evaluate(logit, batch.action)
+        weight = self.advantages(batch.advantage)
+        return self.actor_critic_loss(policy_gradient_loss(log_prob, weight), vf_loss, entropy.mean())

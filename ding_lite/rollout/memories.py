@@ -1,0 +1,173 @@
+"""Memories: what a policy carries from one step of an episode to the next, in each environment.
+
+Room: ding_lite.rollout, floor 4. Imports policy, envs, data and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.data import Spec, allocate, map_leaves, to_objects
+from ding_lite.engine import arrays, plain
+from ding_lite.envs import Stepper, space_spec
+from ding_lite.policy import ActMode
+
+_ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
+
+
+class Memory:
+    """The recurrent state of a policy in B environments; and its last action and reward there, if it asks for them.
+
+    Each element of the state is a tensor [B, ...], or a list of B objects, as `policy.get_initial_state` gives it. Where an
+    episode begins, that takes its place. Objects are recorded as they are, so that a policy gives new ones instead of changing
+    them.
+
+    The last action and reward lie with the environments (`Stepper.last`): another worker may have taken the step.
+
+    Args:
+        policy: the face that acts.
+        env: where.
+    """
+
+    def __init__(self, policy: ActMode, env: Stepper) -> None:
+        self._policy, self._env = policy, env
+        self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
+        """A batch for each element; empty for policies without."""
+        self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
+        """What the policy asks for of the step before."""
+        self._action_spec: Spec = space_spec(env.single_action_space)
+        stored: tuple[str, ...] | None = getattr(policy, "state_columns", None)
+        self._stored = [
+            (name, element)
+            for element in range(len(self.state))
+            for name in (f"state_in_{element}", f"state_out_{element}")
+            if stored is None or name in stored
+        ]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the policy has any use for it."""
+        return bool(self.state or self.previous)
+
+    def restart(self) -> None:
+        """Put the initial state where an episode begins."""
+        restarted = self._env.restarted
+        if not self.state or restarted is None or not restarted.any():
+            return
+        fresh = self._policy.get_initial_state(self._env.num_envs)
+        self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
+
+    def follow(self, state: Sequence[Any]) -> None:
+        """Go on with the state that the policy gave: for each element a tensor, array or list [B, ...].
+
+        Raises:
+            ValueError, TypeError: it has not the elements of the initial state, or one has another shape or kind of dtype.
+        """
+        if len(state) != len(self.state):
+            raise ValueError(
+                f"the policy gave a state of {len(state)} elements, and get_initial_state one of {len(self.state)}: both give "
+                "the same elements, in the same order."
+            )
+        self.state = [_like(before, after, f"state element {k}") for k, (before, after) in enumerate(zip(self.state, state))]
+
+    def recorded(self, prefix: str) -> dict[str, Any]:
+        """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
+
+        Args:
+            prefix: "state_in" of what is acted with, or "state_out" of what came of it.
+        """
+        return {name: _column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
+
+    def inputs(self) -> dict[str, Any]:
+        """What the policy asks for of the step before, by name: arrays [B, ...], zeros where an episode begins."""
+        if not self.previous:
+            return {}
+        restarted, count = self._env.restarted, self._env.num_envs
+        if self._env.last is None or restarted is None:
+            action, reward = self._env.last or self._nothing()
+        else:
+            action, reward = map_leaves(
+                lambda last, none: np.where(restarted.reshape(count, *[1] * (last.ndim - 1)), none, last),
+                dict(enumerate(self._env.last)),
+                dict(enumerate(self._nothing())),
+            ).values()
+        return {name: value for name, value in ((_ACTION, action), (_REWARD, reward)) if name in self.previous}
+
+    def _nothing(self) -> tuple[Any, np.ndarray[Any, Any]]:
+        count = self._env.num_envs
+        zeros = map_leaves(lambda leaf: np.zeros_like(leaf), allocate(self._action_spec, count))
+        return zeros, np.zeros(count, np.float32)
+
+    def see(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
+        """These actions [B, ...] were taken and recorded, and earned these rewards [B]."""
+        if self.previous:
+            kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
+            self._env.last = kept, np.array(reward, np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in each environment, and what was done last, as plain data. Arrays within objects come back as tensors."""
+        copied = [element.clone() if isinstance(element, torch.Tensor) else element for element in self.state]
+        last = self._env.last if self.previous else None
+        state: dict[str, Any] = plain({"state": copied, "last": None if last is None else list(last)})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Raises:
+            ValueError: it is of another policy, or of another number of environments.
+        """
+        saved, count = state["state"], self._env.num_envs
+        if len(saved) != len(self.state) or any(len(element) != count for element in saved):
+            found = [len(element) for element in saved]
+            raise ValueError(
+                f"the saved recurrent state has elements for {found} environments, and this policy has {len(self.state)} "
+                f"elements in {count}: make policy and environments as they were."
+            )
+        self.state = list(saved)
+        if self.previous and state["last"] is not None:
+            action, reward = arrays(state["last"])
+            self._env.last = action, reward
+
+
+def _chosen(restarted: np.ndarray[Any, Any], fresh: Any, old: Any) -> Any:
+    if not isinstance(old, torch.Tensor):
+        return [new if begins else one for begins, new, one in zip(restarted, fresh, old)]
+    where = torch.from_numpy(restarted).to(old.device).reshape(-1, *[1] * (old.ndim - 1))
+    return torch.where(where, fresh.to(old.device), old)
+
+
+def _like(before: Any, after: Any, what: str) -> Any:
+    """The next state of an element, in the form that it had."""
+    if not isinstance(before, torch.Tensor):
+        if len(after) != len(before):
+            raise ValueError(f"{what} came back for {len(after)} environments, there are {len(before)}.")
+        return list(after)
+    tensor = after if isinstance(after, torch.Tensor) else _to_tensor(after)
+    if tensor.shape != before.shape:
+        raise ValueError(
+            f"{what} has the shape {tuple(tensor.shape)} after a step, and had {tuple(before.shape)} before: a state keeps its "
+            "shape."
+        )
+    if tensor.dtype != before.dtype and not torch.can_cast(tensor.dtype, before.dtype):
+        raise TypeError(
+            f"{what} is {tensor.dtype} after a step, and was {before.dtype} before: have get_initial_state give what "
+            "compute_actions gives, such as 0.0 where it began with 0."
+        )
+    return tensor.to(before.dtype)
+
+
+def _to_tensor(rows: Any) -> torch.Tensor:
+    if isinstance(rows, (list, tuple)) and rows and isinstance(rows[0], torch.Tensor):
+        return torch.stack(list(rows))
+    return torch.as_tensor(np.asarray(rows))
+
+
+def _column(element: Any) -> np.ndarray[Any, Any]:
+    if isinstance(element, torch.Tensor):
+        return np.array(element.detach().cpu().numpy())
+    return to_objects(element)

@@ -1,0 +1,150 @@
+"""Enhancers: more, or other, columns for what was collected, before it is stored.
+
+Room: ding_lite.middleware, floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import Episodes, Trajectories, map_leaves
+from ding_lite.engine import contract
+from ding_lite.functional import nstep_return
+from ding_lite.middleware.arguments import require
+
+# EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
+_TOUCHES: Any = {
+    "reads": ("trajectories",),
+    "may_read": ("episodes",),
+    "writes": ("trajectories",),
+    "may_write": ("episodes",),
+    "stage": "process",
+}
+
+
+def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
+    """Turn each transition into one of the next n steps, fewer where its episode or the rollout ends before.
+
+        reward_t   = sum_{i<k} gamma^i * reward_{t+i}, k <= n steps
+        discount_t = gamma^k
+        target_t   = reward_t + discount_t * (1 - terminated_t) * V(next_obs_t)
+
+    A window that the rollout's end cuts short is an exact target of its k steps: nothing is left out, and nothing is guessed.
+
+    Reads:
+        ctx.trajectories, or ctx.episodes where whole episodes were collected instead: reward [T, B] float; terminated,
+            truncated [T, B] bool; next_obs.
+    Writes:
+        the same: reward as above; next_obs, terminated and truncated of each window's last step; and discount [T, B] float32.
+            All other columns are those of the window's first step.
+
+    Args:
+        cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
+
+    Reference:
+        Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
+    """
+    for name in ("nstep", "discount_factor"):
+        require("nstep_reward_enhancer", cfg.policy, name, f"a configuration with policy.{name}, such as DQNConfig")
+    n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
+
+    @contract(**_TOUCHES)
+    def enhance(ctx: OnlineRLContext) -> None:
+        _rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma))
+
+    return enhance
+
+
+def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajectories:
+    columns = rollout.columns
+    reward, terminated, truncated = (torch.from_numpy(columns[name]) for name in ("reward", "terminated", "truncated"))
+    valid = None if rollout.valid is None else torch.from_numpy(rollout.valid)
+    window = nstep_return(reward, terminated, truncated, n=n, gamma=gamma, valid=valid)
+    added = {"reward": window.return_.numpy(), "discount": window.discount.to(torch.float32).numpy()}
+    if n > 1:
+        ends = window.last.numpy(), np.arange(rollout.num_envs)
+        for name in ("next_obs", "terminated", "truncated"):
+            added[name] = map_leaves(lambda leaf: leaf[ends], columns[name])
+    return rollout.with_columns(**added)
+
+
+def priority_calculator(
+    priority_calculation_fn: Callable[[Trajectories], Any], *, uses: Iterable[Any] = ()
+) -> Callable[[OnlineRLContext], None]:
+    """Say how often the transitions are drawn at first: a column `priority`, for a PrioritizedReplayBuffer.
+
+    Without it, new transitions get the largest priority so far.
+
+    Reads:
+        ctx.trajectories, or ctx.episodes where whole episodes were collected instead.
+    Writes:
+        the same: priority [T, B] float32 beside its columns.
+
+    Args:
+        priority_calculation_fn: called with ctx.trajectories, or with the episodes as a rollout of one environment; gives an
+            array, a tensor or a sequence of numbers, each finite and >= 0: [T, B], or [N] in the order of the sequence, which
+            is environment by environment.
+        uses: objects that it touches and others do too, such as a policy's learn_mode, for asynchronous mode.
+
+    Raises:
+        ValueError: in an iteration, priorities of another length, or that are negative or not finite.
+    """
+    if not callable(priority_calculation_fn):
+        kind = type(priority_calculation_fn).__name__
+        raise TypeError(
+            f"priority_calculator wants a function of ctx.trajectories, got {priority_calculation_fn!r:.80}, a {kind}."
+        )
+
+    def with_priorities(rollout: Trajectories) -> Trajectories:
+        return rollout.with_columns(priority=_placed(priority_calculation_fn(rollout), rollout))
+
+    @contract(**_TOUCHES, uses=tuple(uses))
+    def calculate(ctx: OnlineRLContext) -> None:
+        _rewrite(ctx, "priority_calculator", with_priorities)
+
+    return calculate
+
+
+def _placed(given: Any, rollout: Trajectories) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Priorities as a column [T, B], 0 for steps that were only resets."""
+    if isinstance(given, torch.Tensor):
+        given = given.numpy(force=True)
+    priority = np.asarray(given, np.float32)
+    real = np.ones((rollout.num_steps, rollout.num_envs), np.bool_) if rollout.valid is None else rollout.valid
+    if priority.shape == real.shape:
+        priority = priority.T[real.T]
+    if priority.shape != (len(rollout),):
+        raise ValueError(
+            f"priority_calculator: the function gave priorities of shape {priority.shape} for a rollout of {len(rollout)} "
+            f"transitions: it gives {real.shape}, or ({len(rollout)},) in the order of the sequence."
+        )
+    wrong = np.flatnonzero(~(np.isfinite(priority) & (priority >= 0)))
+    if len(wrong):
+        raise ValueError(
+            f"priority_calculator: the function gave the priority {priority[wrong[0]]} for transition {wrong[0]} of the "
+            "sequence: each is finite and >= 0."
+        )
+    column = np.zeros(real.shape, np.float32)
+    column.T[real.T] = priority
+    return column
+
+
+def _rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Trajectories]) -> None:
+    """Change what was collected: the rollout, or the episodes one after the other as a rollout of one environment."""
+    episodes = getattr(ctx, "episodes", None)
+    if ctx.trajectories is not None:
+        ctx.trajectories = change(ctx.trajectories)
+    elif episodes is not None:
+        changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], episodes.rows())))
+        ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), episodes.lengths)
+    else:
+        raise RuntimeError(
+            f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector before it, which "
+            "collects in every iteration."
+        )

@@ -1,0 +1,99 @@
+"""Every algorithm's example in asynchronous mode: the same run every time, and the same as on one thread with that lag."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ding_lite import task
+from ding_lite.config import ConfigError
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+OTHER = {"custom_context", "dqn_async", "ppo_continuous", "ippo", "rock_paper_scissors"}  # tested elsewhere
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHER)
+SMALL = {
+    "env.collector_env_num": 4,
+    "env.evaluator_env_num": 2,
+    "env.n_evaluator_episode": 2,
+    "env.stop_value": None,
+    "policy.eval.evaluator.eval_freq": 5,
+    "policy.collect.n_sample": 64,
+    "policy.collect.n_episode": 4,
+    "policy.learn.batch_size": 16,
+    "policy.learn.update_per_collect": 3,
+    "policy.learn.learning_starts": 32,
+    "policy.learn.epoch_per_collect": 2,
+    "policy.random_collect_size": 32,
+}
+ITERATIONS = 6
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def module_of(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def small(name, folder, **settings):
+    """The example's own configuration, with less of everything that it has."""
+    module = module_of(name)
+    cfg = getattr(module, "CONFIG", None) or module.main.__annotations__["cfg"]()
+    for key, value in {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings}.items():
+        try:
+            cfg.override({key: value})
+        except ConfigError as error:
+            if "has no" not in str(error):
+                raise
+    cfg.log.every_s = cfg.log.show_every_s = 1e9
+    return module, cfg
+
+
+def run(name, folder, **settings):
+    """Everything that a run comes to: checkpoints, counters, what was evaluated."""
+    module, cfg = small(name, folder, **settings)
+    module.main(cfg)
+    ctx = task.ctx
+    counters = [getattr(ctx, it) for it in ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter")]
+    final = torch.load(folder / "ckpt/final.pt", weights_only=True)
+    for face in ("collect", "evaluate"):  # their random numbers are saved only where no other iteration is under way
+        final.pop(face, None)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [[value for key, value in sorted(row.items()) if key.startswith("evaluate/")] for row in rows]
+    return final, [*counters, ctx.last_eval_value], [row for row in evaluated if row]
+
+
+def same(one, other):
+    """Bit for bit, whatever they are made of."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+    return one == other or (one != one and other != other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
+    oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1)
+    again = [run(name, tmp_path / f"async_{index}", async_mode=True, max_lag=1) for index in range(2)]
+
+    assert oracle[1][3] > 0  # it learned
+    for found in again:
+        assert found[1] == oracle[1]
+        assert same(found[0], oracle[0])
+        assert same(found[2], oracle[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_lag_asynchronous_equals_synchronous(name, tmp_path):
+    plain = run(name, tmp_path / "plain")
+    found = run(name, tmp_path / "async", async_mode=True, max_lag=0)
+
+    assert found[1] == plain[1]
+    assert same(found[0], plain[0])

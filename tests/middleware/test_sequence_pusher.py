@@ -1,0 +1,62 @@
+"""sequence_pusher(): what it refuses, and steps that were only a reset. What it pushes is tested with R2D2."""
+
+import numpy as np
+import pytest
+
+from ding_lite.config import DQNConfig, R2D2Config
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer, Trajectories
+from ding_lite.middleware import sequence_pusher
+
+
+def pushed(*rollouts: Trajectories, burn_in: int = 2, unroll_len: int = 3) -> ReplayBuffer:
+    cfg = R2D2Config().override({"policy.learn": {"burn_in": burn_in, "unroll_len": unroll_len}})
+    buffer_, ctx = ReplayBuffer(100), OnlineRLContext()
+    push = sequence_pusher(cfg, buffer_)
+    for rollout in rollouts:
+        ctx.trajectories = rollout
+        push(ctx)
+    return buffer_
+
+
+def rollout(num_steps: int, first: int = 0, valid: np.ndarray | None = None) -> Trajectories:
+    number = np.arange(first, first + num_steps)[:, None]
+    no = np.zeros((num_steps, 1), np.bool_)
+    return Trajectories({"number": number, "terminated": no, "truncated": no, "state_in_0": number}, valid)
+
+
+def test_without_burn_in_every_step_is_in_one_sequence():
+    batch = pushed(rollout(6), rollout(3, 6), burn_in=0)
+
+    assert sorted(batch.sample(200).number.unique(dim=0).tolist()) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_a_burn_in_longer_than_a_rollout_reaches_over_several():
+    buffer_ = pushed(*(rollout(3, first) for first in (0, 3, 6, 9)), burn_in=5)
+
+    assert sorted(buffer_.sample(200).number.unique(dim=0).tolist()) == [[1, 2, 3, 4, 5, 6, 7, 8], [4, 5, 6, 7, 8, 9, 10, 11]]
+    assert set(buffer_.sample(200).state_in_0.tolist()) == {1, 4}
+
+
+def test_resets_are_marked_also_where_only_some_rollouts_have_any():
+    valid = np.array([[True], [False], [True]])
+    buffer_ = pushed(rollout(3), rollout(3, 3, valid), burn_in=0)
+
+    assert sorted(buffer_.sample(200).valid.unique(dim=0).tolist()) == [[True, False, True], [True, True, True]]
+
+
+def test_a_rollout_that_is_not_of_whole_sequences_is_refused():
+    with pytest.raises(ValueError, match="4 steps cannot be cut into sequences of 3"):
+        pushed(rollout(4), burn_in=0)
+
+
+def test_no_rollout_is_refused_with_what_brings_one():
+    with pytest.raises(RuntimeError, match="put a StepCollector before it"):
+        pushed(None)
+
+
+def test_what_cannot_be_pushed_to_and_a_configuration_without_sequences_are_refused():
+    with pytest.raises(TypeError, match="sequence_pusher wants a ReplayBuffer"):
+        sequence_pusher(R2D2Config(), [])
+    with pytest.raises(TypeError, match="such as R2D2Config"):
+        sequence_pusher(DQNConfig(), ReplayBuffer(10))

@@ -1,0 +1,425 @@
+"""What a policy carries through its episodes: recurrent state of any kind, and the action and reward of the step before."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.engine import load_checkpoint, save_checkpoint
+from ding_lite.envs import make_envs
+from ding_lite.policy import Policy, PolicyConfig
+from ding_lite.rollout import LocalWorker, make_worker, play_episodes
+
+KINDS = ["ours", "sync NextStep", "sync SameStep", "sync Disabled"]
+
+
+class Plain(Policy):
+    """What these policies have in common: they do not learn."""
+
+    def __init__(self, env) -> None:
+        super().__init__(PolicyConfig(), env.single_observation_space, env.single_action_space)
+
+    def make_model(self):
+        return torch.nn.Linear(1, 1)
+
+
+class FromTheDocument(Plain):
+    """Counts its steps as the document has it, with lists."""
+
+    def get_initial_state(self):
+        return [0, "foo"]
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        assert len(state) == len(self.get_initial_state())
+        counted = [[t + 1 for t in state[0]], [f"{word}!" for word in state[1]]]
+        infos = {"some_value": ["foo" for _ in obs], "other_value": [12345 for _ in obs]}
+        return [self.action_space.start for _ in obs], counted, infos
+
+
+def test_the_policy_of_the_document_finds_its_state_and_its_outputs_in_the_batch(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(3, "terminated")]), 2)
+    samples = LocalWorker(envs, FromTheDocument(envs).collect_mode).collect(4).trajectories.batch
+
+    for name in ("state_in_0", "state_out_0", "state_in_1", "state_out_1", "some_value", "other_value"):
+        assert name in samples.keys()  # noqa: SIM118  `in` asks the leaves of a tree
+    assert samples.state_in_0[:, 0].tolist() == [0, 1, 2, 0]
+    assert samples.state_out_0[:, 1].tolist() == [1, 2, 3, 1]
+    assert (samples.state_in_0.dtype, samples.other_value.dtype) == (torch.int64, torch.int64)
+    assert samples.state_in_1[:, 0].tolist() == ["foo", "foo!", "foo!!", "foo"]
+    assert samples.state_out_1[:, 0].tolist() == ["foo!", "foo!!", "foo!!!", "foo!"]
+    assert samples.some_value.tolist() == [["foo"] * 2] * 4
+    assert samples.other_value.tolist() == [[12345] * 2] * 4
+
+
+class Stateful(Plain):
+    """Its state is what it is told to be: the first at the beginning, then one after the other."""
+
+    first: object = 0.0
+    later: object = None
+
+    def get_initial_state(self):
+        return [self.first]
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        return torch.zeros(len(obs), dtype=torch.int64), [type(self).later(state[0])], {}
+
+
+def stateful(start, step):
+    return type("Stateful", (Stateful,), {"first": start, "later": staticmethod(step)})
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "dtype", "expected"),
+    [
+        (0, lambda s: s + 1, np.int64, [0, 1, 2]),
+        (0, lambda s: [int(t) + 1 for t in s], np.int64, [0, 1, 2]),
+        (0.0, lambda s: np.asarray(s) + 0.5, np.float32, [0, 0.5, 1]),
+        (0.0, lambda s: (s + 0.5).double(), np.float32, [0, 0.5, 1]),
+        (0.0, lambda s: [1 for _ in s], np.float32, [0, 1, 1]),
+        (np.float64(0), lambda s: s.float() + 1, np.float64, [0, 1, 2]),
+        (False, lambda s: ~s, np.bool_, [False, True, False]),
+        (np.zeros((2, 1), np.int8), lambda s: [row + 1 for row in s], np.int8, [[[0], [0]], [[1], [1]], [[2], [2]]]),
+        (torch.zeros(2), lambda s: s.add_(1), np.float32, [[0, 0], [1, 1], [2, 2]]),
+        ("", lambda s: [f"{one}a" for one in s], object, ["", "a", "aa"]),
+        ("", lambda s: np.array([f"{one}a" for one in s], object), object, ["", "a", "aa"]),
+        (None, lambda s: [(one, 1) for one in s], object, [None, (None, 1), ((None, 1), 1)]),
+        ({"n": 0}, lambda s: [{"n": one["n"] + 1} for one in s], object, [{"n": 0}, {"n": 1}, {"n": 2}]),
+        ([0], lambda s: [[*one, 1] for one in s], object, [[0], [0, 1], [0, 1, 1]]),
+    ],
+)
+def test_a_state_of_any_kind_is_recorded_as_it_went_in_and_out(counting_env, start, step, dtype, expected):
+    envs = make_envs(partial(counting_env, 0, [(9, "terminated")]), 2)
+    columns = LocalWorker(envs, stateful(start, step)(envs).collect_mode).collect(3).trajectories.columns
+
+    for name in ("state_in_0", "state_out_0"):
+        assert columns[name].dtype == dtype
+    assert columns["state_in_0"][:, 0].tolist() == columns["state_in_0"][:, 1].tolist() == expected
+    assert columns["state_out_0"][:2, 0].tolist() == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "words"),
+    [
+        (0, lambda s: s + 0.5, r"state element 0 is torch.float32 after a step, and was torch.int64 before: .* such as 0.0"),
+        (0.0, lambda s: s[:, None].repeat(1, 3), r"state element 0 has the shape \(2, 3\) after a step, and had \(2,\) before"),
+        (0.0, lambda s: s[:1], r"state element 0 has the shape \(1,\) after a step, and had \(2,\)"),
+        ("a", lambda s: ["b"], r"state element 0 came back for 1 environments, there are 2"),
+    ],
+)
+def test_a_state_that_changes_its_look_is_refused(counting_env, start, step, words):
+    envs = make_envs(counting_env, 2)
+    face = Altered(stateful(start, lambda s: s)(envs).collect_mode, lambda state: [step(state[0])])
+    with pytest.raises((TypeError, ValueError), match=words):
+        LocalWorker(envs, face).collect(2)
+
+
+def test_a_state_of_other_elements_is_refused(counting_env):
+    envs = make_envs(counting_env, 2)
+    face = Altered(FromTheDocument(envs).collect_mode, lambda state: state[:1])
+    with pytest.raises(ValueError, match="gave a state of 1 elements, and get_initial_state one of 2"):
+        LocalWorker(envs, face).collect(2)
+
+
+class Altered:
+    """A face whose next state is altered."""
+
+    def __init__(self, face, alter) -> None:
+        self._face, self._alter = face, alter
+
+    def forward(self, obs, state=None, **kwargs):
+        action, state, outputs = self._face.forward(obs, state, **kwargs)
+        return action, self._alter(state), outputs
+
+    def __getattr__(self, name):
+        return getattr(self._face, name)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_only_the_columns_that_the_policy_names_are_recorded(counting_env, random):
+    envs = make_envs(counting_env, 2)
+    face = FromTheDocument(envs).collect_mode
+    for names, expected in ((("state_in_1",), {"state_in_1"}), ((), set()), (("state_out_0", "obs"), {"state_out_0"})):
+        worker = LocalWorker(envs, Naming(face, names))
+        found = {name for name in worker.collect(2, random).trajectories.columns if name.startswith("state_")}
+        assert found == expected
+
+
+class Naming:
+    """A face that names the columns of state that it reads."""
+
+    def __init__(self, face, state_columns) -> None:
+        self._face, self.state_columns = face, state_columns
+
+    def __getattr__(self, name):
+        return getattr(self._face, name)
+
+
+def test_the_state_stands_still_while_actions_are_random(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(9, "terminated")]), 2)
+    worker = LocalWorker(envs, FromTheDocument(envs).collect_mode)
+    parts = [worker.collect(2), worker.collect(3, random=True), worker.collect(1)]
+
+    for name, expected in (("state_in_0", [0, 1, 2, 2, 2, 2]), ("state_out_0", [1, 2, 2, 2, 2, 3])):
+        assert [int(n) for part in parts for n in part.trajectories.columns[name][:, 0]] == expected
+
+
+def test_the_state_that_was_recorded_is_not_what_the_policy_changes_in_place(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(3, "terminated")]), 2)
+    columns = (
+        LocalWorker(envs, stateful(torch.zeros(1), lambda s: s.add_(1))(envs).collect_mode).collect(6).trajectories.columns
+    )
+
+    assert columns["state_in_0"][:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2]
+    assert columns["state_out_0"][:, 0, 0].tolist() == [1, 2, 3, 1, 2, 3]
+
+
+# The action and the reward of the step before.
+
+
+class Curious(Plain):
+    """Does what counts up, and tells what it was told of the step before."""
+
+    def compute_actions(self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, explore=True, **kwargs):
+        action = (prev_action_batch + 1) % 4
+        return action, state, {"told_action": prev_action_batch, "told_reward": prev_reward_batch}
+
+
+class Remembering(Curious):
+    """The same with a state."""
+
+    def get_initial_state(self):
+        return [0]
+
+    def compute_actions(self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, explore=True, **kwargs):
+        told = {"prev_action_batch": prev_action_batch, "prev_reward_batch": prev_reward_batch}
+        action, _, outputs = super().compute_actions(obs, **told)
+        return action, [state[0] + 1], outputs
+
+
+def told_before(columns, valid=None):
+    """For each step, the action and reward of the step before in the same episode, zeros where it is the first."""
+    done = columns["terminated"] | columns["truncated"]
+    action, reward = np.zeros_like(columns["action"]), np.zeros_like(columns["reward"])
+    for t, b in np.ndindex(*done.shape):
+        if t and not done[t - 1, b] and (valid is None or valid[t - 1, b]):
+            action[t, b], reward[t, b] = columns["action"][t - 1, b], columns["reward"][t - 1, b]
+    return action, reward
+
+
+def joined(parts):
+    return {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+
+
+@pytest.mark.parametrize("policy", [Curious, Remembering])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_is_told_the_action_and_reward_of_the_step_before_in_its_episode(vector, kind, counting_env, policy):
+    endings = [(3, "terminated"), (1, "truncated"), (4, "truncated")]
+    envs = vector(kind, [partial(counting_env, index, endings) for index in range(2)])
+    worker = LocalWorker(envs, policy(envs).collect_mode)
+    parts = [worker.collect(steps).trajectories for steps in (2, 1, 7, 9)]
+    columns = joined(parts)
+    valid = None if parts[-1].valid is None else np.concatenate([
+        np.ones((part.num_steps, 2), bool) if part.valid is None else part.valid for part in parts
+    ])  # fmt: skip
+    action, reward = told_before(columns, valid)
+    real = slice(None) if valid is None else valid
+
+    np.testing.assert_array_equal(columns["told_action"][real], action[real])
+    np.testing.assert_array_equal(columns["told_reward"][real], reward[real])
+    assert (columns["told_action"].dtype, columns["told_reward"].dtype) == (columns["action"].dtype, np.float32)
+    assert reward.any()
+    assert set(columns["action"].ravel()) == {0, 1, 2, 3}
+
+
+def test_random_steps_are_told_too(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 3)
+    worker = LocalWorker(envs, Curious(envs).collect_mode)
+    before, after = worker.collect(4, random=True).trajectories.columns, worker.collect(1).trajectories.columns
+
+    assert after["told_action"][0].tolist() == before["action"][-1].tolist()
+    assert after["told_reward"][0].tolist() == before["reward"][-1].tolist()
+
+
+def test_a_policy_that_asks_for_one_of_both_is_told_that_alone(counting_env):
+    envs = make_envs(counting_env, 2)
+    face = Asking(RuleOf(envs).collect_mode, ("prev_reward_batch",))
+    LocalWorker(envs, face).collect(2)
+
+    assert [set(kwargs) for kwargs in face.asked] == [{"prev_reward_batch"}] * 2
+
+
+class RuleOf(Plain):
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        return torch.zeros(len(obs), dtype=torch.int64), state, {}
+
+
+class Asking:
+    """A face that asks, and remembers what it was told."""
+
+    def __init__(self, face, previous) -> None:
+        self._face, self.previous, self.asked = face, previous, []
+
+    def forward(self, obs, state=None, **kwargs):
+        self.asked.append(kwargs)
+        return self._face.forward(obs, state)
+
+    def __getattr__(self, name):
+        return getattr(self._face, name)
+
+
+class Nested(gymnasium.Env):
+    """Actions of several parts."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Dict(at=spaces.Box(-1, 1, (2,), np.float32), which=spaces.Discrete(3, start=1))
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return 0, {}
+
+    def step(self, action):
+        self.t += 1
+        return 1, float(self.t), self.t == 3, False, {}
+
+
+class Always(Plain):
+    """Acts beyond the bounds, in the same arrays again and again."""
+
+    def make_model(self):
+        self.action = {"at": np.zeros((2, 2), np.float32), "which": np.ones(2, np.int64)}
+        return super().make_model()
+
+    def compute_actions(self, obs, state=None, *, prev_action_batch=None, explore=True, **kwargs):
+        if len(obs) != 2:  # whoever tries it out
+            return {"at": np.zeros((len(obs), 2), np.float32), "which": np.ones(len(obs), np.int64)}, state, {}
+        self.action["at"] += 1
+        self.action["which"][:] = self.action["which"] % 3 + 1
+        return self.action, state, {"told": {name: part.copy() for name, part in prev_action_batch.items()}}
+
+
+def test_the_action_is_told_as_it_was_recorded_not_as_the_environment_got_it():
+    envs = make_envs(Nested, 2)
+    worker = LocalWorker(envs, Told(Always(envs).collect_mode))
+    columns = worker.collect(5).trajectories.columns
+
+    assert columns["action"]["at"][:, 0, 0].tolist() == [1, 2, 3, 4, 5]
+    assert columns["told"]["at"][:, 0, 0].tolist() == [0, 1, 2, 0, 4]
+    assert columns["told"]["which"][:, 0].tolist() == [
+        0,
+        *columns["action"]["which"][:2, 0],
+        0,
+        columns["action"]["which"][3, 0],
+    ]
+
+
+class Told(Asking):
+    def __init__(self, face) -> None:
+        super().__init__(face, ("prev_action_batch",))
+
+    def forward(self, obs, state=None, **kwargs):
+        return self._face.forward(obs, state, **kwargs)
+
+
+def test_another_worker_of_the_same_environments_is_told_what_the_first_one_did(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 2)
+    one, other = (LocalWorker(envs, Curious(envs).collect_mode) for _ in range(2))
+    columns = joined([worker.collect(2).trajectories for worker in (one, other, one)])
+
+    np.testing.assert_array_equal(columns["told_action"], told_before(columns)[0])
+
+
+def test_after_steps_that_nobody_recorded_nothing_is_told(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 2)
+    worker = LocalWorker(envs, Curious(envs).collect_mode)
+    worker.collect(3)
+    envs.step(np.array([1, 1]))
+
+    assert worker.collect(1).trajectories.columns["told_reward"].tolist() == [[0, 0]]
+
+
+# Evaluation, and going on from a saved state.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_acts_with_state_and_step_before_as_collecting_does(vector, kind, counting_env):
+    def made():
+        return vector(kind, [partial(counting_env, index, [(3, "terminated"), (5, "truncated")]) for index in range(2)])
+
+    envs, twin = made(), made()
+    episodes = play_episodes(LocalWorker(envs, Remembering(envs).eval_mode), 4)
+    rewards = joined([LocalWorker(twin, Remembering(twin).collect_mode).collect(10).trajectories])
+    expected = [[], []]
+    total = np.zeros(2)
+    for t, b in np.ndindex(10, 2):
+        total[b] += rewards["reward"][t, b]
+        if rewards["terminated"][t, b] or rewards["truncated"][t, b]:
+            expected[b].append(total[b])
+            total[b] = 0
+    assert [episode.return_ for episode in episodes] == expected[0][:2] + expected[1][:2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_goes_on_bit_for_bit_from_a_saved_state(recurrent_case, workers, tmp_path, told, digest):
+    envs, policy = recurrent_case.envs(workers), recurrent_case.policy()
+    worker = make_worker(envs, policy.collect_mode)
+    worker.collect(5)
+    state = {"envs": envs.state_dict(), "worker": worker.state_dict(), "policy": policy.state_dict()}
+    path = save_checkpoint(state, tmp_path / "run.pt")
+    expected = [told(worker.collect(steps)) for steps in (1, 8)]
+
+    envs, policy = recurrent_case.envs(workers), recurrent_case.policy(seed=4)
+    worker = make_worker(envs, policy.collect_mode)
+    worker.collect(3)
+    state = load_checkpoint(path)
+    policy.load_state_dict(state["policy"])
+    envs.load_state_dict(state["envs"])
+    worker.load_state_dict(state["worker"])
+    assert digest([told(worker.collect(steps)) for steps in (1, 8)]) == digest(expected)
+    assert (expected[0][0]["state_in_1"].dtype, expected[0][0]["state_in_0"].dtype) == (object, np.float32)
+
+
+def test_what_was_saved_does_not_change_with_what_the_policy_changes_in_place(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 2)
+    worker = LocalWorker(envs, stateful(torch.zeros(1), lambda s: s.add_(1))(envs).collect_mode)
+    worker.collect(2)
+    state = worker.state_dict()
+    worker.collect(3)
+    worker.load_state_dict(state)
+
+    assert worker.collect(1).trajectories.columns["state_in_0"].ravel().tolist() == [2, 2]
+
+
+def test_the_saved_state_of_another_policy_or_number_of_environments_is_refused(counting_env):
+    two, three = make_envs(counting_env, 2), make_envs(counting_env, 3)
+    state = LocalWorker(two, FromTheDocument(two).collect_mode).state_dict()
+    for worker in (LocalWorker(three, FromTheDocument(three).collect_mode), LocalWorker(two, Remembering(two).collect_mode)):
+        with pytest.raises(ValueError, match=r"the saved recurrent state has elements for \[2, 2\] environments"):
+            worker.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"the saved recurrent state has elements for \[\] environments"):
+        LocalWorker(two, Remembering(two).collect_mode).load_state_dict(LocalWorker(two, RuleOf(two).collect_mode).state_dict())
+
+
+def test_objects_that_no_checkpoint_holds_are_refused_by_name(counting_env):
+    envs = make_envs(counting_env, 2)
+    worker = LocalWorker(envs, stateful({"a set"}, lambda s: list(s))(envs).collect_mode)
+    worker.collect(1)
+    with pytest.raises(TypeError, match=r"state\['state'\]\[0\]\[0\] is a set, which no checkpoint holds"):
+        worker.state_dict()
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+def test_columns_of_objects_travel_from_worker_processes(recurrent_case, backend):
+    worker = make_worker(recurrent_case.envs(2, backend), recurrent_case.policy().collect_mode)
+    rollouts = [worker.collect(steps).trajectories for steps in (6, 3)]
+    columns = rollouts[0].columns
+
+    for name in ("word", "thing", "state_in_1", "state_out_2"):
+        assert (columns[name].shape, columns[name].dtype) == ((6, 5), object)
+    assert columns["thing"].tolist() == columns["state_out_2"].tolist()
+    assert all(type(word) is str for word in columns["word"].ravel())
+    assert columns["thing"][0].tolist() == [{"seen": [0, 1]}] * 5
+    assert [one.word.item() for one in rollouts[1][:3]] == rollouts[1].columns["word"][:, 0].tolist()
+    assert [word[-1] for word in columns["state_out_1"].ravel()] == [str(action) for action in columns["action"].ravel()]
