@@ -45,7 +45,7 @@ from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import LossError, Policy
 from ding_lite.hooks.postprocessing import compute_advantages
 from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, restarts, states_in, time_major
-from ding_lite.hooks.replays import bootstrap_discount, weighted_loss
+from ding_lite.hooks.replays import bootstrap_discount, quantile_regression, weighted_loss
 from ding_lite.hooks.targets import TargetNetwork
 from ding_lite.hooks.trials import HookError
 from ding_lite.hooks.weights import Weights, available_device
@@ -103,6 +103,7 @@ __all__ = [
     "critic_regression",
     "map_columns",
     "mean_stats",
+    "quantile_regression",
     "restarts",
     "states_in",
     "time_major",

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree
 from ding_lite.engine import bounded
-from ding_lite.functional import atoms_of, q_target, quantile_huber_loss, quantile_midpoints
-from ding_lite.hooks import GreedyActing, HeadModelConfig, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.functional import atoms_of, quantile_midpoints
+from ding_lite.hooks import GreedyActing, HeadModelConfig, Policy, TargetNetwork, quantile_regression
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
@@ -99,15 +99,9 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
             best = self.mean(self.model if self.cfg.double else self.target_model, batch.next_obs).argmax(-1)
             next_tau = self.drawn_places(len(best), model.num_target_quantiles)
             next_value = atoms_of(self.target_model(batch.next_obs, next_tau), best)
-            gamma = bootstrap_discount(batch, self.cfg.discount_factor)
-            # Rows behind quantiles, so that the one reward of a row counts for all of its quantiles.
-            target = q_target(batch.reward, next_value.T, batch.terminated, gamma=gamma).T
         tau = self.drawn_places(len(best), model.num_quantiles)
         value = atoms_of(self.model(batch.obs, tau), self.action_index(batch.action))
-        loss = quantile_huber_loss(value, target, tau, kappa=self.cfg.kappa)
-        q_value = value.detach().mean(1)
-        mean_loss, stats = weighted_loss(loss, target.mean(1) - q_value, batch)
-        return mean_loss, {**stats, "q_value": q_value.mean()}
+        return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)
 
     def drawn_places(self, rows: int, n: int) -> Tensor:
         """Which quantiles to ask for, uniform in [0, 1): [rows, n]."""

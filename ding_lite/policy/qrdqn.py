@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree
 from ding_lite.engine import bounded
-from ding_lite.functional import atoms_of, q_target, quantile_huber_loss, quantile_midpoints
-from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.functional import atoms_of, quantile_midpoints
+from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, quantile_regression
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 
@@ -78,12 +78,6 @@ class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):
             next_value = self.target_model(batch.next_obs)
             judged = self.model(batch.next_obs) if self.cfg.double else next_value
             next_value = atoms_of(next_value, judged.mean(-1).argmax(-1))
-            gamma = bootstrap_discount(batch, self.cfg.discount_factor)
-            # Rows behind quantiles, so that the one reward of a row counts for all of its quantiles.
-            target = q_target(batch.reward, next_value.T, batch.terminated, gamma=gamma).T
         value = atoms_of(self.model(batch.obs), self.action_index(batch.action))
         tau = quantile_midpoints(value.shape[1], value.device, value.dtype)
-        loss = quantile_huber_loss(value, target, tau, kappa=self.cfg.kappa)
-        q_value = value.detach().mean(1)
-        mean_loss, stats = weighted_loss(loss, target.mean(1) - q_value, batch)
-        return mean_loss, {**stats, "q_value": q_value.mean()}
+        return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)
