@@ -1,0 +1,201 @@
+"""The state of a policy: what it is saved as, copied as, and goes on from.
+
+Room: ding_lite.hooks, floor 3. Imports metrics, and the room's hooks, faces and weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
+from ding_lite.hooks.hooks import Hooks
+from ding_lite.hooks.weights import Weights
+from ding_lite.metrics import MetricsLogger
+
+_ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
+
+
+class PolicyState(Hooks):
+    """What `Policy` is saved and copied by; made by `Policy`."""
+
+    hook_metrics: MetricsLogger
+    seed: int
+    device: torch.device
+    optimizer: Optimizer
+    train_iter: int
+    version: int
+    _snapshot: Weights | None
+    _attached: dict[str, Any]
+    _loaded: dict[str, Any]
+
+    # Its faces: made when first asked for, so that they have what constructors of subclasses add.
+
+    @functools.cached_property
+    def learn_mode(self) -> LearnMode:
+        """The face that changes the model."""
+        return LearnMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+
+    @functools.cached_property
+    def collect_mode(self) -> CollectMode:
+        """The face that explores."""
+        return CollectMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+
+    @functools.cached_property
+    def eval_mode(self) -> EvalMode:
+        """The face that does its best."""
+        return EvalMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+
+    def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
+        """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer.
+
+        Args:
+            role: "collect" or "evaluate".
+            index: of the worker that it acts for; each has other random numbers.
+            device: where it acts; None for the policy's own.
+        """
+        learner_only = (nn.Module, Optimizer, ActMode, LearnMode)
+        actor = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, learner_only):
+                delattr(actor, name)
+        actor.device = device or self.device
+        with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
+            actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
+        actor.params = list(actor.model.parameters())
+        actor._snapshot, actor.hook_metrics, actor._attached, actor._loaded = None, MetricsLogger(), {}, {}
+        if self._has_own_weights:
+            actor.copy_weights(self)
+        actor.make_generators(role, index)
+        return actor
+
+    @property
+    def _has_own_weights(self) -> bool:
+        return type(self).get_weights is not PolicyState.get_weights
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The model's parameters and buffers themselves, in a fixed order."""
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights as they are now; the same one again while they do not change."""
+        if self._snapshot is None or self._snapshot.version != self.version:
+            own = self._has_own_weights
+            weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
+            self._snapshot = Weights(self.version, weights)
+        return self._snapshot
+
+    def copy_weights(self, other: PolicyState | Weights) -> None:
+        """Take over the weights of a policy of the same kind, or of a snapshot of one."""
+        if self._has_own_weights:
+            self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
+        else:
+            with torch.no_grad():
+                for target, source in zip(self.weights, other.weights, strict=True):
+                    target.copy_(source)
+        self.version = other.version
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the model's weights, on the CPU. A policy may have weights of another kind, plain data by name."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take over weights that `get_weights` gave."""
+        self.model.load_state_dict(dict(weights))
+        self.version += 1
+        self._snapshot = None
+
+    def attach(self, name: str, thing: Any) -> None:
+        """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
+
+        It goes on from the state that was loaded for it, or from what was attached under this name before.
+
+        Args:
+            name: under which its state is kept.
+            thing: with `state_dict()`, plain data, and `load_state_dict(state)`.
+
+        Raises:
+            TypeError: it has no such methods.
+        """
+        if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
+            raise TypeError(
+                f"attach({name!r}, ...) wants something with state_dict() and load_state_dict(state), got {thing!r:.80} of "
+                f"type {type(thing).__name__}."
+            )
+        before = self._attached.get(name)
+        if before is not None and before is not thing:
+            thing.load_state_dict(before.state_dict())
+        elif name in self._loaded:
+            thing.load_state_dict(self._loaded.pop(name))
+        self._attached[name] = thing
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
+
+        While other iterations are under way, without the random numbers of the faces that act in them.
+        """
+        return {
+            "model": copy.deepcopy(self.get_weights() if self._has_own_weights else self.model.state_dict()),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},
+            "train_iter": self.train_iter,
+            "version": self.version,
+            "learn": self.generator_state(),
+            "attached": copy.deepcopy({**self._loaded, **{name: thing.state_dict() for name, thing in self._attached.items()}}),
+            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if not face.is_led},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
+
+        Raises:
+            ValueError: there are no weights in it, or they are not of this network.
+        """
+        if "model" not in state:
+            raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
+        self._snapshot = None
+        try:
+            if self._has_own_weights:
+                self.set_weights(copy.deepcopy(state["model"]))
+            else:
+                self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"the saved weights are not of this {type(self).__name__}'s network; make the policy with the configuration "
+                f"and the spaces of the run that saved them. {error}"
+            ) from None
+        if "optimizer" not in state:
+            self.version += 1
+            return
+        if self.params:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.train_iter, self.version = state["train_iter"], state["version"]
+        self.load_generator_state(state["learn"])
+        self._loaded = dict(copy.deepcopy(state.get("attached", {})))
+        for name in self._attached.keys() & self._loaded.keys():
+            self._attached[name].load_state_dict(self._loaded.pop(name))
+        for face in (self.collect_mode, self.eval_mode):
+            if face.role in state:
+                face.load_state_dict(state[face.role])
+            face.actor.copy_weights(self)
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
+        self.rng = np.random.default_rng([self.seed, _ROLES[role], *([index] if index else [])])
+        self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where the random numbers of this policy, or of this copy of it, are."""
+        return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state()}
+
+    def load_generator_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state."""
+        self.rng.bit_generator.state = state["rng"]
+        self.generator.set_state(state["generator"].cpu())
