@@ -20,22 +20,14 @@ from ding_lite.hooks.configs import (
     ActorCriticModelConfig,
     CollectConfig,
     EpochsLearnConfig,
-    EpsConfig,
     EvalConfig,
     EvaluatorConfig,
-    ExplorationConfig,
-    HeadModelConfig,
     LearnConfig,
     ModelConfig,
-    OffPolicyConfig,
-    OffPolicyLearnConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
     OnPolicyLearnConfig,
     PolicyConfig,
-    PriorityConfig,
-    ReplayConfig,
-    ValueBasedConfig,
 )
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
@@ -45,6 +37,16 @@ from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import LossError, Policy
 from ding_lite.hooks.postprocessing import compute_advantages
 from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, restarts, states_in, time_major
+from ding_lite.hooks.replay_configs import (
+    EpsConfig,
+    ExplorationConfig,
+    HeadModelConfig,
+    OffPolicyConfig,
+    OffPolicyLearnConfig,
+    PriorityConfig,
+    ReplayConfig,
+    ValueBasedConfig,
+)
 from ding_lite.hooks.replays import bootstrap_discount, quantile_regression, weighted_loss
 from ding_lite.hooks.targets import TargetNetwork
 from ding_lite.hooks.trials import HookError

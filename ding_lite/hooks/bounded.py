@@ -19,8 +19,9 @@ from ding_lite.data import Tree, has_leaf
 from ding_lite.engine import bounded
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
-from ding_lite.hooks.configs import CollectConfig, OffPolicyConfig, OffPolicyLearnConfig
+from ding_lite.hooks.configs import CollectConfig
 from ding_lite.hooks.optimizers import PartwiseOptimizer
+from ding_lite.hooks.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
 from ding_lite.hooks.replays import bootstrap_discount
 from ding_lite.nn import BoundedActorCritic, make_bounded_actor_critic
 
