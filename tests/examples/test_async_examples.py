@@ -21,9 +21,9 @@ SMALL = {
     "policy.eval.evaluator.eval_freq": 5,
     "policy.collect.n_sample": 64,
     "policy.collect.n_episode": 4,
-    "policy.learn.batch_size": 16,
+    "policy.learn.batch_size": 8,
     "policy.learn.update_per_collect": 3,
-    "policy.learn.learning_starts": 32,
+    "policy.learn.learning_starts": 8,
     "policy.learn.epoch_per_collect": 2,
     "policy.random_collect_size": 32,
 }
