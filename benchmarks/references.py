@@ -41,6 +41,7 @@ class Reference:
 
 
 ACROBOT = ("--env.id", "Acrobot-v1", "--env.n-evaluator-episode", "16")
+ENTROPY = ("--policy.learn.entropy-weight", "0.01")
 MOUNTAIN_CAR_CONTINUOUS = (
     *("--env.id", "MountainCarContinuous-v0", "--policy.random-collect-size", "0", "--policy.learn.learning-starts", "4000"),
     *("--policy.learn.update-per-collect", "4", "--policy.learn.alpha", "0.2"),
@@ -71,6 +72,7 @@ REFERENCES = (
     Reference("ppo_pendulum", "ppo_continuous.py", -250, 200_000, peers="zoo -172.2 in 100k"),
     Reference("dqn_acrobot", "dqn.py", -90, 100_000, 3, ACROBOT, "zoo -76.6 in 100k; CleanRL -91.5 in 500k"),
     Reference("ppo_acrobot", "ppo.py", -90, 300_000, 3, ACROBOT, "zoo -73.5 in 1M; CleanRL -86.4 in 500k"),
+    Reference("a2c_acrobot", "a2c.py", -90, 300_000, 3, (*ACROBOT, *ENTROPY), "zoo -83.4 in 500k"),
     Reference("sac_mountaincar_continuous", "sac.py", 90, 50_000, 3, MOUNTAIN_CAR_CONTINUOUS, "zoo 94.7 in 50k, with gSDE"),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
 )

@@ -2,7 +2,7 @@
 
 Burda et al. (2019), "Exploration by Random Network Distillation", https://arxiv.org/abs/1810.12894.
 
-Room: ding_lite.rewards, floor 3. Imports nn, hooks, data and the engine.
+Room: ding_lite.rewards, floor 3. Imports nn, hooks, functional, data and the engine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ding_lite.data import Tree, map_leaves, nested, with_leaves
 from ding_lite.engine import Config, bounded
 from ding_lite.envs import space_spec
+from ding_lite.functional import decayed
 from ding_lite.hooks import available_device
 from ding_lite.nn import make_network, make_normalizer, seeded
 
@@ -39,6 +40,9 @@ class RNDRewardConfig(Config):
     bonus_weight: float = bounded(0.5, low=0)
     """Of the bonus, which is about 1 where it is of usual size, beside the environment's reward."""
 
+    bonus_steps: int | None = bounded(10_000, low=1)
+    """Gradient steps over which the weight of the bonus falls linearly to 0; None keeps it."""
+
     scale_decay: float = bounded(0.99, low=0, high=1)
     """How much of the usual size of the bonus a gradient step keeps; 1 keeps that of the first batch."""
 
@@ -48,7 +52,7 @@ class RNDRewardModel:
 
         error  = |f(norm(next_obs)) - f_random(norm(next_obs))|^2
         bonus  = error / running root mean square of error
-        reward = reward + bonus_weight * bonus
+        reward = reward + weight * bonus
 
     Observations are normalised by all that were learned from, and clipped at 5 standard deviations. The usual size of the error
     is that of the last hundred or so batches, not of the whole past as in the paper: rows are drawn from replay again and
@@ -78,6 +82,8 @@ class RNDRewardModel:
             self.predictor = make_network(observation_space, sizes, width).to(self.device)
         self.obs_norm = make_normalizer(observation_space, limit=5.0).to(self.device)
         self.mean_square = torch.zeros((), device=self.device)
+        self.steps = 0
+        """Gradient steps taken."""
         self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
 
     def learn(self, batch: Tree) -> dict[str, Tensor]:
@@ -98,6 +104,7 @@ class RNDRewardModel:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+        self.steps += 1
         return {"rnd_loss": loss.detach(), "rnd_bonus": self._scaled(error.detach()).mean()}
 
     @torch.no_grad()
@@ -105,7 +112,13 @@ class RNDRewardModel:
         """The batch with the bonus added to its reward, and the environment's own reward beside it as raw_reward."""
         reward = batch.reward
         bonus = self._scaled(self._error(self._rows(batch))).reshape(reward.shape).to(reward)
-        return with_leaves(batch, reward=reward + self.cfg.bonus_weight * bonus, raw_reward=reward)
+        return with_leaves(batch, reward=reward + self.weight * bonus, raw_reward=reward)
+
+    @property
+    def weight(self) -> float:
+        """Of the bonus, now."""
+        start, over = self.cfg.bonus_weight, self.cfg.bonus_steps
+        return start if over is None else decayed(start, 0.0, over, self.steps, "linear")
 
     def _rows(self, batch: Tree) -> Any:
         """next_obs as rows [N, ...] on the device."""
@@ -129,11 +142,13 @@ class RNDRewardModel:
     def state_dict(self) -> dict[str, Any]:
         """A copy of both networks, the optimizer and the running statistics."""
         modules = {name: module.state_dict() for name, module in self._modules().items()}
-        return copy.deepcopy({**modules, "optimizer": self.optimizer.state_dict(), "mean_square": self.mean_square})
+        return copy.deepcopy(
+            {**modules, "optimizer": self.optimizer.state_dict(), "mean_square": self.mean_square, "steps": self.steps}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to a saved state."""
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.mean_square = torch.as_tensor(state["mean_square"], device=self.device)
+        self.mean_square, self.steps = torch.as_tensor(state["mean_square"], device=self.device), state["steps"]

@@ -113,3 +113,14 @@ def test_its_weights_come_from_its_seed_alone():
     second = made()
 
     assert all(torch.equal(a, b) for a, b in zip(first.random.parameters(), second.random.parameters()))
+
+
+def test_the_bonus_may_fade_with_the_gradient_steps():
+    model, shares = made(bonus_weight=0.5, bonus_steps=4), []
+    for _ in range(6):
+        shares.append(model.weight)
+        model.learn(batch())
+    faded = model.estimate(batch())
+
+    assert shares == [0.5, 0.375, 0.25, 0.125, 0.0, 0.0]
+    assert torch.equal(faded.reward, batch().reward)
