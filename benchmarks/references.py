@@ -48,6 +48,19 @@ MOUNTAIN_CAR_CONTINUOUS = (
     *("--policy.model.encoder-hidden-size-list", "64", "64", "--policy.collect.noise-correlation", "0.9"),
     *("--policy.eval.evaluator.eval-freq", "500", "--max-step", "6000"),
 )
+LUNAR_LANDER = (
+    *("--env.id", "LunarLander-v3", "--env.collector-env-num", "16", "--env.n-evaluator-episode", "16"),
+    *("--policy.collect.n-sample", "16384", "--policy.collect.discount-factor", "0.999", "--policy.collect.gae-lambda", "0.98"),
+    *("--policy.learn.batch-size", "64", "--policy.learn.epoch-per-collect", "4", "--policy.learn.learning-rate", "3e-4"),
+    *("--policy.learn.entropy-weight", "0.01", "--policy.eval.evaluator.eval-freq", "2048", "--max-step", "61"),
+)
+LUNAR_LANDER_REPLAY = (
+    *("--env.id", "LunarLander-v3", "--env.n-evaluator-episode", "16", "--policy.learn.update-per-collect", "16"),
+    *("--policy.learn.learning-rate", "5e-4", "--policy.learn.batch-size", "128", "--policy.learn.target-update-freq", "1"),
+    *("--policy.learn.target-update-theta", "0.005", "--policy.other.replay-buffer-size", "100000"),
+    *("--policy.other.eps.decay", "60000", "--policy.other.eps.end", "0.02", "--policy.eval.evaluator.eval-freq", "2500"),
+    *("--max-step", "4690"),
+)
 LAG_4 = ("--async-mode", "--max-lag", "4")
 
 REFERENCES = (
@@ -74,5 +87,7 @@ REFERENCES = (
     Reference("ppo_acrobot", "ppo.py", -90, 300_000, 3, ACROBOT, "zoo -73.5 in 1M; CleanRL -86.4 in 500k"),
     Reference("a2c_acrobot", "a2c.py", -90, 300_000, 3, (*ACROBOT, *ENTROPY), "zoo -83.4 in 500k"),
     Reference("sac_mountaincar_continuous", "sac.py", 90, 50_000, 3, MOUNTAIN_CAR_CONTINUOUS, "zoo 94.7 in 50k, with gSDE"),
+    Reference("ppo_lunarlander", "ppo.py", 200, 1_000_000, 3, LUNAR_LANDER, "zoo 242.1 in 1M, on v2"),
+    Reference("dqn_lunarlander", "dqn.py", 200, 300_000, 3, LUNAR_LANDER_REPLAY, "zoo 154.4 in 100k, on v2"),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
 )
