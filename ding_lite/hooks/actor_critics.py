@@ -79,5 +79,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
 
 def mean_stats(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean over gradient steps of what each gave to log, scalars by name."""
-    return {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
+    """The mean over the gradient steps that gave a number to log, by its name."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    given = {name: [torch.as_tensor(step[name], dtype=torch.float32) for step in steps if name in step] for name in names}
+    return {name: torch.stack(values).mean() for name, values in given.items()}

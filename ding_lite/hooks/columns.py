@@ -29,7 +29,8 @@ class ReadBatch(Tree):  # type: ignore[misc]
     """What was read; the hook that reads; the names of all leaves."""
 
     def __getattribute__(self, name: str) -> Any:
-        read, _, names = type(self)._reading
+        read = type(self)._reading[0]
+        names = tuple(_leaves_of(self))  # with those that the hook has set
         if name == "_detach":  # on its way to all leaves; only `has_leaf` and `with_leaves` go past it
             read.update(names)
         if name.startswith("_"):
@@ -44,7 +45,7 @@ class ReadBatch(Tree):  # type: ignore[misc]
         return _plain(super().__getattribute__(name))
 
     def __getitem__(self, key: Any) -> Any:
-        read, _, names = type(self)._reading
+        read, names = type(self)._reading[0], tuple(_leaves_of(self))
         if not isinstance(key, str):
             read.update(names)
             return tree(_leaves_of(self))[key]

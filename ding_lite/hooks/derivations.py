@@ -45,7 +45,7 @@ def _module_of(hooks: Mapping[str, Hook]) -> str | None:
 
 
 def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
-    """How many of the arguments that there are for this hook `fn` takes.
+    """How many of the arguments that there are for this hook `fn` needs; those with a default keep it.
 
     Raises:
         TypeError: none of these numbers.
@@ -71,7 +71,7 @@ def _loss(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 4, 3, 2)
+    count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
 
     def postprocess(self: Policy, batch: Tree) -> Tree:
         return fn(self, batch, *[None] * (count - 2))
@@ -85,12 +85,12 @@ def _stats(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 5, 1)
+    count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
 
     def extra_action_out(self: Policy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
         if count == 1:
             return fn(self)  # type: ignore[no-any-return]
-        dist = self.dist_class(self.model.last_output(), self.model)
+        dist = self.dist_class(self.model.last_output(), self.model) if hasattr(self.model, "last_output") else None
         return fn(self, obs, state, self.model, dist)  # type: ignore[no-any-return]
 
     return {"extra_action_out": extra_action_out}
@@ -115,11 +115,13 @@ def _first_gradients(policy: Policy, fn: Hook, loss: Tensor) -> tuple[bool, dict
     """Call a gradients_fn for the first time, and see whether it does the backward pass itself."""
     loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
     passed: list[bool] = []
-    watch = loss.register_hook(lambda _: passed.append(True))  # type: ignore[no-untyped-call]
+    learned = [param for param in policy.params if param.requires_grad]
+    watches = [param.register_hook(lambda _: passed.append(True)) for param in learned]  # type: ignore[no-untyped-call]
     try:
         output = _taken_over(fn(policy, policy.optimizer, loss))
     finally:
-        watch.remove()
+        for watch in watches:
+            watch.remove()
     return bool(passed), output
 
 
@@ -133,7 +135,7 @@ def _taken_over(given: Any) -> dict[str, Any]:
 
 
 def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "optimizer_fn", fn, "policy, config", 2, 1)
+    count = _taking(name, "optimizer_fn", fn, "policy, config", 1, 2)
 
     def make_optimizer(self: Policy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]

@@ -129,10 +129,11 @@ class ActMode:
         tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
         if state:
             state = [_moved(element, actor.device) for element in state]
+        before = state or []
         try:
-            action, state, outputs = actor.compute_actions(tensors, state or [], explore=self.explore, **kwargs)
+            action, state, outputs = actor.compute_actions(tensors, before, explore=self.explore, **kwargs)
             if self.explore and actor.has_extra_outputs:
-                outputs = {**outputs, **actor.extra_action_out(tensors, state)}
+                outputs = {**outputs, **actor.extra_action_out(tensors, before)}
         except RuntimeError as error:
             add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
             raise

@@ -40,8 +40,12 @@ class LearningRateSchedule(Base):
         self._set_learning_rate()
 
     def set_up(self) -> None:
-        """From `lr` and `lr_schedule` of the configuration."""
-        LearningRateSchedule.__init__(self, self.config["lr"], self.config.get("lr_schedule"))
+        """From `lr_schedule` of the configuration; without one, the optimizer keeps the rates that it was made with."""
+        schedule = self.config.get("lr_schedule")
+        if schedule is not None:
+            LearningRateSchedule.__init__(self, self.config["lr"], schedule)
+        else:
+            self.cur_lr, self.lr_schedule = float(self.optimizer.param_groups[0]["lr"]), None
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """A step at the learning rate of the moment."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree, flatten, has_leaf, nested, rollout_rows, tree
 from ding_lite.envs import space_spec
+from ding_lite.hooks.columns import ColumnError, described
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.derivations import Hook, derive
 from ding_lite.hooks.settings import resolve
@@ -197,11 +198,27 @@ class Policy(PolicyState, metaclass=PolicyType):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """What `learn_mode.forward` does: postprocess and learn, and give the weights another name."""
         before = self.version
-        output = self.learn_on_batch(self.postprocess(batch))
+        try:
+            output = self.learn_on_batch(self.postprocess(batch))
+        except (KeyError, AttributeError) as error:
+            self._explain_missing(error, batch)
+            raise
         self.after_learning(batch)
         if self.version == before and not self.has_loss:
             self.train_iter, self.version = self.train_iter + 1, self.version + 1
         return output
+
+    def _explain_missing(self, error: KeyError | AttributeError, batch: Tree) -> None:
+        """Raise an error that says more, where this one is about a column that the pipeline was to bring."""
+        name = getattr(error, "name", None) or (error.args[0] if error.args else None)
+        if isinstance(error, ColumnError) or name not in (*self.derived, *(self.columns or ())) or has_leaf(batch, name):
+            return
+        raise ColumnError(
+            f"learning of {type(self).__name__} reads the column {name!r}, and the batch has none. It has "
+            f"{described(nested(batch))}. gae_estimator and montecarlo_return_estimator add value, next_value, advantage and "
+            "return_, a PrioritizedReplayBuffer weight, nstep_reward_enhancer discount; from replay, only columns are fetched "
+            "that the hooks read in every step."
+        ) from error
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Loss, gradients and one step of the optimizer. Returns what to log.
@@ -227,9 +244,10 @@ class Policy(PolicyState, metaclass=PolicyType):
     def loss_and_stats(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """What `loss` gives, also where it gives the loss alone."""
         given = self.loss(batch)
-        return (
-            given if isinstance(given, tuple) else (given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {})
-        )
+        if isinstance(given, tuple):
+            loss, stats = given
+            return loss, dict(stats or {})
+        return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)

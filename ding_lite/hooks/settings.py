@@ -45,7 +45,7 @@ class Settings(Mapping[str, Any]):
             found = _lookup(self.cfg, place)
             if found:
                 return found[0]
-        raise KeyError(f"the configuration has no {name!r}{did_you_mean(name, [*self._extra, *_PLACES])}")
+        raise KeyError(f"this {type(self.cfg).__name__} has no {name!r}{did_you_mean(name, self)} It has {', '.join(self)}.")
 
     def __iter__(self) -> Iterator[str]:
         yield from self._extra

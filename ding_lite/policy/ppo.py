@@ -119,7 +119,7 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         steps: list[dict[str, Any]] = []
         for _ in range(learn.epoch_per_collect):
             steps += [self.gradient_step(part) for part in minibatches(rows, size, self.generator)]
-            if learn.target_kl is not None and float(steps[-1]["kl"]) > learn.target_kl:
+            if learn.target_kl is not None and float(steps[-1].get("kl", 0.0)) > learn.target_kl:
                 break
         return {**mean_stats(steps), **self.stats(batch)}
 

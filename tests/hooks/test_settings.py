@@ -45,7 +45,7 @@ def test_what_is_given_does_not_change_the_defaults():
 
 
 def test_an_unknown_name_is_named_with_the_nearest():
-    with pytest.raises(KeyError, match="the configuration has no 'gama': did you mean 'gamma'"):
+    with pytest.raises(KeyError, match="OnPolicyConfig has no 'gama': did you mean 'gamma'"):
         Policy(None, BOX, DISCRETE).config["gama"]
 
 

@@ -1,0 +1,141 @@
+"""What users write where a hook takes a function: defaults and rates of their own, several losses, forgotten columns."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.data import tree
+from ding_lite.hooks import ColumnError, build_policy
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+def loss_fn(policy, model, dist_class, batch):
+    return -(dist_class(model.from_batch(batch)[0], model).logp(batch["action"]) * batch["reward"]).mean()
+
+
+def rows(n=6, **more):
+    return tree({"obs": torch.ones(n, 4), "action": torch.arange(n) % 3, "reward": torch.arange(n) / n, **more})
+
+
+def rollout(policy):
+    obs = torch.randn(4, 2, 4, generator=torch.Generator().manual_seed(0))
+    columns = {name: torch.ones(4, 2) for name in ("log_prob", "value", "advantage", "return_", "reward")}
+    return tree({"obs": obs, "action": torch.zeros(4, 2, dtype=torch.int64), **columns})
+
+
+def test_an_optimizer_keeps_the_rates_that_its_function_gave_it():
+    def optimizer_fn(policy, config):
+        groups = [{"params": policy.params[:2], "lr": 1e-4}, {"params": policy.params[2:], "lr": 1e-2}]
+        return torch.optim.Adam(groups)
+
+    policy = PPOPolicy.with_updates(optimizer_fn=optimizer_fn)(None, BOX, DISCRETE)
+    policy.learn_mode.forward(rollout(policy))
+
+    assert [group["lr"] for group in policy.optimizer.param_groups] == [1e-4, 1e-2]
+
+
+def test_gradients_may_be_those_of_parts_of_the_loss():
+    def parts(policy, model, dist_class, batch):
+        policy.parts = loss_fn(policy, model, dist_class, batch), model.values(batch["obs"]).square().mean()
+        return sum(policy.parts)
+
+    def gradients_fn(policy, optimizer, loss):
+        given = [torch.autograd.grad(part, policy.params, allow_unused=True, retain_graph=True) for part in policy.parts]
+        both = [[x for x in pair if x is not None] for pair in zip(*given)]
+        return [(sum(pair), param) for pair, param in zip(both, policy.params) if pair]
+
+    kind = build_policy("Parts", loss_fn=parts, gradients_fn=gradients_fn)
+    policy, plain = (
+        kind({"seed": 0}, BOX, DISCRETE),
+        build_policy("Sum", loss_fn=parts)({"seed": 0, "grad_clip": None}, BOX, DISCRETE),
+    )
+    for _ in range(3):
+        policy.learn_mode.forward(rows())
+        plain.learn_mode.forward(rows())
+
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(policy.params, plain.params))
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        {"loss_fn": lambda policy, model, dist_class, batch: (PPOPolicy.loss(policy, batch)[0], {"mine": 1.0})},
+        {"loss_fn": lambda policy, model, dist_class, batch: (PPOPolicy.loss(policy, batch)[0], None)},
+        {"loss_fn": lambda policy, model, dist_class, batch: PPOPolicy.loss(policy, batch)[0]},
+        {"gradients_fn": lambda policy, optimizer, loss: {"norm": float(nn.utils.clip_grad_norm_(policy.params, 0.5))}},
+        {"gradients_fn": lambda policy, optimizer, loss: {"odd": 1.0} if policy.train_iter % 2 else {}},
+    ],
+)
+def test_what_is_logged_may_be_numbers_and_may_come_now_and_then(hooks):
+    policy = PPOPolicy.with_updates(**hooks)({"learn.target_kl": 0.1, "learn.epoch_per_collect": 3}, BOX, DISCRETE)
+
+    assert all(
+        np.isfinite(float(value)) for name, value in policy.learn_mode.forward(rollout(policy)).items() if "var" not in name
+    )
+
+
+@pytest.mark.parametrize("name", ["advantage", "weight", "discount"])
+def test_a_column_that_the_pipeline_did_not_bring_is_named_with_who_would(name):
+    def reading(policy, model, dist_class, batch):
+        return loss_fn(policy, model, dist_class, batch) * batch[name].mean()
+
+    policy = build_policy("Reading", loss_fn=reading)(None, BOX, DISCRETE)
+    with pytest.raises(
+        ColumnError, match=rf"Reading reads the column '{name}'.*obs \[6, 4\].*gae_estimator.*nstep_reward_enhancer"
+    ):
+        policy.learn_mode.forward(rows())
+
+
+def test_a_postprocessor_may_set_a_column_and_read_it():
+    def postprocess_fn(policy, batch, other_agent_batches=None, episode=None):
+        batch["doubled"] = batch["reward"] * 2
+        batch["more"] = batch.doubled + 1
+        return batch
+
+    policy = build_policy("Setting", loss_fn=loss_fn, postprocess_fn=postprocess_fn)(None, BOX, DISCRETE)
+
+    assert policy.columns == ("obs", "action", "reward")
+    assert policy.learn_mode.forward(rows())["total_loss"].isfinite()
+
+
+def test_defaults_of_a_users_function_are_kept():
+    told = []
+
+    def postprocess_fn(policy, batch, gamma=0.5):
+        told.append(gamma)
+        return batch
+
+    def optimizer_fn(policy, lr=0.25):
+        return torch.optim.SGD(policy.params, lr=lr)
+
+    policy = build_policy("Defaults", loss_fn=loss_fn, postprocess_fn=postprocess_fn, optimizer_fn=optimizer_fn)(
+        None, BOX, DISCRETE
+    )
+
+    assert told == [0.5]
+    assert policy.optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_extra_outputs_see_the_state_that_was_acted_with_and_need_no_distribution():
+    class Counting(DQNPolicy):
+        def get_initial_state(self):
+            return [0]
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            action, _, outputs = super().compute_actions(obs, [], **kwargs)
+            return action, [state[0] + 1], outputs
+
+    def extra_action_out_fn(policy, obs, state, model, dist):
+        return {"count": state[0], "q_value": model(obs)}
+
+    policy = Counting.with_updates(extra_action_out_fn=extra_action_out_fn)(None, BOX, DISCRETE)
+    face = policy.collect_mode
+    _, state, first = face.forward(np.zeros((2, 4), np.float32), face.get_initial_state(2))
+    _, _, second = face.forward(np.zeros((2, 4), np.float32), state)
+
+    assert (first["count"].tolist(), second["count"].tolist()) == ([0, 0], [1, 1])
+    assert first["q_value"].shape == (2, 3)
