@@ -28,6 +28,7 @@ from ding_lite.hooks.configs import (
     OnPolicyConfig,
     OnPolicyLearnConfig,
     PolicyConfig,
+    PolicyGradientConfig,
 )
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
@@ -91,6 +92,7 @@ __all__ = [
     "PartwiseOptimizer",
     "Policy",
     "PolicyConfig",
+    "PolicyGradientConfig",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",

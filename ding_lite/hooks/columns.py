@@ -25,8 +25,8 @@ class ReadBatch(Tree):  # type: ignore[misc]
     Whatever else is done with it (a slice, a method of trees) reads all of it.
     """
 
-    _reading: ClassVar[tuple[set[str], str, tuple[str, ...]]] = (set(), "", ())
-    """What was read; the hook that reads; the names of all leaves."""
+    _reading: ClassVar[tuple[set[str], str]] = (set(), "")
+    """The names that were read; the hook that reads."""
 
     def __getattribute__(self, name: str) -> Any:
         read = type(self)._reading[0]
@@ -55,10 +55,10 @@ class ReadBatch(Tree):  # type: ignore[misc]
         return _plain(super().__getitem__(key))
 
     def _missing(self, name: str) -> ColumnError:
-        _, hook, names = type(self)._reading
+        _, hook = type(self)._reading
         has = _leaves_of(self)
         return ColumnError(
-            f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, names)} It has "
+            f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, has)} It has "
             f"{described(has)}. Add it in postprocess, give it from compute_actions as an extra output, or declare in "
             f"`derived` what the pipeline adds."
         )
@@ -85,7 +85,7 @@ def read_batch(leaves: Mapping[str, Any], hook: str) -> ReadBatch:
         hook: which hook it is given to, for messages.
     """
     # A class of its own, because an instance of a tree has no place for anything but leaves.
-    kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": (set(), hook, tuple(leaves))})
+    kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": (set(), hook)})
     batch: ReadBatch = kind(tree(leaves)._detach())
     return batch
 

@@ -184,3 +184,14 @@ class OnPolicyConfig(PolicyConfig):
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=100)))
     """Evaluation."""
+
+
+@dataclasses.dataclass
+class PolicyGradientConfig(OnPolicyConfig):
+    """What policies need to know that take a gradient step a rollout, whole episodes or not."""
+
+    learn: ActorCriticLearnConfig = dataclasses.field(default_factory=ActorCriticLearnConfig)
+    """Learning."""
+
+    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
+    """Evaluation."""

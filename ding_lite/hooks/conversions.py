@@ -5,7 +5,7 @@ Room: ding_lite.hooks, floor 3. Imports data and envs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import flatten, map_leaves, nested
+from ding_lite.data import flatten, map_leaves, nested, stack_rows
 from ding_lite.envs import subspaces, to_nested
 
 
@@ -39,19 +39,11 @@ def to_arrays(output: Any) -> Any:
     if isinstance(output, (int, float, np.generic)):
         return np.asarray(output)
     if isinstance(output, (list, tuple)):
-        return _array_of(output)
+        return stack_rows(output)
     output = nested(output)
     if not isinstance(output, Mapping):
         raise TypeError(f"a policy gives arrays, tensors or lists, or nested dicts of them, got a {type(output).__name__}.")
     return map_leaves(to_arrays, output)
-
-
-def _array_of(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
-    if rows and all(isinstance(row, (bool, int, float, np.generic, np.ndarray, Tensor)) for row in rows):
-        return np.stack([to_arrays(row) for row in rows])
-    array = np.empty(len(rows), object)
-    array[:] = list(rows)
-    return array
 
 
 def actions_to_arrays(action: Any, space: gymnasium.Space[Any]) -> Any:

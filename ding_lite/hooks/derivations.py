@@ -1,6 +1,6 @@
 """Derivations: methods of a policy from functions, and the class that has them.
 
-Room: ding_lite.hooks, floor 3. Imports the room's hooks and configs, and the engine for messages.
+Room: ding_lite.hooks, floor 3. Imports data, the room's hooks and configs, and the engine for messages.
 """
 
 from __future__ import annotations

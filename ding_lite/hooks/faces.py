@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, map_leaves, nested, tree
+from ding_lite.data import Tree, nested, to_device, tree
 from ding_lite.engine import add_note
 from ding_lite.envs import SpaceError, same_layout, space_spec
 from ding_lite.hooks.configs import PolicyConfig
@@ -41,7 +41,7 @@ class LearnMode:
             read = policy.columns
             leaves = nested(batch)
             kept = {name: leaf for name, leaf in leaves.items() if read is None or name in read or name == "valid"}
-            batch = tree(map_leaves(lambda leaf: _moved(leaf, policy.device), kept))
+            batch = tree(to_device(kept, policy.device))
         return policy.learn(batch)
 
     @property
@@ -128,7 +128,7 @@ class ActMode:
             actor.copy_weights(weights)
         tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
         if state:
-            state = [_moved(element, actor.device) for element in state]
+            state = [to_device(element, actor.device) for element in state]
         before = state or []
         try:
             action, state, outputs = actor.compute_actions(tensors, before, explore=self.explore, **kwargs)
@@ -297,10 +297,6 @@ class EvalMode(ActMode):
     """The face that does its best."""
 
     role, explore = "evaluate", False
-
-
-def _moved(element: Any, device: torch.device) -> Any:
-    return element.to(device, non_blocking=True) if isinstance(element, Tensor) and element.device != device else element
 
 
 def _batch_of(element: Any, batch_size: int) -> Any:

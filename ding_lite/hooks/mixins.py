@@ -3,7 +3,7 @@
 Each is set up from the policy's configuration, unless `before_loss_init` calls its constructor; its state is in the
 policy's.
 
-Room: ding_lite.hooks, floor 3. Imports functional, data and envs.
+Room: ding_lite.hooks, floor 3. Imports functional and data.
 """
 
 from __future__ import annotations

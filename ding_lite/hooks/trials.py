@@ -1,6 +1,6 @@
 """Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
 
-Room: ding_lite.hooks, floor 3. Imports data, envs and the engine; the room's faces and columns.
+Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, columns and conversions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import Spec, Tree, flatten, map_leaves, nested, tree
+from ding_lite.data import Spec, Tree, flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
 from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
+from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.faces import CollectMode
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _acted(policy: Policy) -> dict[str, Any]:
         "obs": obs,
         "action": action,
         **outputs,
-        **{key: _to_array(element) for key, element in states.items()},
+        **{key: to_arrays(element) for key, element in states.items()},
         "reward": np.zeros(_ENVS, np.float32),
         "next_obs": obs,
         "terminated": np.zeros(_ENVS, np.bool_),
@@ -129,8 +130,7 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
     kind = type(policy).__name__
     if policy.learns_from == "transitions":
         columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
-    columns = nested(policy.dummy_batch(tree(columns)))
-    columns = map_leaves(lambda leaf: leaf.to(policy.device) if isinstance(leaf, Tensor) else leaf, columns)
+    columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
     raw = read_batch(columns, f"postprocess of {kind}")
     with _explained(f"postprocess of {kind}", lambda: described(columns)):
         processed = policy.postprocess(raw)
@@ -195,14 +195,6 @@ def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:
     if not isinstance(batch, kind):
         raise HookError(f"{hook} gives a {type(batch).__name__}: give a batch, such as with_leaves(batch, ...).")
     return dict(nested(tree(dict(kind._detach(batch).iter_items()))))
-
-
-def _to_array(element: Any) -> Any:
-    if isinstance(element, Tensor):
-        return element.cpu().numpy()
-    array = np.empty(len(element), object)
-    array[:] = list(element)
-    return np.asarray(list(element)) if all(isinstance(one, (int, float, np.generic)) for one in element) else array
 
 
 def dummy_elements(space: gymnasium.Space[Any], count: int) -> Any:

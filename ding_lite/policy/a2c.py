@@ -13,29 +13,15 @@ from torch import Tensor
 
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import (
-    ActorCriticLearnConfig,
-    ActorCriticLearning,
-    EvalConfig,
-    EvaluatorConfig,
-    OnPolicyCollectConfig,
-    OnPolicyConfig,
-    Policy,
-)
+from ding_lite.hooks import ActorCriticLearning, OnPolicyCollectConfig, Policy, PolicyGradientConfig
 
 
 @dataclasses.dataclass
-class A2CPolicyConfig(OnPolicyConfig):
+class A2CPolicyConfig(PolicyGradientConfig):
     """A2C; a gradient step takes the whole rollout."""
-
-    learn: ActorCriticLearnConfig = dataclasses.field(default_factory=lambda: ActorCriticLearnConfig(learning_rate=1e-3))
-    """Learning."""
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
     """Collecting, and judging what was collected."""
-
-    eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
-    """Evaluation."""
 
 
 class A2CPolicy(ActorCriticLearning, Policy):

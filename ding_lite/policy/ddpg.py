@@ -2,7 +2,7 @@
 
 Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, on Silver et al. (2014), "Deterministic Policy Gradient Algorithms".
 
-Room: ding_lite.policy, floor 3. Imports hooks, data and the engine.
+Room: ding_lite.policy, floor 3. Imports hooks and data.
 """
 
 from __future__ import annotations

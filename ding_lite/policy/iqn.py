@@ -88,8 +88,7 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
             batch: the columns that `DQNPolicy.loss` takes.
 
         Returns:
-            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the error of the
-            mean.
+            What `QRDQNPolicy.loss` gives.
 
         Reference:
             Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 3 and algorithm 1.

@@ -2,7 +2,7 @@
 
 Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
 
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional and data.
+Room: ding_lite.policy, floor 3. Imports hooks, functional and data.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ding_lite.hooks import (
     EvalConfig,
     EvaluatorConfig,
     OnPolicyCollectConfig,
-    OnPolicyConfig,
     Policy,
+    PolicyGradientConfig,
 )
 
 
 @dataclasses.dataclass
-class REINFORCEPolicyConfig(OnPolicyConfig):
+class REINFORCEPolicyConfig(PolicyGradientConfig):
     """REINFORCE; a gradient step takes all episodes of a collection."""
 
     baseline: bool = False

@@ -2,7 +2,7 @@
 
 Burda et al. (2019), "Exploration by Random Network Distillation", https://arxiv.org/abs/1810.12894.
 
-Room: ding_lite.rewards, floor 3. Imports nn, hooks, functional, data and the engine.
+Room: ding_lite.rewards, floor 3. Imports nn, hooks, functional, envs, data and the engine.
 """
 
 from __future__ import annotations
