@@ -17,15 +17,9 @@ from ding_lite.data import Episodes, Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import require
+from ding_lite.middleware.gatherings import GATHERED, gathered
 
-# EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
-_TOUCHES: Any = {
-    "reads": ("trajectories",),
-    "may_read": ("episodes",),
-    "writes": ("trajectories",),
-    "may_write": ("episodes",),
-    "stage": "process",
-}
+_TOUCHES: Any = {**GATHERED, "writes": ("trajectories",), "may_write": ("episodes",), "stage": "process"}
 
 
 def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
@@ -137,14 +131,9 @@ def _placed(given: Any, rollout: Trajectories) -> np.ndarray[Any, np.dtype[np.fl
 
 def _rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Trajectories]) -> None:
     """Change what was collected: the rollout, or the episodes one after the other as a rollout of one environment."""
-    episodes = getattr(ctx, "episodes", None)
-    if ctx.trajectories is not None:
-        ctx.trajectories = change(ctx.trajectories)
-    elif episodes is not None:
-        changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], episodes.rows())))
-        ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), episodes.lengths)
+    found = gathered(ctx, who)
+    if isinstance(found, Trajectories):
+        ctx.trajectories = change(found)
     else:
-        raise RuntimeError(
-            f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector before it, which "
-            "collects in every iteration."
-        )
+        changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], found.rows())))
+        ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)

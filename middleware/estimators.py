@@ -12,13 +12,11 @@ import torch
 
 from ding_lite.config import OnPolicyRunConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Tree, has_leaf, with_leaves
+from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
+from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import CollectMode
-
-# EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
-_READS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
 
 
 def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
@@ -41,9 +39,9 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     gamma, lambda_ = cfg.policy.collect.discount_factor, cfg.policy.collect.gae_lambda
 
     # The learner, because the newest critic judges: not the copy that collects.
-    @contract(**_READS, writes=("train_data",), uses=(policy.learner,), stage="process")
+    @contract(**GATHERED, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        batch = policy.with_values(_collected(ctx, "gae_estimator"))
+        batch = policy.with_values(gathered(ctx, "gae_estimator").batch)
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
@@ -83,9 +81,9 @@ def montecarlo_return_estimator(
     gamma = _discount_factor(cfg)
     critic = policy if policy is not None and _has_critic(policy) else None
 
-    @contract(**_READS, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
+    @contract(**GATHERED, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        batch = _collected(ctx, "montecarlo_return_estimator", episodes_first=True)
+        batch = gathered(ctx, "montecarlo_return_estimator", episodes_first=True).batch
         if not has_leaf(batch, "valid"):
             batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))
         if critic is not None:
@@ -99,18 +97,6 @@ def montecarlo_return_estimator(
         )
 
     return estimate
-
-
-def _collected(ctx: OnlineRLContext, who: str, episodes_first: bool = False) -> Tree:
-    """The batch [T, B, ...] of this iteration's rollout or whole episodes."""
-    found = [getattr(ctx, name, None) for name in ("trajectories", "episodes")]
-    for one in reversed(found) if episodes_first else found:
-        if one is not None:
-            return one.batch
-    raise RuntimeError(
-        f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector or EpisodeCollector "
-        "before it, which collects in every iteration."
-    )
 
 
 def _discount_factor(cfg: Any) -> float:

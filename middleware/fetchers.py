@@ -12,6 +12,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, sampler
 from ding_lite.engine import contract
+from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import LearnMode
 
 
@@ -99,15 +100,8 @@ def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
         cfg: nothing of it; in the seed's place.
     """
 
-    @contract(reads=("trajectories",), may_read=("episodes",), writes=("train_data",), stage="process")
+    @contract(**GATHERED, writes=("train_data",), stage="process")
     def fetch(ctx: OnlineRLContext) -> None:
-        episodes = getattr(ctx, "episodes", None)
-        collected = ctx.trajectories if episodes is None else episodes
-        if collected is None:
-            raise RuntimeError(
-                "onpolicy_data_fetcher found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector "
-                "before it, which collects in every iteration."
-            )
-        ctx.train_data = collected.batch
+        ctx.train_data = gathered(ctx, "onpolicy_data_fetcher", episodes_first=True).batch
 
     return fetch

@@ -12,10 +12,11 @@ import torch
 
 from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import ReplayBuffer, SequenceWindow, cut_sequences
+from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require
+from ding_lite.middleware.gatherings import GATHERED, gathered
 
 
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
@@ -31,17 +32,10 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     """
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
-    @contract(reads=("trajectories",), may_read=("episodes",), uses=(buffer_,), stage="process")
+    @contract(**GATHERED, uses=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
-        if ctx.trajectories is not None:
-            buffer_.push(ctx.trajectories)
-        elif (episodes := getattr(ctx, "episodes", None)) is not None:
-            buffer_.push(episodes.rows())
-        else:
-            raise RuntimeError(
-                "data_pusher found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector before it, "
-                "which collects in every iteration."
-            )
+        found = gathered(ctx, "data_pusher")
+        buffer_.push(found if isinstance(found, Trajectories) else found.rows())
 
     return push
 

@@ -180,10 +180,4 @@ class Actor:
         Args:
             **kwargs: for the policy's `compute_actions`.
         """
-        memory = self.memory
-        memory.restart()
-        acted_with = memory.recorded("state_in")  # before the policy may change it in place
-        action, state, outputs = self.policy.forward(obs, memory.state or None, **memory.inputs(), **kwargs)
-        if memory.state:
-            memory.follow(state)
-        return {"action": action, **acted_with, **memory.recorded("state_out"), **outputs}
+        return self.memory.act(obs, **kwargs)

@@ -53,6 +53,24 @@ class Memory:
         """Whether the policy has any use for it."""
         return bool(self.state or self.previous)
 
+    def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        """What the policy does about these observations [B, ...], and the state before and after, arrays by name.
+
+        Args:
+            **kwargs: for the policy's `compute_actions`.
+        """
+        self.restart()
+        acted_with = self.recorded("state_in")  # before the policy may change it in place
+        action, state, outputs = self._policy.forward(obs, self.state or None, **self.inputs(), **kwargs)
+        if self.state:
+            self.follow(state)
+        return {"action": action, **acted_with, **self.recorded("state_out"), **outputs}
+
+    def stand_still(self, action: Any) -> dict[str, Any]:
+        """An action that is not the policy's, and the state, which it leaves as it is."""
+        self.restart()
+        return {"action": action, **self.recorded("state_in"), **self.recorded("state_out")}
+
     def restart(self) -> None:
         """Put the initial state where an episode begins."""
         restarted = self._env.restarted

@@ -83,14 +83,9 @@ class LocalWorker:
                 return {"action": self._random_action()}
             action, _, outputs = self.policy.forward(obs, **kwargs)
             return {"action": action, **outputs} if outputs else {"action": action}
-        memory.restart()
-        acted_with = memory.recorded("state_in")  # before the policy may change it in place
         if random:
-            return {"action": self._random_action(), **acted_with, **memory.recorded("state_out")}
-        action, state, outputs = self.policy.forward(obs, memory.state or None, **memory.inputs(), **kwargs)
-        if memory.state:
-            memory.follow(state)
-        return {"action": action, **acted_with, **memory.recorded("state_out"), **outputs}
+            return memory.stand_still(self._random_action())
+        return memory.act(obs, **kwargs)
 
     def step(self, outputs: Mapping[str, Any], out: Any) -> Step:
         """Do what `act` gave, and write the observations to act on next to `out`, nested arrays [B, ...]."""
