@@ -1,6 +1,6 @@
 """Seats: the rows of one policy, which acts for some of the agents in every environment.
 
-Room: ding_lite.envs, floor 2. Imports data and the room's other files.
+Room: ding_lite.envs, floor 2. Imports data, the engine and the room's other files.
 """
 
 from __future__ import annotations
