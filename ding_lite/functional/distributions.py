@@ -11,12 +11,12 @@ import torch
 from torch import Generator, Tensor
 
 
-def sample_categorical(log_prob: Tensor, generator: Generator) -> Tensor:
+def sample_categorical(log_prob: Tensor, generator: Generator | None) -> Tensor:
     """Draw from categorical distributions, by the Gumbel-max trick: argmax_i (log p_i - log e_i), e_i ~ Exp(1).
 
     Args:
         log_prob: [..., n] float, normalised or not.
-        generator: of the tensor's device.
+        generator: of the tensor's device; None for torch's own.
 
     Returns:
         Indices [...] int64.

@@ -14,6 +14,7 @@ from ding_lite.hooks.bounded import (
     critic_regression,
 )
 from ding_lite.hooks.builders import build_policy
+from ding_lite.hooks.checks import HookError
 from ding_lite.hooks.columns import ColumnError, map_columns
 from ding_lite.hooks.configs import (
     ActorCriticLearnConfig,
@@ -50,7 +51,6 @@ from ding_lite.hooks.replay_configs import (
 )
 from ding_lite.hooks.replays import bootstrap_discount, quantile_regression, weighted_loss
 from ding_lite.hooks.targets import TargetNetwork
-from ding_lite.hooks.trials import HookError
 from ding_lite.hooks.weights import Weights, available_device
 
 __all__ = [

@@ -100,11 +100,10 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
 
     def compute_gradients(self: Any, loss: Tensor) -> dict[str, Any]:
-        does_backward = self.__dict__.get("gradients_fn_does_backward")
-        if does_backward is None:  # while it is tried out
-            self.gradients_fn_does_backward, output = _first_gradients(self, fn, loss)
+        if "gradients_fn_does_backward" not in self.findings:  # while it is tried out
+            self.findings["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
-        if not does_backward:
+        if not self.findings["gradients_fn_does_backward"]:
             loss.backward()  # type: ignore[no-untyped-call]
         return _taken_over(fn(self, self.optimizer, loss))
 

@@ -213,6 +213,11 @@ class ActMode:
         return None if read is None else tuple(name for name in read if name.startswith("state_"))
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """What acting gives beside the action, such as log_prob, as far as trying it out could tell."""
+        return self._policy.reading.outputs
+
+    @property
     def previous(self) -> tuple[str, ...]:
         """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
         return self.actor.previous

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree, flatten, has_leaf, nested, rollout_rows, tree
 from ding_lite.envs import space_spec
+from ding_lite.hooks.checks import made_model, made_optimizer
 from ding_lite.hooks.columns import ColumnError, described
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.derivations import Hook, derive
@@ -115,16 +116,18 @@ class Policy(PolicyState, metaclass=PolicyType):
         """What `self.metrics` is in the hooks, unless a policy has something of its own by that name."""
         self.reading = Reading(None, None)
         """Which columns the hooks read."""
+        self.findings: dict[str, Any] = {}
+        """What was found out by trying the policy out; nothing else of that remains."""
         self._snapshot: Weights | None = None
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # states of what is attached later
         self.before_init()
         self.check_spaces()
         with seeded(self.seed):
-            self.model = (self.make_model() if self._needs_model else nn.Module()).to(self.device)
+            self.model = (made_model(self) if self._needs_model else nn.Module()).to(self.device)
         self.params = list(self.model.parameters())
         if self.params:
-            self.optimizer = self.make_optimizer(self.params)
+            self.optimizer = made_optimizer(self)
         self.make_generators("learn")
         self.before_loss_init()
 
@@ -172,7 +175,9 @@ class Policy(PolicyState, metaclass=PolicyType):
     def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
         """The distribution over actions that these numbers [..., width] stand for."""
         distribution = getattr(model or self.model, "distribution", None)
-        return BoundDistribution(action_distribution(self.action_space) if distribution is None else distribution, logit)
+        if distribution is None:
+            distribution = action_distribution(self.action_space)
+        return BoundDistribution(distribution, logit, self.generator)
 
     def loss_batch(self, batch: Tree) -> Tree:
         """A rollout [T, B, ...] as the rows [N, ...] that `loss` takes, without steps that `valid` leaves out."""

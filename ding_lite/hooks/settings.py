@@ -5,6 +5,8 @@ Room: ding_lite.hooks, floor 3. Imports the engine.
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,9 +66,13 @@ def resolve(
 
     Args:
         cfg: a typed configuration is taken as it is; of a mapping, short names (`lr`) and dotted ones
-            (`learn.learning_rate`) set the typed configuration, the rest stands beside it.
+            (`learn.learning_rate`) set the typed configuration, the rest stands beside it, with a warning where such a
+            name is nearly one of those.
         default: likewise; None for none.
         kind: of the typed configuration, where nothing says; OnPolicyConfig in place of the base of all.
+
+    Raises:
+        ConfigError: a dotted name that there is not, or a value that does not fit.
     """
     extra: dict[str, Any] = {}
     base = OnPolicyConfig() if kind is PolicyConfig else kind()
@@ -77,11 +83,34 @@ def resolve(
             base = type(base).from_dict(base.to_dict())
             for name, value in source.items():
                 place = next((place for place in _PLACES.get(name, (name,)) if _lookup(base, place)), None)
-                if place is None:
+                if place is None and "." not in name:
+                    if source is cfg and name not in extra:
+                        _warn_of_slip(name, base)
                     extra[name] = value
                 else:
-                    base.override({place: value})
+                    base.override({place or name: value})
     return Settings(base, extra)
+
+
+def _warn_of_slip(name: str, cfg: Config) -> None:
+    """Say so where a name is nearly one that the typed configuration has, such as `gama` or `learning_rate`."""
+    near = {place.rpartition(".")[2]: place for place in _leaves_of(cfg)}
+    near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}
+    meant = difflib.get_close_matches(name, near, n=1, cutoff=0.85)
+    if meant:
+        warnings.warn(
+            f"the setting {name!r} is none of this {type(cfg).__name__}'s: did you mean {near[meant[0]]!r}? It is kept as "
+            f"policy.config[{name!r}], for hooks that read it.",
+            stacklevel=4,
+        )
+
+
+def _leaves_of(cfg: Config, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all values, and of the sections that hold them."""
+    for name, value in vars(cfg).items():
+        yield prefix + name
+        if isinstance(value, Config):
+            yield from _leaves_of(value, f"{prefix}{name}.")
 
 
 def _lookup(cfg: Config, place: str) -> list[Any]:

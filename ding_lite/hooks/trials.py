@@ -1,22 +1,22 @@
 """Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
 
-Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, columns and conversions.
+Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, checks, columns and conversions.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
-from ding_lite.data import Spec, Tree, flatten, map_leaves, nested, to_device, tree
+from ding_lite.data import Tree, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
+from ding_lite.hooks.checks import HookError, require_as_long, require_rows, require_scalar
 from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.faces import CollectMode
@@ -27,22 +27,21 @@ if TYPE_CHECKING:
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
 
 
-class HookError(ValueError):
-    """A hook fails on the dummy batch, or gives something that does not fit."""
-
-
 class _CallError(HookError):
     """What a hook raised itself."""
 
 
 class Reading(NamedTuple):
-    """Which columns of a batch the hooks of a policy read; None where that is not known."""
+    """Which columns of a batch the hooks of a policy read, None where that is not known; and which it gives when it acts."""
 
     columns: tuple[str, ...] | None
     """Those of what is collected or replayed that any hook reads."""
 
     loss_columns: tuple[str, ...] | None
     """Those that the loss reads, also where postprocess made them."""
+
+    outputs: tuple[str, ...] = ()
+    """What acting gives beside the action, such as log_prob; empty where it could not be tried out."""
 
 
 def try_out(policy: Policy) -> Reading:
@@ -54,16 +53,17 @@ def try_out(policy: Policy) -> Reading:
     """
     with _leaving_no_trace(policy):
         try:
-            columns = _acted(policy)
+            columns, outputs = _acted(policy)
         except _CallError:
             # A rule may want observations of the environment that it was written for: it shows when it acts.
             if _only_acts(policy):
                 return Reading(None, None)
             raise
         try:
-            return _learned(policy, columns) if policy.has_loss else Reading(None, None)
+            read = _learned(policy, columns) if policy.has_loss else Reading(None, None)
         except NotImplementedError:
-            return Reading(None, None)
+            read = Reading(None, None)
+    return read._replace(outputs=outputs)
 
 
 def _only_acts(policy: Policy) -> bool:
@@ -81,7 +81,7 @@ def _only_acts(policy: Policy) -> bool:
 
 @contextlib.contextmanager
 def _leaving_no_trace(policy: Policy) -> Iterator[None]:
-    generators = policy.generator_state()
+    generators, attributes = policy.generator_state(), dict(vars(policy))
     buffers = [(buffer, buffer.clone()) for buffer in policy.model.buffers()]
     with torch.random.fork_rng(devices=[]):
         yield
@@ -89,12 +89,14 @@ def _leaving_no_trace(policy: Policy) -> Iterator[None]:
         buffer.copy_(before)
     for param in policy.params:
         param.grad = None
+    vars(policy).clear()
+    vars(policy).update(attributes)  # not what hooks keep of the dummy batch, such as its loss, or a count of calls
     policy.load_generator_state(generators)
     policy.hook_metrics.reset()
 
 
-def _acted(policy: Policy) -> dict[str, Any]:
-    """A rollout [T, B, ...] of dummy observations with what the policy does about them."""
+def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A rollout [T, B, ...] of dummy observations with what the policy does about them; the names of its extra outputs."""
     face = CollectMode(policy)
     name = f"compute_actions of {type(policy).__name__}"
     obs, state = dummy_elements(policy.observation_space, _ENVS), face.get_initial_state(_ENVS)
@@ -103,8 +105,8 @@ def _acted(policy: Policy) -> dict[str, Any]:
     previous = {key: given[key] for key in face.previous}
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = face.forward(obs, state, **previous)
-    _require_rows(name, {"action": action}, {"action": action_spec})
-    _require_rows(name, outputs)
+    require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
+    require_rows(name, _ENVS, outputs)
     if len(after) != len(state):
         raise HookError(f"{name} gives {len(after)} elements of state, and get_initial_state {len(state)}: give as many.")
     states = {f"state_in_{k}": element for k, element in enumerate(state)}
@@ -112,7 +114,6 @@ def _acted(policy: Policy) -> dict[str, Any]:
     step = {
         "obs": obs,
         "action": action,
-        **outputs,
         **{key: to_arrays(element) for key, element in states.items()},
         "reward": np.zeros(_ENVS, np.float32),
         "next_obs": obs,
@@ -120,10 +121,14 @@ def _acted(policy: Policy) -> dict[str, Any]:
         "truncated": np.zeros(_ENVS, np.bool_),
         "policy_version": np.zeros(_ENVS, np.int64),
     }
+    taken = [key for key in outputs if key in step]
+    if taken:
+        raise HookError(f"{name} gives an extra output {taken[0]!r}, which is a column of every batch: give it another name.")
+    step |= outputs
     for column, shape in policy.derived.items():
         step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
     rollout: dict[str, Any] = map_leaves(lambda leaf: np.stack([leaf] * _STEPS), step)
-    return rollout
+    return rollout, tuple(outputs)
 
 
 def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
@@ -136,11 +141,12 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
         processed = policy.postprocess(raw)
     read = columns_read(raw)
     leaves = _leaves_of(processed, f"postprocess of {kind}")
+    require_as_long(f"postprocess of {kind}", columns, leaves, 2 if policy.learns_from == "rollouts" else 1)
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
     with _explained(f"loss of {kind}", lambda: described(rows)):
         loss, _ = policy.loss_and_stats(for_loss)
-    _require_scalar(f"loss of {kind}", loss)
+    require_scalar(f"loss of {kind}", loss)
     with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
         policy.compute_gradients(loss)
     for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")
@@ -163,31 +169,6 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
             f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. It was tried out before the first "
             "step; what it needs has to be there when the policy is made."
         ) from error
-
-
-def _require_rows(hook: str, outputs: Mapping[str, Any], specs: Mapping[str, Spec] | None = None) -> None:
-    """Refuse outputs without one row for each environment, or that are no elements of their space."""
-    wanted = {} if specs is None else {path: list(leaf.shape) for path, leaf in flatten(specs)}
-    found = dict(flatten(outputs))
-    if wanted and wanted.keys() != found.keys():
-        names = sorted("/".join(path) for path in wanted)
-        raise HookError(f"{hook} gives {sorted('/'.join(path) for path in found)}, and the action space has {names}.")
-    for path, leaf in found.items():
-        shape, inner = list(getattr(leaf, "shape", ())), wanted.get(path)
-        if shape[:1] != [_ENVS] or (inner is not None and shape[1:] != inner):
-            rest = "..." if inner is None else ", ".join(map(str, inner))
-            raise HookError(
-                f"{hook} gives the column {'/'.join(path)!r} of shape {shape} for {_ENVS} observations: give "
-                f"[{_ENVS}{', ' if rest else ''}{rest}], one row for each."
-            )
-
-
-def _require_scalar(hook: str, loss: Any) -> None:
-    if not isinstance(loss, Tensor) or loss.ndim:
-        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise HookError(f"{hook} gives {found}: give a scalar tensor, such as the mean over the batch, or (scalar, dict).")
-    if not loss.requires_grad:
-        raise HookError(f"{hook} does not depend on the model's weights: compute it from self.model, outside torch.no_grad().")
 
 
 def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:

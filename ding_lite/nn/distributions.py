@@ -34,12 +34,12 @@ class ActionDistribution(nn.Module, abc.ABC):
     """How many numbers of the network it takes."""
 
     @abc.abstractmethod
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Any, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Any, Tensor]:
         """An action drawn from it, and its log-probability [B].
 
         Args:
             logit: [B, width] float.
-            generator: of the same device.
+            generator: of the same device; None for torch's own.
         """
 
     @abc.abstractmethod
@@ -58,14 +58,19 @@ class ActionDistribution(nn.Module, abc.ABC):
 class BoundDistribution:
     """A distribution over actions with the numbers that a network gave, [..., width].
 
+    Args:
+        distribution: which numbers it takes, and what they mean.
+        logit: the numbers.
+        generator: of the numbers' device, to draw with where `sample` is given none; None for torch's own.
+
     Example:
         >>> bound = BoundDistribution(action_distribution(spaces.Discrete(2)), torch.zeros(3, 2))
         >>> bound.logp(torch.zeros(3, dtype=torch.int64)).exp()
         tensor([0.5000, 0.5000, 0.5000])
     """
 
-    def __init__(self, distribution: ActionDistribution, logit: Tensor) -> None:
-        self.distribution, self.logit = distribution, logit
+    def __init__(self, distribution: ActionDistribution, logit: Tensor, generator: Generator | None = None) -> None:
+        self.distribution, self.logit, self._generator = distribution, logit, generator
 
     def logp(self, action: Any) -> Tensor:
         """Log-probability of these actions, [B]."""
@@ -81,9 +86,9 @@ class BoundDistribution:
         """KL divergence of the other from this one, [B], in nats."""
         return self.distribution.kl(self.logit, other.logit)
 
-    def sample(self, generator: Generator) -> Any:
+    def sample(self, generator: Generator | None = None) -> Any:
         """Actions drawn from it."""
-        return self.distribution.sample(self.logit, generator)[0]
+        return self.distribution.sample(self.logit, generator or self._generator)[0]
 
     def mode(self) -> Any:
         """The actions where probability or density is highest."""
@@ -122,7 +127,7 @@ class Categorical(ActionDistribution):
         super().__init__()
         self.width, self.start = n, start
 
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """An action [B] int64, and its log-probability [B]."""
         log_prob = logit.log_softmax(-1)
         index = sample_categorical(log_prob, generator)
@@ -155,7 +160,7 @@ class MultiCategorical(ActionDistribution):
     def _split(self, logit: Tensor) -> tuple[Tensor, ...]:
         return torch.split(logit, [part.width for part in self.parts], -1)
 
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Actions [B, *shape] int64, and their joint log-probability [B]."""
         actions, log_probs = zip(*(part.sample(x, generator) for part, x in zip(self.parts, self._split(logit))))
         return torch.stack(actions, -1).reshape(-1, *self.shape), torch.stack(log_probs).sum(0)
@@ -185,7 +190,7 @@ class Bernoulli(ActionDistribution):
         super().__init__()
         self.shape, self.width = shape, math.prod(shape)
 
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Bits [B, *shape] int8, and their joint log-probability [B]."""
         bits = torch.rand(logit.shape, generator=generator, device=logit.device) < logit.sigmoid()
         return bits.to(torch.int8).reshape(-1, *self.shape), bernoulli_log_prob(logit, bits)
@@ -213,7 +218,7 @@ class DiagonalGaussian(ActionDistribution):
         self.shape, self.width = shape, math.prod(shape)
         self.log_std = nn.Parameter(torch.zeros(self.width))
 
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Actions [B, *shape] float, and their log-density [B]; the logit is the mean."""
         noise = torch.randn(logit.shape, generator=generator, device=logit.device)
         action = logit + self.log_std.exp() * noise
@@ -246,7 +251,7 @@ class Composite(ActionDistribution):
         columns = torch.split(logit, self.widths, -1)
         return list(zip(self.names, self.parts, columns))
 
-    def sample(self, logit: Tensor, generator: Generator) -> tuple[Any, Tensor]:
+    def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Any, Tensor]:
         """Actions by name, and their joint log-probability [B]."""
         drawn = {name: part.sample(x, generator) for name, part, x in self._split(logit)}
         log_probs = [log_prob for _, log_prob in drawn.values()]

@@ -5,7 +5,6 @@ Room: ding_lite.rollout, floor 4. Imports policy, envs, metrics and data.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,12 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.data import RolloutBuffer, allocate, map_leaves
 from ding_lite.engine import arrays, plain
-from ding_lite.envs import Episode, Step, load_random_state, random_state, space_spec, stepper, to_nested
+from ding_lite.envs import Episode, Step, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.memories import Memory
+from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recordings import NO_POLICY, EpisodeRollout, Rollout, record_episodes
 
 
@@ -44,8 +44,7 @@ class LocalWorker:
         self.obs_spec = space_spec(env.single_observation_space)
         memory = Memory(policy, self.env)
         self._memory = memory if memory.is_needed else None
-        self._action_space = copy.deepcopy(env.action_space)
-        self._action_space.seed(policy.seed + self.first_env)
+        self._random_actions = RandomActions(env, policy.seed + self.first_env)
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -70,22 +69,29 @@ class LocalWorker:
         """What the policy does about these observations [B, ...]: action, and its other outputs, arrays by name.
 
         Args:
-            random: take actions from the action space instead.
+            random: take actions from the action space instead. A policy with other outputs is asked for these all the same;
+                log_prob is that of the actions taken.
             **kwargs: for the policy's `compute_actions`.
 
         Returns:
             action; of a recurrent policy `state_in_0`, `state_out_0` and so on, what it acted with and what came of it; and its
             other outputs.
         """
-        memory = self._memory
-        if memory is None:
-            if random:
-                return {"action": self._random_action()}
-            action, _, outputs = self.policy.forward(obs, **kwargs)
-            return {"action": action, **outputs} if outputs else {"action": action}
         if random:
-            return memory.stand_still(self._random_action())
-        return memory.act(obs, **kwargs)
+            return self._act_at_random(obs, **kwargs)
+        if self._memory is not None:
+            return self._memory.act(obs, **kwargs)
+        action, _, outputs = self.policy.forward(obs, **kwargs)
+        return {"action": action, **outputs} if outputs else {"action": action}
+
+    def _act_at_random(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        action, memory = self._random_actions.draw(), self._memory
+        if not getattr(self.policy, "outputs", ()):  # nothing that the policy would have to be asked for
+            return {"action": action} if memory is None else memory.stand_still(action)
+        outputs = {**self.act(obs, **kwargs), "action": action}
+        if "log_prob" in outputs:
+            outputs["log_prob"] = self._random_actions.log_prob(action)
+        return outputs
 
     def step(self, outputs: Mapping[str, Any], out: Any) -> Step:
         """Do what `act` gave, and write the observations to act on next to `out`, nested arrays [B, ...]."""
@@ -94,9 +100,6 @@ class LocalWorker:
         if self._memory is not None:
             self._memory.see(action, step.reward)
         return step
-
-    def _random_action(self) -> Any:
-        return to_nested(self.env.single_action_space, self._action_space.sample())
 
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
         """Act for `num_steps` steps in every environment.
@@ -135,7 +138,7 @@ class LocalWorker:
         Arrays within objects of a recurrent state come back as tensors.
         """
         memory = None if self._memory is None else self._memory.state_dict()
-        state: dict[str, Any] = plain({"memory": memory, "random": random_state(self._action_space)})
+        state: dict[str, Any] = plain({"memory": memory, "random": self._random_actions.state_dict()})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,7 +149,7 @@ class LocalWorker:
         """
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"] or {"state": [], "last": None})
-        load_random_state(self._action_space, arrays(state["random"]))
+        self._random_actions.load_state_dict(arrays(state["random"]))
 
     def record(self, outputs: dict[str, Any]) -> Rollout:
         """Take one step with what `act` gave about the current observations: a rollout of T = 1."""

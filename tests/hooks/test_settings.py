@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ding_lite.engine import ConfigError
 from ding_lite.hooks import OnPolicyConfig, Policy, PolicyConfig
 from ding_lite.hooks.settings import resolve
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
@@ -47,6 +48,29 @@ def test_what_is_given_does_not_change_the_defaults():
 def test_an_unknown_name_is_named_with_the_nearest():
     with pytest.raises(KeyError, match="OnPolicyConfig has no 'gama': did you mean 'gamma'"):
         Policy(None, BOX, DISCRETE).config["gama"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("gama", "gamma"), ("learning_rate", "learn.learning_rate"), ("entropy_coef", "entropy_coeff")]
+)
+def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name, meant):
+    with pytest.warns(UserWarning, match=f"'{name}' is none of this PPOPolicyConfig's: did you mean '{meant}'"):
+        policy = PPOPolicy({name: 0.5}, BOX, DISCRETE)
+
+    assert policy.config[name] == 0.5
+
+
+def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
+    assert PPOPolicy({"beta": 0.5, "my_coeff": 2}, BOX, DISCRETE).config["my_coeff"] == 2
+    kind = PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})
+    assert kind({"gama": 2}, BOX, DISCRETE).config["gama"] == 2
+
+    assert not recwarn.list
+
+
+def test_a_dotted_name_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="learn.learnig_rate.*did you mean 'learning_rate'"):
+        PPOPolicy({"learn.learnig_rate": 0.5}, BOX, DISCRETE)
 
 
 def test_a_value_that_does_not_fit_is_refused():

@@ -84,6 +84,36 @@ def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, m
         type("Given", (Wrong,), given)(None, BOX, DISCRETE)
 
 
+@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version"])
+def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
+    with pytest.raises(HookError, match=f"compute_actions of Mine gives an extra output '{name}'"):
+        made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "message"),
+    [
+        (Policy, lambda batch: batch.reward.sum(0), r"'target' of shape \[3\] beside columns \[2, 3, ...\].*each step"),
+        (Policy, lambda batch: batch.reward.mean(), r"'target' of shape \[\] beside columns \[2, 3, ...\]"),
+        (DQNPolicy, lambda batch: batch.reward[1:], r"'target' of shape \[5\] beside columns \[6, ...\].*each row"),
+    ],
+)
+def test_a_column_of_postprocess_that_fits_no_other_is_named_with_its_shape(base, target, message):
+    with pytest.raises(HookError, match="postprocess of Mine gives the column " + message):
+        made(
+            base=base,
+            loss_fn=lambda policy, model, dist_class, batch: model(batch.obs).sum(),
+            postprocess_fn=lambda policy, batch: with_leaves(batch, target=target(batch)),
+        )
+
+
+def test_postprocess_may_cut_the_batch_anew():
+    def shorter(policy, batch):
+        return tree({name: batch[name][:1] for name in ("obs", "action", "reward")})
+
+    assert made(postprocess_fn=shorter).columns == ("obs", "action", "reward")
+
+
 def test_an_action_without_the_parts_of_its_space_is_refused():
     space = spaces.Dict({"a": DISCRETE, "b": DISCRETE})
     with pytest.raises(HookError, match=r"gives \['action'\], and the action space has \['action/a', 'action/b'\]"):
@@ -175,6 +205,26 @@ def test_nothing_of_the_trial_remains(kind):
     assert all(param.grad is None for param in policy.params)
     assert not policy.optimizer.state_dict()["state"]
     assert not policy.hook_metrics.reduce()
+
+
+def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
+    class Keeping(PPOPolicy):
+        calls, seen = 0, ()
+
+        def before_loss_init(self):
+            super().before_loss_init()
+            self.seen, self.began = [], True
+
+        def loss(self, batch):
+            self.calls += 1
+            self.last_loss, stats = super().loss(batch)
+            self.seen = [*self.seen, len(batch.obs)]
+            return self.last_loss, stats
+
+    policy = Keeping(None, BOX, DISCRETE)
+
+    assert (policy.calls, policy.seen, policy.began) == (0, [], True)
+    assert not hasattr(policy, "last_loss")
 
 
 def test_running_means_are_as_they_were():

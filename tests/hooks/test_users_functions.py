@@ -139,3 +139,35 @@ def test_extra_outputs_see_the_state_that_was_acted_with_and_need_no_distributio
 
     assert (first["count"].tolist(), second["count"].tolist()) == ([0, 0], [1, 1])
     assert first["q_value"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ({"optimizer_fn": lambda policy, config: None}, "of Mine gives a NoneType: give one torch.optim.Optimizer"),
+        ({"optimizer_fn": lambda policy, config: [torch.optim.SGD(policy.params)]}, "gives a list"),
+        ({"optimizer_fn": lambda policy, config: torch.optim.LBFGS(policy.params)}, "gives a LBFGS, which computes the loss"),
+        ({"make_model": lambda *given: None}, "make_model of Mine gives a NoneType: give a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_optimizer_or_model_is_refused_by_name(hooks, message):
+    with pytest.raises(TypeError, match=message):
+        build_policy("Mine", loss_fn=loss_fn, **hooks)(None, BOX, DISCRETE)
+
+
+def test_the_distribution_of_a_hook_draws_with_the_policys_random_numbers():
+    drawn = []
+
+    def sampling(policy, model, dist_class, batch):
+        dist = dist_class(model.from_batch(batch)[0], model)
+        drawn.append(dist.sample())
+        return -dist.logp(drawn[-1]).mean()
+
+    kind = build_policy("Sampling", loss_fn=sampling)
+    for _ in range(2):
+        policy = kind({"seed": 7}, BOX, DISCRETE)
+        policy.learn_mode.forward(rows(200))
+        torch.rand(3)  # torch's own numbers are no matter
+
+    assert torch.equal(drawn[1], drawn[3])
+    assert len(drawn[1].unique()) == 3

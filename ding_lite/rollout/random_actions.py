@@ -1,0 +1,85 @@
+"""Random actions: drawn from the action space where a policy does not act yet.
+
+Room: ding_lite.rollout, floor 4. Imports envs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+from ding_lite.envs import load_random_state, random_state, subspaces, to_nested
+
+
+class RandomActions:
+    """Draws actions for all environments, as `env.action_space.sample()` does.
+
+    Args:
+        env: any gymnasium vector environment; its own generator is left alone.
+        seed: of the draws.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
+        self._space, self._element = copy.deepcopy(env.action_space), env.single_action_space
+        self._space.seed(seed)
+
+    def draw(self) -> Any:
+        """An action for each environment, [B, ...], nested as the space is."""
+        return to_nested(self._element, self._space.sample())
+
+    def log_prob(self, action: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Log-probability, or log-density, with which these actions [B, ...] are drawn, [B]."""
+        return np.asarray(log_prob_of_sample(self._element, action), np.float32)
+
+    def state_dict(self) -> Any:
+        """Where its random numbers are."""
+        return random_state(self._space)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there."""
+        load_random_state(self._space, state)
+
+
+def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[Any, Any]:
+    """Log-probability, or log-density, with which `space.sample()` gives these elements.
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of these.
+        element: arrays [B, ...], nested as the space is.
+
+    Returns:
+        [B] float64. Of a Box, bounded sides are uniform, one open side is exponential with mean 1, two are a standard normal.
+    """
+    parts = subspaces(space)
+    if parts is not None:
+        return functools.reduce(np.add, (log_prob_of_sample(part, element[name]) for name, part in parts.items()))
+    element = np.asarray(element)
+    count = len(element)
+    if isinstance(space, spaces.Discrete):
+        return np.full(count, -math.log(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.full(count, -np.log(space.nvec).sum())
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(count, -math.log(2) * math.prod(space.shape))
+    assert isinstance(space, spaces.Box)
+    density: np.ndarray[Any, Any] = _box_log_density(space, element.astype(np.float64)).reshape(count, -1).sum(1)
+    return density
+
+
+def _box_log_density(space: spaces.Box, element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of each number, [B, *shape]; of integers, the log-probability."""
+    below, above = space.bounded_below, space.bounded_above
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    values = high - low + 1 if np.issubdtype(space.dtype, np.integer) else high - low
+    with np.errstate(invalid="ignore", divide="ignore"):  # in what is not selected
+        uniform, rising, falling = -np.log(values), low - element, element - high
+    normal = -0.5 * (element**2 + math.log(2 * math.pi))
+    density: np.ndarray[Any, Any] = np.select([below & above, below, above], [uniform, rising, falling], normal)
+    return density
