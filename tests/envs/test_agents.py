@@ -1,5 +1,7 @@
 """Environments of several agents: how they are made, seeded and replayed, and what is refused of what they return."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -148,9 +150,11 @@ def test_a_state_of_other_environments_or_of_other_policies_is_refused():
 
 
 def test_an_environment_that_is_no_function_of_its_seed_cannot_be_restored():
+    resets = itertools.count()
+
     class Free(Drifting):
         def reset(self, seed=None, options=None):
-            return super().reset(seed=None)
+            return super().reset(seed=next(resets))
 
     def make():
         env = make_agent_envs(Free, 2)
