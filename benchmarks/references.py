@@ -55,11 +55,12 @@ LUNAR_LANDER = (
     *("--policy.learn.entropy-weight", "0.01", "--policy.eval.evaluator.eval-freq", "2048", "--max-step", "61"),
 )
 LUNAR_LANDER_REPLAY = (
-    *("--env.id", "LunarLander-v3", "--env.n-evaluator-episode", "16", "--policy.learn.update-per-collect", "16"),
-    *("--policy.learn.learning-rate", "5e-4", "--policy.learn.batch-size", "128", "--policy.learn.target-update-freq", "1"),
-    *("--policy.learn.target-update-theta", "0.005", "--policy.other.replay-buffer-size", "100000"),
-    *("--policy.other.eps.decay", "60000", "--policy.other.eps.end", "0.02", "--policy.eval.evaluator.eval-freq", "2500"),
-    *("--max-step", "4690"),
+    *("--env.id", "LunarLander-v3", "--env.n-evaluator-episode", "16", "--policy.other.replay-buffer-size", "100000"),
+    *("--policy.model.n-atom", "51", "--policy.model.v-min", "-200", "--policy.model.v-max", "200"),
+    *("--policy.learn.update-per-collect", "32", "--policy.learn.learning-rate", "3e-4", "--policy.learn.batch-size", "128"),
+    *("--policy.learn.target-update-freq", "1", "--policy.learn.target-update-theta", "0.005"),
+    *("--policy.other.eps.decay", "40000", "--policy.other.eps.end", "0.05"),
+    *("--policy.eval.evaluator.eval-freq", "5000", "--max-step", "4690"),
 )
 LAG_4 = ("--async-mode", "--max-lag", "4")
 
@@ -84,10 +85,16 @@ REFERENCES = (
     Reference("sac_pendulum", "sac.py", -170, 20_000, peers="zoo -157.0 in 20k"),
     Reference("ppo_pendulum", "ppo_continuous.py", -250, 200_000, peers="zoo -172.2 in 100k"),
     Reference("dqn_acrobot", "dqn.py", -90, 100_000, 3, ACROBOT, "zoo -76.6 in 100k; CleanRL -91.5 in 500k"),
+    Reference("c51_acrobot", "c51.py", -90, 100_000, 3, ACROBOT),
+    Reference("qrdqn_acrobot", "qrdqn.py", -90, 100_000, 3, ACROBOT, "zoo -69.1 in 100k"),
+    Reference("iqn_acrobot", "iqn.py", -90, 100_000, 3, ACROBOT),
+    Reference("rainbow_acrobot", "rainbow.py", -90, 100_000, 3, ACROBOT),
     Reference("ppo_acrobot", "ppo.py", -90, 300_000, 3, ACROBOT, "zoo -73.5 in 1M; CleanRL -86.4 in 500k"),
     Reference("a2c_acrobot", "a2c.py", -90, 300_000, 3, (*ACROBOT, *ENTROPY), "zoo -83.4 in 500k"),
     Reference("sac_mountaincar_continuous", "sac.py", 90, 50_000, 3, MOUNTAIN_CAR_CONTINUOUS, "zoo 94.7 in 50k, with gSDE"),
     Reference("ppo_lunarlander", "ppo.py", 200, 1_000_000, 3, LUNAR_LANDER, "zoo 242.1 in 1M, on v2"),
-    Reference("dqn_lunarlander", "dqn.py", 200, 300_000, 3, LUNAR_LANDER_REPLAY, "zoo 154.4 in 100k, on v2"),
+    Reference("c51_lunarlander", "c51.py", 200, 300_000, 3, LUNAR_LANDER_REPLAY, "zoo's DQN 154.4 in 100k, on v2"),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
+    Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
+    Reference("ippo_simple_spread", "ippo.py", -50, 250_000),
 )

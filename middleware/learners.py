@@ -47,16 +47,11 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: nothing of it; in the seed's place.
         policy: learns.
     """
-    require("trainer", policy, "train_iter", "policy.learn_mode")
-    metrics = _metrics_of(policy)
+    learn_once = _learning("trainer", policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
-        if ctx.train_data is not None:
-            lag = _lag(policy, ctx)
-            with metrics.log_time(_TIME, reduce="mean"):
-                output = _learn(policy, lag, ctx)
-            _log(metrics, [output], lag, ctx)
+        learn_once(ctx)
 
     return train
 
@@ -75,18 +70,28 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: nothing of it; in the seed's place.
         policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
     """
-    require("multistep_trainer", policy, "train_iter", "policy.learn_mode")
-    metrics = _metrics_of(policy)
+    learn_once = _learning("multistep_trainer", policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
+        learn_once(ctx)
+
+    return train
+
+
+def _learning(who: str, policy: LearnMode) -> Callable[[AnyRLContext], None]:
+    """What both trainers do; they differ in what the policy makes of a batch."""
+    require(who, policy, "train_iter", "policy.learn_mode")
+    metrics = _metrics_of(policy)
+
+    def learn_once(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
             lag = _lag(policy, ctx)
             with metrics.log_time(_TIME, reduce="mean"):
                 output = _learn(policy, lag, ctx)
             _log(metrics, [output], lag, ctx)
 
-    return train
+    return learn_once
 
 
 def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -> dict[str, Any]:
