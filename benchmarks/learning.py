@@ -30,7 +30,7 @@ from references import REFERENCES, Reference
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "learning"
-EVALUATED = "evaluate/episode_return_mean"
+EVALUATED, SCORE = "evaluate/episode_return_mean", "evaluate/score"
 COLUMNS = ("seed", "env_step", "mean_return", "seconds")
 
 
@@ -73,8 +73,11 @@ def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
     if finished.returncode not in (0, 1):
         raise RuntimeError(f"{reference.name}, seed {seed}, failed:\n{finished.stdout[-2000:]}\n{finished.stderr[-4000:]}")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    # An asynchronous evaluation is written some iterations later than the weights that were evaluated.
-    curve = [(row.get("evaluate/env_step", row["env_step"]), row[EVALUATED]) for row in rows if EVALUATED in row]
+    # An asynchronous evaluation is written some iterations later than the weights that were evaluated; and where agents play
+    # against each other, what counts is the score of one of them.
+    curve = [
+        (row.get("evaluate/env_step", row["env_step"]), row.get(SCORE, row[EVALUATED])) for row in rows if EVALUATED in row
+    ]
     outcome = Outcome(reference, seed, time.monotonic() - begin, curve)
     where = f"not within {reference.within:,} steps" if outcome.reached is None else f"at {outcome.reached:,} steps"
     print(
