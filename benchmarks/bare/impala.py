@@ -23,7 +23,7 @@ from ding_lite.policy import IMPALAPolicy
 
 def ours() -> Callable[[], None]:
     """Through onpolicy_data_fetcher and multistep_trainer."""
-    cfg, data = IMPALAConfig(), rollout()
+    cfg, data = IMPALAConfig().override({"policy.learn.epoch_per_collect": 1}), rollout()
     policy = made(IMPALAPolicy, cfg)
 
     def bring(ctx: OnlineRLContext) -> None:

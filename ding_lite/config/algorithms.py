@@ -98,7 +98,7 @@ class IMPALAConfig(OnPolicyRunConfig):
     exp_name: str = "runs/impala"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = bounded(1000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: IMPALAPolicyConfig = dataclasses.field(default_factory=IMPALAPolicyConfig)

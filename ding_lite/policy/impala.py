@@ -54,11 +54,11 @@ class IMPALAPolicyConfig(OnPolicyConfig):
     """IMPALA."""
 
     learn: IMPALALearnConfig = dataclasses.field(
-        default_factory=lambda: IMPALALearnConfig(learning_rate=5e-4, entropy_weight=0.01)
+        default_factory=lambda: IMPALALearnConfig(epoch_per_collect=2, learning_rate=3e-4, entropy_weight=0.01)
     )
     """Learning."""
 
-    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
+    collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=256))
     """Collecting, and judging what was collected."""
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))

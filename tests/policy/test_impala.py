@@ -175,7 +175,8 @@ def test_over_an_epoch_each_environment_is_learned_from_once():
 
 @pytest.mark.parametrize("space", [BOX, spaces.MultiDiscrete([2, 3]), spaces.Dict({"a": BOX, "b": spaces.MultiBinary(2)})])
 def test_what_the_policy_did_just_now_has_importance_weight_1(space):
-    policy, obs = made(space), np.random.default_rng(0).normal(size=(7, 4, 5)).astype(np.float32)
+    policy = made(space, learn__epoch_per_collect=1)
+    obs = np.random.default_rng(0).normal(size=(7, 4, 5)).astype(np.float32)
     with torch.inference_mode():
         steps = [policy.collect_mode.forward(row) for row in obs]
     actions = [action for action, *_ in steps]
