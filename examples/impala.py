@@ -2,8 +2,8 @@
 
 evaluator -> collector -> onpolicy_data_fetcher -> multistep_trainer -> ckpt_saver
 
-Reaches a mean return of 475 after 26,000 to 61,000 environment steps on seeds 0 to 4; with a lag of 4, after 36,000 to 56,000, and
-without V-trace after 26,000 to 77,000.
+Reaches a mean return of 475 after 26,000 to 61,000 environment steps on seeds 0 to 4; with a lag of 4, after 36,000 to 56,000,
+and without V-trace after 26,000 to 77,000.
 """
 
 import sys
