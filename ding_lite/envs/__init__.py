@@ -12,6 +12,7 @@ from ding_lite.envs.masked import OnlyElements
 from ding_lite.envs.seats import Seat
 from ding_lite.envs.spaces import (
     SpaceError,
+    integer_bounds,
     load_random_state,
     random_state,
     same_layout,
@@ -39,6 +40,7 @@ __all__ = [
     "Step",
     "Stepper",
     "episode_seed",
+    "integer_bounds",
     "is_number",
     "load_random_state",
     "make_agent_envs",

@@ -16,25 +16,31 @@ def q_target(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: f
 
     Args:
         reward: of one step, or discounted and summed over several. [B] float.
-        next_value: after the last of them. [B] float.
+        next_value: after the last of them. [B] float, or [N, B].
         terminated: [B] bool.
         gamma: the discount in front of next_value, in [0, 1]; [B] float where rows differ in how many steps their reward sums.
 
     Returns:
-        [B] float.
+        Of next_value's shape.
 
     Raises:
-        ValueError: gamma is a tensor of another shape than reward.
+        ValueError: terminated, next_value or gamma are not of reward's shape, which torch would make one of its own.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, eq. 2.
     """
+    rows = reward.shape
+    if terminated.shape != rows or next_value.shape[next_value.ndim - len(rows) :] != rows:
+        raise ValueError(
+            f"q_target() wants reward, terminated [B] and next_value [B] or [N, B], got {tuple(rows)}, "
+            f"{tuple(terminated.shape)}, {tuple(next_value.shape)}: give one number for each row, such as reward.squeeze(-1)."
+        )
     # masked_fill, not a product: 0 * nan is nan.
     future = next_value.masked_fill(terminated, 0)
     if not isinstance(gamma, Tensor):
         return torch.add(reward, future, alpha=gamma)
-    if gamma.ndim and gamma.shape != reward.shape:
-        raise ValueError(f"q_target() wants gamma of reward's shape {tuple(reward.shape)}, got {tuple(gamma.shape)}.")
+    if gamma.ndim and gamma.shape != rows:
+        raise ValueError(f"q_target() wants gamma of reward's shape {tuple(rows)}, got {tuple(gamma.shape)}.")
     return reward + gamma * future
 
 

@@ -38,7 +38,8 @@ from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningR
 from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import LossError, Policy
 from ding_lite.hooks.postprocessing import compute_advantages
-from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, restarts, states_in, time_major
+from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, repeated_steps, restarts, states_in, time_major
+from ding_lite.hooks.recurrent_states import like_before, state_like_before
 from ding_lite.hooks.replay_configs import (
     EpsConfig,
     ExplorationConfig,
@@ -105,10 +106,13 @@ __all__ = [
     "build_policy",
     "compute_advantages",
     "critic_regression",
+    "like_before",
     "map_columns",
     "mean_stats",
     "quantile_regression",
+    "repeated_steps",
     "restarts",
+    "state_like_before",
     "states_in",
     "time_major",
     "to_arrays",

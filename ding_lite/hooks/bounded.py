@@ -90,8 +90,10 @@ class BoundedActing(PartwiseOptimizer):
         """Boxes of floats with finite bounds only."""
         super().check_spaces()
         space, kind = self.action_space, type(self).__name__
-        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        if not isinstance(space, spaces.Box):
             raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: take PPOPolicy, which takes any.")
+        if not np.issubdtype(space.dtype, np.floating):
+            raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: make it a MultiDiscrete space.")
         if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
             raise SpaceError(
                 f"{kind} wants actions with finite bounds, got {space} with low {space.low.tolist()} and high "

@@ -45,8 +45,8 @@ def build_policy(
         stats_fn: (policy, batch) -> dict to log; called after the loss, so that it may use what that saved.
         extra_action_out_fn: (policy) or (policy, obs, state, model, dist) -> dict of outputs [B, ...], which land in the batch.
         gradients_fn: (policy, optimizer, loss) -> dict to log, or None, changing `param.grad` in place; or a list of (gradient,
-            parameter). It may call `loss.backward()` or `torch.autograd.grad` itself; where it does not, the gradients are
-            there when it is called.
+            parameter). It may call `loss.backward()` or `torch.autograd.grad` itself, then in each call; where it does not, the
+            gradients are there when it is called. Which it is, is found out when the policy is tried out.
         optimizer_fn: (policy, config) -> torch optimizer of `policy.params`.
         make_model: (policy, observation_space, action_space, config) -> module; the default is an actor and a critic.
         before_init, before_loss_init, after_init: (policy, observation_space, action_space, config): before anything is made;

@@ -1,21 +1,27 @@
 """Checks: what a hook gives, refused by the hook's name where it does not fit.
 
-Room: ding_lite.hooks, floor 3. Imports data.
+Room: ding_lite.hooks, floor 3. Imports data and envs.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+from gymnasium import spaces
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.data import Spec, flatten
+from ding_lite.data import Spec, Tree, flatten
+from ding_lite.envs import integer_bounds, subspaces
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
+
+_TREE: type = Tree  # treetensor has no types
 
 
 class HookError(ValueError):
@@ -56,6 +62,38 @@ def made_optimizer(policy: Policy) -> Optimizer:
     return optimizer
 
 
+def warn_of_idle_settings(policy: Policy) -> None:
+    """Say so where a setting has no effect, or acting can follow no learning, because the class has not what it takes."""
+    kind: Any = type(policy)
+    if policy.config.get("lr_schedule") is not None and not hasattr(policy, "lr_schedule"):
+        warnings.warn(
+            f"learn.lr_schedule has no effect on a {kind.__name__}: derive a class with it, "
+            f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
+            stacklevel=4,
+        )
+    if not policy.params and kind.learn_on_batch.__qualname__ != "Policy.learn_on_batch" and not policy.has_own_weights:
+        warnings.warn(
+            f"{kind.__name__} learns, and has neither networks nor get_weights and set_weights: give it these, or the copies "
+            "that collect and evaluate do not follow what it learns.",
+            stacklevel=4,
+        )
+
+
+def require_batch(hook: str, batch: Any) -> None:
+    """Refuse what is no batch."""
+    if not isinstance(batch, _TREE):
+        raise HookError(f"{hook} gives a {type(batch).__name__}: give a batch, such as with_leaves(batch, ...).")
+
+
+def require_mapping(hook: str, given: Any) -> dict[str, Any]:
+    """What a hook gives to log, none where it gives None; refuses anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise HookError(f"{hook} gives a {type(given).__name__}: give a dict of what is to be logged, or None.")
+    return given if isinstance(given, dict) else dict(given)
+
+
 def require_rows(hook: str, count: int, outputs: Mapping[str, Any], specs: Mapping[str, Spec] | None = None) -> None:
     """Refuse outputs without one row for each environment, or that are no elements of their space."""
     wanted = {} if specs is None else {path: list(leaf.shape) for path, leaf in flatten(specs)}
@@ -71,6 +109,26 @@ def require_rows(hook: str, count: int, outputs: Mapping[str, Any], specs: Mappi
                 f"{hook} gives the column {'/'.join(path)!r} of shape {shape} for {count} observations: give "
                 f"[{count}{', ' if rest else ''}{rest}], one row for each."
             )
+
+
+def require_actions(hook: str, space: gymnasium.Space[Any], action: Any) -> None:
+    """Refuse actions [B, ...] of a kind or a value that their space does not have; those of a Box are clipped later.
+
+    Raises:
+        HookError
+    """
+    parts = subspaces(space)
+    if parts is not None:
+        for name, part in parts.items():
+            require_actions(hook, part, action[name])
+        return
+    wanted = "a number" if isinstance(space, spaces.Box) else "an integer"
+    kinds = "biuf" if isinstance(space, spaces.Box) else "biu"
+    if action.dtype.kind not in kinds:
+        raise HookError(f"{hook} gives actions of {action.dtype}, and {space} takes {wanted} for each: give them as that.")
+    bounds = integer_bounds(space)
+    if bounds is not None and not ((action >= bounds[0]) & (action <= bounds[1])).all():
+        raise HookError(f"{hook} gives the actions {action.tolist()}, and some of them are none of {space}.")
 
 
 def require_as_long(hook: str, before: Mapping[str, Any], after: Mapping[str, Any], rank: int) -> None:

@@ -5,10 +5,10 @@ Room: ding_lite.hooks, floor 3. Imports data and the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
-from ding_lite.data import Tree, flatten, nested, tree
+from ding_lite.data import Tree, flatten, has_leaf, nested, tree
 from ding_lite.engine import did_you_mean
 
 
@@ -73,6 +73,29 @@ def _plain(part: Any) -> Any:
     """What is nested in the batch, as a tree that remembers nothing."""
     return tree(_leaves_of(part)) if isinstance(part, ReadBatch) else part
 
+
+def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str], who: str) -> None:
+    """Raise an error that says more, where this one is about a column that the pipeline was to bring.
+
+    Args:
+        error: what learning raised.
+        batch: what it was given.
+        known: columns that there may be.
+        who: reads it.
+    """
+    name = str(getattr(error, "name", None) or (error.args[0] if error.args else ""))
+    if isinstance(error, ColumnError) or name not in known or has_leaf(batch, name):
+        return
+    raise ColumnError(
+        f"{who} reads the column {name!r}, and the batch has none. It has {described(nested(batch))}. gae_estimator and "
+        "montecarlo_return_estimator add value, next_value, advantage and return_, a PrioritizedReplayBuffer weight, "
+        "nstep_reward_enhancer discount; from replay, only columns are fetched that the hooks read in every step; of buffers "
+        "by name, a batch of each lies under its name."
+    ) from error
+
+
+STANDARD = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "policy_version", "log_prob")
+"""Columns that our collectors bring; the last where the policy's distribution gives it."""
 
 _HARMLESS = {"keys", "shape", "device", "dtype"}
 

@@ -6,6 +6,7 @@ Room: ding_lite.hooks, floor 3. Imports data and envs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -58,11 +59,18 @@ def clipper(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
     """A function that clips the Box parts of nested actions [B, ...] to their bounds, and gives the rest as it is."""
     parts = subspaces(space)
     if parts is not None:
-        clip = {name: clipper(part) for name, part in parts.items()}
-        return lambda action: {name: clip[name](action[name]) for name in clip}
+        return partial(_clip_parts, {name: clipper(part) for name, part in parts.items()})
     if isinstance(space, spaces.Box):
-        return lambda action: np.clip(action, space.low, space.high)
-    return lambda action: action
+        return partial(np.clip, a_min=space.low, a_max=space.high)
+    return _as_it_is
+
+
+def _clip_parts(clip: Mapping[str, Callable[[Any], Any]], action: Any) -> Any:
+    return {name: clip_part(action[name]) for name, clip_part in clip.items()}
+
+
+def _as_it_is(action: Any) -> Any:
+    return action
 
 
 def shapes_of(structure: Any) -> str:

@@ -1,6 +1,6 @@
 """Derivations: methods of a policy from functions, and the class that has them.
 
-Room: ding_lite.hooks, floor 3. Imports data, the room's hooks and configs, and the engine for messages.
+Room: ding_lite.hooks, floor 3. Imports data, the room's hooks, checks and configs, and the engine for messages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.data import Tree
 from ding_lite.engine import did_you_mean
+from ding_lite.hooks.checks import HookError
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.hooks import Hooks
 
@@ -26,6 +27,8 @@ Hook = Callable[..., Any]
 
 def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Policy]:
     """A subclass of `base` with these mixins, and with methods made from these functions."""
+    if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
+        raise TypeError(f"{name}: mixins={mixins!r:.80} is no list of classes: write mixins=[LearningRateSchedule].")
     methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__}
     for hook, fn in hooks.items():
         if hook not in _METHODS:
@@ -38,6 +41,25 @@ def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping
     metatype: Any = type(base)
     policy: type[Policy] = metatype(name, (*new, base), methods)
     return policy
+
+
+def renewing(fn: Callable[..., Any], counts: bool) -> Callable[..., Any]:
+    """`set_weights` or `learn_on_batch` of a class, after which the weights have another name, whoever calls it.
+
+    Args:
+        counts: whether it is a gradient step, where it does not count any itself.
+    """
+
+    @functools.wraps(fn)
+    def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
+        before = self.version
+        result = fn(self, *args, **kwargs)
+        if self.version == before:
+            self.train_iter += counts
+            self.renew()
+        return result
+
+    return called
 
 
 def _module_of(hooks: Mapping[str, Hook]) -> str | None:
@@ -103,9 +125,16 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
         if "gradients_fn_does_backward" not in self.findings:  # while it is tried out
             self.findings["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
-        if not self.findings["gradients_fn_does_backward"]:
+        does_backward = self.findings["gradients_fn_does_backward"]
+        if not does_backward:
             loss.backward()  # type: ignore[no-untyped-call]
-        return _taken_over(fn(self, self.optimizer, loss))
+        output = _taken_over(fn(self, self.optimizer, loss))
+        if does_backward and all(param.grad is None for param in self.params):
+            raise HookError(
+                f"gradients_fn of {name} left no gradients, where it computed them itself when it was tried out: compute them "
+                "in each call, or in none."
+            )
+        return output
 
     return {"compute_gradients": compute_gradients}
 

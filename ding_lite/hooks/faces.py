@@ -5,6 +5,7 @@ Room: ding_lite.hooks, floor 3. Imports envs, data, metrics and the engine.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ding_lite.hooks.weights import Weights
 
 
+_TREE: type = Tree  # treetensor has no types
+
+
 class LearnMode:
     """The face that changes the model."""
 
@@ -35,8 +39,13 @@ class LearnMode:
         """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for.
 
         Of a batch that lies elsewhere, only the columns that the policy's hooks read are moved.
+
+        Raises:
+            TypeError: no tree, and no mapping that could be one.
         """
         policy = self._policy
+        if not isinstance(batch, _TREE):
+            batch = _as_tree(batch, policy)
         if policy.device.type != "cpu":
             read = policy.columns
             leaves = nested(batch)
@@ -133,7 +142,7 @@ class ActMode:
         try:
             action, state, outputs = actor.compute_actions(tensors, before, explore=self.explore, **kwargs)
             if self.explore and actor.has_extra_outputs:
-                outputs = {**outputs, **actor.extra_action_out(tensors, before)}
+                outputs = {**outputs, **(actor.extra_action_out(tensors, before) or {})}
         except RuntimeError as error:
             add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
             raise
@@ -193,6 +202,19 @@ class ActMode:
         """A face for worker `index` that stands alone and acts on the CPU; it knows of other weights what it adopts."""
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
         return type(self)(actor, actor)
+
+    def distinguish(self, name: str) -> None:
+        """Random numbers of its own, by this name, beside other policies of the same seed.
+
+        It keeps those that it has where a state was loaded, or where it acted already or was distinguished before.
+        """
+        state = self.actor.generator_state()
+        self.actor.make_generators(self.role)
+        is_fresh = _same(state, self.actor.generator_state())
+        # Beyond 32 bits, so that it is no worker's index.
+        self.actor.make_generators(self.role, (1 << 32) + zlib.crc32(name.encode()))
+        if not is_fresh:
+            self.actor.load_generator_state(state)
 
     @property
     def seed(self) -> int:
@@ -302,6 +324,22 @@ class EvalMode(ActMode):
     """The face that does its best."""
 
     role, explore = "evaluate", False
+
+
+def _as_tree(batch: Any, policy: Policy) -> Tree:
+    if isinstance(batch, Mapping):
+        return tree(batch)
+    raise TypeError(
+        f"learn_mode.forward of {type(policy).__name__} wants a batch, got {batch!r:.80} of type {type(batch).__name__}: give "
+        "a tree, or a dict of tensors and arrays."
+    )
+
+
+def _same(state: Any, other: Any) -> bool:
+    """Whether two states of the same random numbers are equal."""
+    if isinstance(state, Mapping):
+        return state.keys() == other.keys() and all(_same(part, other[name]) for name, part in state.items())
+    return bool(np.array_equal(state, other))
 
 
 def _batch_of(element: Any, batch_size: int) -> Any:

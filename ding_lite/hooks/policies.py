@@ -15,12 +15,14 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
-from ding_lite.data import Tree, flatten, has_leaf, nested, rollout_rows, tree
+from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, tree
+from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
-from ding_lite.hooks.checks import made_model, made_optimizer
-from ding_lite.hooks.columns import ColumnError, described
+from ding_lite.hooks.checks import made_model, made_optimizer, require_batch, require_mapping, warn_of_idle_settings
+from ding_lite.hooks.columns import STANDARD, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
-from ding_lite.hooks.derivations import Hook, derive
+from ding_lite.hooks.conversions import shapes_of
+from ding_lite.hooks.derivations import Hook, derive, renewing
 from ding_lite.hooks.settings import resolve
 from ding_lite.hooks.states import PolicyState
 from ding_lite.hooks.trials import Reading, try_out
@@ -130,6 +132,7 @@ class Policy(PolicyState, metaclass=PolicyType):
             self.optimizer = made_optimizer(self)
         self.make_generators("learn")
         self.before_loss_init()
+        warn_of_idle_settings(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -138,6 +141,9 @@ class Policy(PolicyState, metaclass=PolicyType):
         if not issubclass(owner, Policy):
             policy = next(base for base in cls.__mro__ if issubclass(base, Policy) and "__init__" in vars(base))
             cls.__init__ = vars(policy)["__init__"]  # type: ignore[method-assign]
+        for name, counts in {"set_weights": False, "learn_on_batch": True}.items():
+            if name in vars(cls):
+                setattr(cls, name, renewing(vars(cls)[name], counts))
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
@@ -160,7 +166,7 @@ class Policy(PolicyState, metaclass=PolicyType):
     def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
         """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log."""
         rows = self.loss_batch(batch)
-        return {**self.gradient_step(rows), **self.stats(batch if self.stats_take_rollouts else rows)}
+        return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -195,35 +201,30 @@ class Policy(PolicyState, metaclass=PolicyType):
         return has_leaf(batch, "reward") and batch["reward"].ndim == 2
 
     @functools.cached_property
+    def _obs_spec(self) -> Spec:
+        return space_spec(self.observation_space)
+
+    @functools.cached_property
     def _first_obs(self) -> tuple[tuple[str, ...], int]:
         """Where the first part of a nested observation is, and how many dimensions one has."""
-        path, spec = next(flatten(space_spec(self.observation_space)))
+        path, spec = next(flatten(self._obs_spec))
         return path, len(spec.shape)
 
     def learn(self, batch: Tree) -> dict[str, Any]:
         """What `learn_mode.forward` does: postprocess and learn, and give the weights another name."""
-        before = self.version
         try:
-            output = self.learn_on_batch(self.postprocess(batch))
+            processed = self.postprocess(batch)
+            require_batch(f"postprocess of {type(self).__name__}", processed)
+            output = self.learn_on_batch(processed)
         except (KeyError, AttributeError) as error:
-            self._explain_missing(error, batch)
+            known = (*STANDARD, *self.derived, *self.reading.outputs, *(self.columns or ()))
+            explain_missing(error, batch, known, f"learning of {type(self).__name__}")
+            raise
+        except RuntimeError as error:
+            add_note(error, f"learning from {described(nested(batch))}; one observation has {shapes_of(self._obs_spec)}")
             raise
         self.after_learning(batch)
-        if self.version == before and not self.has_loss:
-            self.train_iter, self.version = self.train_iter + 1, self.version + 1
-        return output
-
-    def _explain_missing(self, error: KeyError | AttributeError, batch: Tree) -> None:
-        """Raise an error that says more, where this one is about a column that the pipeline was to bring."""
-        name = getattr(error, "name", None) or (error.args[0] if error.args else None)
-        if isinstance(error, ColumnError) or name not in (*self.derived, *(self.columns or ())) or has_leaf(batch, name):
-            return
-        raise ColumnError(
-            f"learning of {type(self).__name__} reads the column {name!r}, and the batch has none. It has "
-            f"{described(nested(batch))}. gae_estimator and montecarlo_return_estimator add value, next_value, advantage and "
-            "return_, a PrioritizedReplayBuffer weight, nstep_reward_enhancer discount; from replay, only columns are fetched "
-            "that the hooks read in every step."
-        ) from error
+        return require_mapping(f"learn_on_batch of {type(self).__name__}", output)
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Loss, gradients and one step of the optimizer. Returns what to log.
@@ -237,7 +238,7 @@ class Policy(PolicyState, metaclass=PolicyType):
             self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
-        stats.update(self.compute_gradients(loss))
+        stats.update(self.compute_gradients(loss) or {})
         if look and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
         self.optimizer.step()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -50,13 +51,18 @@ def time_major(batch: Tree) -> Tree:
     """Sequences [N, L, ...] as [L, N, ...]; what there is one of for each sequence, its state and its weight, stays."""
 
     def turned(name: str, column: Any) -> Any:
-        return column if _is_of_sequence(name, column) else map_leaves(lambda leaf: leaf.transpose(0, 1), column)
+        return column if _is_of_sequence(name, column) else map_leaves(lambda leaf: leaf.swapaxes(0, 1), column)
 
     return map_columns(batch, turned)
 
 
+def repeated_steps(leaf: Any, length: int) -> Any:
+    """Rows [N, ...] as sequences [N, L, ...] of `length` times the same; a tensor, or an array of objects."""
+    return torch.stack([leaf] * length, 1) if isinstance(leaf, Tensor) else np.stack([leaf] * length, 1)
+
+
 def _is_of_sequence(name: str, column: Any) -> bool:
-    return name.startswith(_STATE_IN) or (isinstance(column, Tensor) and column.ndim == 1)
+    return name.startswith(_STATE_IN) or getattr(column, "ndim", 0) == 1
 
 
 def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]:

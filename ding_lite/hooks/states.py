@@ -1,6 +1,6 @@
 """The state of a policy: what it is saved as, copied as, and goes on from.
 
-Room: ding_lite.hooks, floor 3. Imports metrics, and the room's hooks, faces and weights.
+Room: ding_lite.hooks, floor 3. Imports envs, metrics, and the room's hooks, faces and weights.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ding_lite.envs import load_random_state, random_state
 from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
 from ding_lite.hooks.hooks import Hooks
-from ding_lite.hooks.weights import Weights
+from ding_lite.hooks.weights import LearnersOnly, Weights
 from ding_lite.metrics import MetricsLogger
 
 _ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
+_SPACE = 1  # tells the seed of a space from that of the generators
 
 
 class PolicyState(Hooks):
@@ -61,23 +63,25 @@ class PolicyState(Hooks):
             index: of the worker that it acts for; each has other random numbers.
             device: where it acts; None for the policy's own.
         """
-        learner_only = (nn.Module, Optimizer, ActMode, LearnMode)
         actor = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, learner_only):
+            if isinstance(value, nn.Module):
+                setattr(actor, name, LearnersOnly(name, type(self).__name__))
+            elif isinstance(value, (Optimizer, ActMode, LearnMode)):
                 delattr(actor, name)
         actor.device = device or self.device
         with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
             actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
         actor.params = list(actor.model.parameters())
         actor._snapshot, actor.hook_metrics, actor._attached, actor._loaded = None, MetricsLogger(), {}, {}
-        if self._has_own_weights:
+        if self.has_own_weights:
             actor.copy_weights(self)
         actor.make_generators(role, index)
         return actor
 
     @property
-    def _has_own_weights(self) -> bool:
+    def has_own_weights(self) -> bool:
+        """Whether its weights are what a `get_weights` of its own gives, not those of its model."""
         return type(self).get_weights is not PolicyState.get_weights
 
     @property
@@ -88,30 +92,50 @@ class PolicyState(Hooks):
     def snapshot(self) -> Weights:
         """A copy of the weights as they are now; the same one again while they do not change."""
         if self._snapshot is None or self._snapshot.version != self.version:
-            own = self._has_own_weights
+            own = self.has_own_weights
             weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
-            self._snapshot = Weights(self.version, weights)
+            self._snapshot = Weights(self.version, weights, self.train_iter)
         return self._snapshot
 
     def copy_weights(self, other: PolicyState | Weights) -> None:
         """Take over the weights of a policy of the same kind, or of a snapshot of one."""
-        if self._has_own_weights:
+        if self.has_own_weights:
             self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
         else:
             with torch.no_grad():
                 for target, source in zip(self.weights, other.weights, strict=True):
                     target.copy_(source)
-        self.version = other.version
+        self.version, self.train_iter = other.version, other.train_iter
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the model's weights, on the CPU. A policy may have weights of another kind, plain data by name."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over weights that `get_weights` gave."""
+        """Take over weights that `get_weights` gave.
+
+        Raises:
+            ValueError: they are not of this network; nothing is changed.
+        """
+        self._require_fit(weights)
         self.model.load_state_dict(dict(weights))
+        self.renew()
+
+    def renew(self) -> None:
+        """Give the weights another name, because they have changed: whoever acts takes them over then."""
         self.version += 1
         self._snapshot = None
+
+    def _require_fit(self, weights: Mapping[str, Any]) -> None:
+        own = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
+        given = {name: tuple(getattr(tensor, "shape", ())) for name, tensor in weights.items()}
+        if own != given:
+            name = next(name for name in (*own, *given) if own.get(name) != given.get(name))
+            found, wanted = (f"of shape {shapes[name]}" if name in shapes else "not there" for shapes in (given, own))
+            raise ValueError(
+                f"these weights are not of this {type(self).__name__}'s network: {name} is {found} in them and {wanted} in it; "
+                "make the policy with the configuration and the spaces of the run that saved them."
+            )
 
     def attach(self, name: str, thing: Any) -> None:
         """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
@@ -143,7 +167,7 @@ class PolicyState(Hooks):
         While other iterations are under way, without the random numbers of the faces that act in them.
         """
         return {
-            "model": copy.deepcopy(self.get_weights() if self._has_own_weights else self.model.state_dict()),
+            "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},
             "train_iter": self.train_iter,
             "version": self.version,
@@ -160,19 +184,8 @@ class PolicyState(Hooks):
         """
         if "model" not in state:
             raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
-        self._snapshot = None
-        try:
-            if self._has_own_weights:
-                self.set_weights(copy.deepcopy(state["model"]))
-            else:
-                self.model.load_state_dict(state["model"])
-        except RuntimeError as error:
-            raise ValueError(
-                f"the saved weights are not of this {type(self).__name__}'s network; make the policy with the configuration "
-                f"and the spaces of the run that saved them. {error}"
-            ) from None
+        self.set_weights(copy.deepcopy(state["model"]) if self.has_own_weights else state["model"])
         if "optimizer" not in state:
-            self.version += 1
             return
         if self.params:
             self.optimizer.load_state_dict(state["optimizer"])
@@ -190,12 +203,17 @@ class PolicyState(Hooks):
         """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
         self.rng = np.random.default_rng([self.seed, _ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
+        # A space of its own, so that what a hook samples from it goes by the policy's seed too, and in every copy by itself.
+        self.action_space = copy.deepcopy(self.action_space)
+        self.action_space.seed(int(np.random.default_rng([self.seed, _ROLES[role], index, _SPACE]).integers(2**31)))
 
     def generator_state(self) -> dict[str, Any]:
         """Where the random numbers of this policy, or of this copy of it, are."""
-        return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state()}
+        space = random_state(self.action_space)
+        return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state(), "action_space": space}
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the random numbers of a saved state."""
         self.rng.bit_generator.state = state["rng"]
         self.generator.set_state(state["generator"].cpu())
+        load_random_state(self.action_space, state["action_space"])

@@ -21,7 +21,7 @@ else:
 
 class TargetNetwork(Base):
     """A mixin with `target_model`, a copy that follows the model: by `cfg.learn.target_update_theta`, every
-    `cfg.learn.target_update_freq` gradient steps.
+    `cfg.learn.target_update_freq` gradient steps. Running statistics in it are always copied.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, for copies now and then; Lillicrap et al. (2016),
@@ -35,6 +35,8 @@ class TargetNetwork(Base):
     def set_up(self) -> None:
         """Make the copy."""
         self.target_model = copy.deepcopy(self.followed()).requires_grad_(False)
+        params = dict(self.target_model.named_parameters())
+        self._running_statistics = [name for name in self.target_model.state_dict() if name not in params]
 
     def after_step(self) -> None:
         """Move the target network when its turn comes."""
@@ -42,6 +44,8 @@ class TargetNetwork(Base):
         learn: Any = self.cfg.learn
         if self.train_iter % learn.target_update_freq == 0:
             polyak_(self.target_model.parameters(), self.followed().parameters(), learn.target_update_theta)
+            for name in self._running_statistics:
+                self.target_model.get_buffer(name).copy_(self.followed().get_buffer(name))
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state and the target network."""

@@ -1,12 +1,14 @@
 """Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
 
-Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, checks, columns and conversions.
+Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, checks, columns, conversions and recurrent states.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -16,14 +18,25 @@ from gymnasium import spaces
 
 from ding_lite.data import Tree, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
-from ding_lite.hooks.checks import HookError, require_as_long, require_rows, require_scalar
+from ding_lite.hooks.checks import (
+    HookError,
+    require_actions,
+    require_as_long,
+    require_batch,
+    require_mapping,
+    require_rows,
+    require_scalar,
+)
 from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.faces import CollectMode
+from ding_lite.hooks.recurrent_states import state_like_before
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
 
+_ATOMS = (bool, int, float, str, bytes, type(None), np.generic)
+_RESERVED = {"valid", "priority", "index"}
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
 
 
@@ -82,6 +95,9 @@ def _only_acts(policy: Policy) -> bool:
 @contextlib.contextmanager
 def _leaving_no_trace(policy: Policy) -> Iterator[None]:
     generators, attributes = policy.generator_state(), dict(vars(policy))
+    kept = {id(policy.findings), id(policy.params)}
+    copies = {name: copy.deepcopy(value) for name, value in attributes.items() if id(value) not in kept and _is_plain(value)}
+    vars(policy).update(copies)  # lists and the like, which hooks may change in place
     buffers = [(buffer, buffer.clone()) for buffer in policy.model.buffers()]
     with torch.random.fork_rng(devices=[]):
         yield
@@ -95,20 +111,34 @@ def _leaving_no_trace(policy: Policy) -> Iterator[None]:
     policy.hook_metrics.reset()
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is a container or an array of nothing but plain data."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(inner) or isinstance(inner, _ATOMS) for inner in value.values())
+    if isinstance(value, (list, set, deque)):
+        return all(_is_plain(inner) or isinstance(inner, _ATOMS) for inner in value)
+    return isinstance(value, np.ndarray) and value.dtype != object
+
+
 def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A rollout [T, B, ...] of dummy observations with what the policy does about them; the names of its extra outputs."""
     face = CollectMode(policy)
     name = f"compute_actions of {type(policy).__name__}"
-    obs, state = dummy_elements(policy.observation_space, _ENVS), face.get_initial_state(_ENVS)
+    obs = dummy_elements(policy.observation_space, _ENVS)
+    with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "of no step yet"):
+        state = face.get_initial_state(_ENVS)
     action_spec = space_spec(policy.action_space)
     given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
     previous = {key: given[key] for key in face.previous}
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = face.forward(obs, state, **previous)
     require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
+    require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
-    if len(after) != len(state):
-        raise HookError(f"{name} gives {len(after)} elements of state, and get_initial_state {len(state)}: give as many.")
+    try:
+        after = state_like_before(state, after, type(policy).__name__) if state or after else []
+    except (TypeError, ValueError) as error:
+        raise HookError(f"{error} It was tried out on {_ENVS} observations.") from None
     states = {f"state_in_{k}": element for k, element in enumerate(state)}
     states |= {f"state_out_{k}": element for k, element in enumerate(after)}
     step = {
@@ -121,9 +151,9 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
         "truncated": np.zeros(_ENVS, np.bool_),
         "policy_version": np.zeros(_ENVS, np.int64),
     }
-    taken = [key for key in outputs if key in step]
+    taken = [key for key in outputs if key in step or key in _RESERVED or key.startswith(("state_in_", "state_out_"))]
     if taken:
-        raise HookError(f"{name} gives an extra output {taken[0]!r}, which is a column of every batch: give it another name.")
+        raise HookError(f"{name} gives an extra output {taken[0]!r}, which is a column of our own: give it another name.")
     step |= outputs
     for column, shape in policy.derived.items():
         step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
@@ -148,10 +178,10 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
         loss, _ = policy.loss_and_stats(for_loss)
     require_scalar(f"loss of {kind}", loss)
     with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
-        policy.compute_gradients(loss)
+        require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
     for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")
     with _explained(f"stats of {kind}", lambda: described(rows)):
-        policy.stats(for_stats)
+        require_mapping(f"stats of {kind}", policy.stats(for_stats))
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     return Reading(tuple(name for name in columns if name in read | passed_on), tuple(name for name in rows if name in by_loss))
@@ -172,9 +202,8 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
 
 
 def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:
+    require_batch(hook, batch)
     kind: Any = Tree
-    if not isinstance(batch, kind):
-        raise HookError(f"{hook} gives a {type(batch).__name__}: give a batch, such as with_leaves(batch, ...).")
     return dict(nested(tree(dict(kind._detach(batch).iter_items()))))
 
 

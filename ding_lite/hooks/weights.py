@@ -20,15 +20,18 @@ class Weights(NamedTuple):
     """A list of tensors, the model's parameters and buffers in its order; of a policy with a `get_weights` of its own, what
     that gave."""
 
+    train_iter: int = 0
+    """Gradient steps that led to them."""
+
     def as_arrays(self) -> Weights:
         """The same with arrays for tensors, to be sent elsewhere: torch would write each tensor as a file of its own."""
         tensors = isinstance(self.weights, list)
-        return Weights(self.version, [tensor.cpu().numpy() for tensor in self.weights]) if tensors else self
+        return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if tensors else self
 
     def as_tensors(self) -> Weights:
         """The reverse of `as_arrays`."""
         arrays = isinstance(self.weights, list)
-        return Weights(self.version, [torch.from_numpy(array) for array in self.weights]) if arrays else self
+        return self._replace(weights=[torch.from_numpy(array) for array in self.weights]) if arrays else self
 
 
 def available_device(name: str) -> torch.device:
@@ -46,3 +49,26 @@ def available_device(name: str) -> torch.device:
             f"cfg.policy.device = {name!r} cannot be used here ({reason}): take 'cpu', or install what it needs."
         ) from None
     return device
+
+
+class LearnersOnly:
+    """Stands on a copy that acts for a network beside the model, which only the policy that learns has.
+
+    Args:
+        name: of the attribute.
+        policy: name of its class.
+    """
+
+    def __init__(self, name: str, policy: str) -> None:
+        self._told = (
+            f"{policy}.{name} is a network beside the model, which the copies that act do not have, since nobody would bring "
+            "it up to date: make it a part of what make_model gives."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # as copying and pickling ask for them
+        raise AttributeError(self._told)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AttributeError(self._told)

@@ -60,7 +60,7 @@ class ActionBounds(nn.Module):
 
     def to_unit(self, action: Tensor) -> Tensor:
         """Actions in units [B, A], for those of the Box [B, *shape]; 0 where its bounds leave no choice."""
-        action = action.reshape(len(action), -1)
+        action = action.reshape(len(action), -1).to(self.middle.dtype)
         return action if self._is_unit else (action - self.middle) * self.per_reach
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.data import Tree
-from ding_lite.engine import bounded
+from ding_lite.engine import ConfigError, bounded
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
 from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, bootstrap_discount, weighted_loss
 from ding_lite.nn import make_atom_network
@@ -49,6 +49,13 @@ class C51Policy(GreedyActing, TargetNetwork, Policy):
     config_type: ClassVar[type[C51PolicyConfig]] = C51PolicyConfig
     cfg: C51PolicyConfig
     learns_from = "transitions"
+
+    def check_spaces(self) -> None:
+        """Discrete actions only; and places for returns in their order."""
+        super().check_spaces()
+        model = self.cfg.model
+        if not model.v_min < model.v_max:
+            raise ConfigError(f"model.v_min = {model.v_min:g} and model.v_max = {model.v_max:g}: v_min is below v_max.")
 
     def make_model(self) -> nn.Module:
         """Observations to logits [B, A, N] of the returns of each action."""

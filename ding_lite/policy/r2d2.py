@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from ding_lite.hooks import (
     TargetNetwork,
     ValueBasedConfig,
     map_columns,
+    repeated_steps,
     restarts,
     states_in,
     time_major,
@@ -160,13 +162,25 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
 
         def repeated(name: str, column: Any) -> Any:
             is_single = name.startswith("state_in_") or name == "weight"
-            return column if is_single else map_leaves(lambda leaf: torch.stack([leaf] * length, 1), column)
+            return column if is_single else map_leaves(partial(repeated_steps, length=length), column)
 
         sequences = map_columns(batch, repeated)
         return with_leaves(sequences, valid=torch.ones_like(sequences.terminated))
 
     def postprocess(self, batch: Tree) -> Tree:
-        """Replayed sequences [N, L, ...] as [L, N, ...]."""
+        """Replayed sequences [N, L, ...] as [L, N, ...].
+
+        Raises:
+            ValueError: they are not of burn_in + unroll_len steps.
+        """
+        learn = self.cfg.learn
+        length = learn.burn_in + learn.unroll_len
+        if batch.terminated.shape[1:] != (length,):
+            raise ValueError(
+                f"R2D2Policy learns from sequences [N, {length}] of burn_in {learn.burn_in} and unroll_len {learn.unroll_len} "
+                f"steps, and terminated is {list(batch.terminated.shape)}: let sequence_pusher fill the buffer, with the same "
+                "configuration."
+            )
         return time_major(batch)
 
     def unrolled(self, network: nn.Module, batch: Tree) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Random actions: drawn from the action space where a policy does not act yet.
 
-Room: ding_lite.rollout, floor 4. Imports envs.
+Room: ding_lite.rollout, floor 4. Imports envs and data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from ding_lite.envs import load_random_state, random_state, subspaces, to_nested
+from ding_lite.data import map_leaves
+from ding_lite.envs import load_random_state, random_state, space_spec, subspaces, to_nested
 
 
 class RandomActions:
@@ -28,11 +29,13 @@ class RandomActions:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
         self._space, self._element = copy.deepcopy(env.action_space), env.single_action_space
+        self._spec = space_spec(self._element)
         self._space.seed(seed)
 
     def draw(self) -> Any:
-        """An action for each environment, [B, ...], nested as the space is."""
-        return to_nested(self._element, self._space.sample())
+        """An action for each environment, [B, ...], nested as the space is and in its layout, as a policy's would be."""
+        drawn = to_nested(self._element, self._space.sample())
+        return map_leaves(lambda leaf, spec: leaf.astype(spec.dtype, copy=False), drawn, self._spec)
 
     def log_prob(self, action: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Log-probability, or log-density, with which these actions [B, ...] are drawn, [B]."""

@@ -84,7 +84,7 @@ def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, m
         type("Given", (Wrong,), given)(None, BOX, DISCRETE)
 
 
-@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version"])
+@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "priority", "state_in_7"])
 def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
     with pytest.raises(HookError, match=f"compute_actions of Mine gives an extra output '{name}'"):
         made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
@@ -148,8 +148,71 @@ def test_states_come_out_as_many_as_went_in():
         def compute_actions(self, obs, state=(), **kwargs):
             return self.action, state[:1], {}
 
-    with pytest.raises(HookError, match="gives 1 elements of state, and get_initial_state 2"):
+    with pytest.raises(
+        HookError, match="compute_actions of Forgets gave a state of 1 elements, and get_initial_state one of 2"
+    ):
         Forgets(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize(
+    ("initial", "after", "message"),
+    [
+        ([torch.zeros(4)], [torch.zeros(3, 5)], r"state element 0 in the shape \(3, 5\), and it had \(3, 4\)"),
+        ([torch.zeros(4)], [torch.zeros(4)], r"state element 0 in the shape \(4,\)"),
+        ([0], [torch.zeros(3)], "state element 0 in torch.float32, and it was torch.int64"),
+        (["a"], [["b", "c"]], "state element 0 for 2 environments, and there are 3"),
+        ([0], None, "gave a state that is a NoneType"),
+    ],
+)
+def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
+    class Changing(Wrong):
+        def get_initial_state(self):
+            return initial
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.action, after, {}
+
+    with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message if "gave" not in message else message):
+        Changing(None, BOX, DISCRETE)
+
+
+def test_a_hook_that_forgets_the_initial_state_is_named():
+    class Forgets(Wrong):
+        def get_initial_state(self):
+            return None
+
+    with pytest.raises(HookError, match="get_initial_state of Forgets fails"):
+        Forgets(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (torch.zeros(3), r"gives actions of float32, and Discrete\(3\) takes an integer for each"),
+        (torch.tensor([0, 1, 3]), r"gives the actions \[0, 1, 3\], and some of them are none of Discrete\(3\)"),
+        ([[0], [1], [2]], r"column 'action' of shape \[3, 1\]|gives actions of object"),
+    ],
+)
+def test_actions_that_are_none_of_their_space_are_refused(action, message):
+    with pytest.raises(HookError, match="compute_actions of Given .*" + message if "column" not in message else message):
+        type("Given", (Wrong,), {"action": action})(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize(("hook", "given"), [("stats", 1.0), ("stats", [1]), ("gradients", torch.zeros(3))])
+def test_what_a_hook_gives_to_log_is_a_dict(hook, given):
+    kind = type("Mine", (PPOPolicy,), {hook: lambda self, *_: given})
+    with pytest.raises(HookError, match=f"{hook} of Mine gives a .*give a dict of what is to be logged"):
+        kind(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize("hook", ["stats", "gradients", "learn_on_batch", "extra_action_out"])
+def test_a_hook_may_give_none_in_place_of_an_empty_dict(hook):
+    policy = type("Mine", (DQNPolicy,), {hook: lambda self, *_: None})(None, BOX, DISCRETE)
+    batch = {"obs": torch.ones(6, 4), "next_obs": torch.ones(6, 4), "action": torch.zeros(6, dtype=torch.int64)}
+    output = policy.learn_mode.forward(tree({**batch, "reward": torch.ones(6), "terminated": torch.zeros(6).bool()}))
+
+    assert isinstance(output, dict)
+    assert policy.collect_mode.forward(np.zeros((2, 4), np.float32))[2] == {}
 
 
 def test_an_error_inside_a_hook_keeps_its_cause():
@@ -209,21 +272,24 @@ def test_nothing_of_the_trial_remains(kind):
 
 def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
     class Keeping(PPOPolicy):
-        calls, seen = 0, ()
+        calls = 0
 
         def before_loss_init(self):
             super().before_loss_init()
-            self.seen, self.began = [], True
+            self.seen, self.counts, self.table, self.began = [], {"n": [0]}, np.zeros(2), True
 
         def loss(self, batch):
             self.calls += 1
             self.last_loss, stats = super().loss(batch)
-            self.seen = [*self.seen, len(batch.obs)]
+            self.seen.append(len(batch.obs))
+            self.counts["n"][0] += 1
+            self.table += 1
             return self.last_loss, stats
 
     policy = Keeping(None, BOX, DISCRETE)
 
-    assert (policy.calls, policy.seen, policy.began) == (0, [], True)
+    assert (policy.calls, policy.seen, policy.counts, policy.table.tolist()) == (0, [], {"n": [0]}, [0, 0])
+    assert policy.began
     assert not hasattr(policy, "last_loss")
 
 

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from torch import nn
 
 from ding_lite.data import tree
-from ding_lite.hooks import ColumnError, build_policy
+from ding_lite.hooks import ColumnError, HookError, LearningRateSchedule, build_policy
 from ding_lite.policy import DQNPolicy, PPOPolicy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -171,3 +171,84 @@ def test_the_distribution_of_a_hook_draws_with_the_policys_random_numbers():
 
     assert torch.equal(drawn[1], drawn[3])
     assert len(drawn[1].unique()) == 3
+
+
+def test_gradients_that_are_computed_in_some_calls_only_are_refused():
+    def gradients_fn(policy, optimizer, loss):
+        if policy.train_iter == 0:
+            loss.backward()
+
+    policy = build_policy("Sometimes", loss_fn=loss_fn, gradients_fn=gradients_fn)(None, BOX, DISCRETE)
+    policy.learn_mode.forward(rows())
+    with pytest.raises(HookError, match="gradients_fn of Sometimes left no gradients"):
+        policy.learn_mode.forward(rows())
+
+
+@pytest.mark.parametrize("mixins", [LearningRateSchedule, ["LearningRateSchedule"]])
+def test_mixins_that_are_no_list_of_classes_are_refused(mixins):
+    with pytest.raises(TypeError, match="Mine: mixins=.* is no list of classes"):
+        build_policy("Mine", loss_fn=loss_fn, mixins=mixins)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, build_policy("Plain", loss_fn=loss_fn)])
+def test_a_schedule_that_nothing_follows_costs_a_warning(kind, recwarn):
+    with pytest.warns(UserWarning, match="lr_schedule has no effect on a .*mixins=.LearningRateSchedule"):
+        kind({"lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
+    recwarn.clear()
+    with_mixin = kind.with_updates(mixins=[LearningRateSchedule])({"lr_schedule": [(0, 0.5), (10, 0.0)]}, BOX, DISCRETE)
+
+    assert with_mixin.cur_lr == 0.5
+    assert not recwarn.list
+
+
+def test_a_column_that_is_read_now_and_then_is_named_when_it_is_not_there():
+    class Reading(DQNPolicy):
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss + (0 * batch.truncated.sum() if self.train_iter else 0), stats
+
+    policy = Reading(None, BOX, DISCRETE)
+    batch = rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool))
+    policy.learn_mode.forward(batch)
+    with pytest.raises(ColumnError, match="learning of Reading reads the column 'truncated'.*only columns are fetched"):
+        policy.learn_mode.forward(batch)
+
+
+@pytest.mark.parametrize("batch", [None, [1.0], np.zeros(3), 5])
+def test_what_is_no_batch_is_refused_by_name(batch):
+    policy = DQNPolicy(None, BOX, DISCRETE)
+    with pytest.raises(TypeError, match=r"learn_mode.forward of DQNPolicy wants a batch, got"):
+        policy.learn_mode.forward(batch)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+def test_a_dict_is_a_batch(kind):
+    one, other = kind({"seed": 0}, BOX, DISCRETE), kind({"seed": 0}, BOX, DISCRETE)
+    batch = rollout(one) if kind is PPOPolicy else rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool))
+    leaves = {name: getattr(batch, name) for name in batch.keys()}  # noqa: SIM118  it is no mapping
+    given = one.learn_mode.forward(batch), other.learn_mode.forward(leaves)
+
+    assert all(torch.equal(x, y) for x, y in zip(one.params, other.params))
+    assert given[0].keys() == given[1].keys()
+
+
+def test_a_postprocessor_that_forgets_its_batch_later_on_is_named():
+    class Forgets(DQNPolicy):
+        def postprocess(self, batch):
+            return batch if self.train_iter == 0 else None
+
+    policy = Forgets(None, BOX, DISCRETE)
+    batch = rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool))
+    policy.learn_mode.forward(batch)
+    with pytest.raises(HookError, match="postprocess of Forgets gives a NoneType: give a batch"):
+        policy.learn_mode.forward(batch)
+
+
+def test_rows_of_another_shape_are_told_beside_the_error():
+    policy = DQNPolicy(None, BOX, DISCRETE)
+    batch = rows(next_obs=torch.ones(6, 5), terminated=torch.zeros(6, dtype=torch.bool))
+    with pytest.raises(RuntimeError) as error:
+        policy.learn_mode.forward(batch)
+
+    assert "next_obs [6, 5]" in error.value.__notes__[0]
+    assert "one observation has shape (4,)" in error.value.__notes__[0]

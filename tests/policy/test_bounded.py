@@ -1,11 +1,12 @@
 """What DDPG, TD3 and SAC share: bounds of actions, noise, parts that learn by losses of their own, targets, and resuming."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import tree
+from ding_lite.data import ReplayBuffer, tree
 from ding_lite.envs import SpaceError, make_envs
 from ding_lite.hooks import LossError
 from ding_lite.policy import (
@@ -61,7 +62,9 @@ def copied(module) -> list:
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 9, (2,), np.int64), spaces.Dict({"a": ACTIONS})])
 def test_actions_that_are_no_box_of_floats_are_refused_with_what_takes_them(kind, space):
-    with pytest.raises(SpaceError, match=r"Policy wants actions in a Box of floats, got .*take PPOPolicy"):
+    with pytest.raises(
+        SpaceError, match=r"Policy wants actions in a Box of floats, got .*(take PPOPolicy|make it a MultiDiscrete)"
+    ):
         made(kind, space)
 
 
@@ -271,3 +274,28 @@ def test_a_constant_reward_is_worth_its_endless_sum(kind):
     q_value = policy.model.critic(one, policy.model.bounds.to_unit(batch["action"]))
 
     np.testing.assert_allclose(q_value.mean().item(), 2, rtol=0.05)
+
+
+def test_actions_of_float64_are_learned_from_whether_the_policy_chose_them_or_chance(kind):
+    class Wide(gymnasium.Env):
+        observation_space, action_space = OBS, ACTIONS
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(5, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(5, np.float32), 1.0, False, False, {}
+
+    gymnasium.register("Wide-v0", Wide)
+    try:
+        envs = make_envs("Wide-v0", 2, seed=0)
+    finally:
+        del gymnasium.registry["Wide-v0"]
+    policy, buffer = made(kind, learn__batch_size=8), ReplayBuffer(64, seed=0)
+    worker = LocalWorker(envs, policy.collect_mode)
+    for random in (True, False):
+        buffer.push(worker.collect(8, random=random).trajectories)
+        policy.learn_mode.forward(buffer.sample(8))
+
+    assert buffer.sample(1).action.dtype == torch.float32
+    policy.learn_mode.forward(tree({**transitions(), "action": torch.rand(12, 1, 3, dtype=torch.float64)}))

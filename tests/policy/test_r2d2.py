@@ -160,7 +160,7 @@ def test_the_burn_in_ends_with_the_values_that_acting_had():
     assert held["truncated"].any()
     found = policy.unrolled(policy.model, policy.postprocess(tree(held)))[0].detach()
 
-    first = 2 * LEARNED - BURN_IN  # of the sequences: the rollout before them was only kept
+    first = LEARNED - BURN_IN  # of the sequences: the first rollout's ends with it
     for place in range(len(buffer_)):
         number, env_index = divmod(place, 3)
         begin = first + number * LEARNED + BURN_IN
@@ -228,3 +228,31 @@ def test_it_explores_where_it_is_told_to(start):
 def test_actions_that_are_not_discrete_are_refused():
     with pytest.raises(SpaceError, match="R2D2Policy wants Discrete actions"):
         made(spaces.Box(-1, 1, (2,)))
+
+
+@pytest.mark.parametrize("length", [L - 1, L + 3])
+def test_sequences_of_another_length_are_refused(length):
+    policy = made()
+    rows = {name: leaf if leaf.ndim == 2 and name.startswith("state") else leaf[:, :1].repeat_interleave(length, 1)
+            for name, leaf in sequences(dtype=torch.float32).items()}  # fmt: skip
+    with pytest.raises(
+        ValueError, match=rf"sequences \[N, {L}\] of burn_in {BURN_IN}.*terminated is \[{N}, {length}\].*sequence_pusher"
+    ):
+        policy.learn_mode.forward(tree(rows))
+
+
+def test_outputs_that_are_text_are_let_be():
+    class Noting(R2D2Policy):
+        def compute_actions(self, obs, state=(), **kwargs):
+            action, state, outputs = super().compute_actions(obs, state, **kwargs)
+            return action, state, {**outputs, "note": ["foo"] * len(action)}
+
+    cfg = R2D2Config().override({"policy.learn": {"burn_in": 2, "unroll_len": 4, "batch_size": 3}})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = Noting(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer, worker = ReplayBuffer(100, seed=0), make_worker(envs, policy.collect_mode)
+    push = sequence_pusher(cfg, buffer)
+    for _ in range(3):
+        push(OnlineRLContext(trajectories=worker.collect(8).trajectories))
+
+    assert policy.learn_mode.forward(buffer.sample(3))["loss"].isfinite()

@@ -1,0 +1,35 @@
+"""Target networks: what follows the online network, and how."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.data import tree
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import DQNPolicy
+
+BOX, DISCRETE = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
+
+
+class Normalising(DQNPolicy):
+    def make_model(self):
+        return nn.Sequential(RunningNorm((3,)), nn.Linear(3, 2))
+
+    def loss(self, batch):
+        self.model[0].update(batch.obs)
+        return super().loss(batch)
+
+
+@pytest.mark.parametrize(("theta", "freq"), [(1.0, 2), (0.1, 1)])
+def test_running_statistics_are_copied_whenever_the_target_moves(theta, freq):
+    settings = {"learn.target_update_theta": theta, "learn.target_update_freq": freq}
+    policy, same = Normalising(settings, BOX, DISCRETE), []
+    for _ in range(4):
+        batch = {"obs": 5 + torch.randn(8, 3), "next_obs": torch.randn(8, 3), "action": torch.zeros(8, dtype=torch.int64)}
+        policy.learn_mode.forward(tree({**batch, "reward": torch.ones(8), "terminated": torch.zeros(8, dtype=torch.bool)}))
+        same.append(torch.equal(policy.target_model[0].mean, policy.model[0].mean))
+
+    assert same == [(step + 1) % freq == 0 for step in range(4)]
+    assert policy.target_model[0].mean.abs().min() > 1
