@@ -4,7 +4,8 @@ evaluator -> collector -> for "everybody": gae_estimator -> multistep_trainer ->
 
 In simple_spread_v3 three agents are to cover three landmarks without running into each other, in 25 steps. Together they earn
 -81 an episode by chance, and -50 after about 90,000 environment steps. To give each agent a policy of its own, make one for
-each of `collector_env.possible_agents`, under its name, and take policy_of=str.
+each of `collector_env.possible_agents`, under its name, and take policy_of=str. Each acts by random numbers of its own; for
+other initial weights too, it takes a seed of its own: `dataclasses.replace(cfg.policy, seed=cfg.seed + k)`.
 """
 
 import sys

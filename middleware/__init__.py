@@ -12,11 +12,12 @@ from ding_lite.middleware.evaluators import interaction_evaluator
 from ding_lite.middleware.explorers import eps_greedy_handler, eps_greedy_masker
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher, onpolicy_data_fetcher
 from ding_lite.middleware.inferencers import inferencer, rolloutor
-from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, reward_estimator, trainer
+from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.normalizers import reward_normalizer
 from ding_lite.middleware.parts import part
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher
+from ding_lite.middleware.rewards import reward_estimator
 from ding_lite.middleware.terminations import termination_checker
 
 __all__ = [

@@ -15,6 +15,7 @@ from ding_lite.data import Trajectories
 from ding_lite.engine import contract
 from ding_lite.envs import AgentVectorEnv, Episode
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.arguments import RUN_CONFIG, require
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import CollectMode, EvalMode
@@ -41,7 +42,7 @@ class AgentsCollector:
             as many transitions as there are agents.
         policies: act, exploring, by name.
         env: from `make_agent_envs`.
-        policy_of: from an agent to the name of its policy.
+        policy_of: from an agent to the name of its policy, a function or a mapping.
 
     Raises:
         ValueError: an agent without a policy, or a policy without an agent.
@@ -49,8 +50,13 @@ class AgentsCollector:
     """
 
     def __init__(
-        self, cfg: RunConfig, policies: Mapping[str, CollectMode], env: AgentVectorEnv, policy_of: Callable[[Any], str]
+        self,
+        cfg: RunConfig,
+        policies: Mapping[str, CollectMode],
+        env: AgentVectorEnv,
+        policy_of: Callable[[Any], str] | Mapping[Any, str],
     ) -> None:
+        require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
@@ -94,7 +100,7 @@ def agents_evaluator(
     cfg: RunConfig,
     policies: Mapping[str, EvalMode],
     env: AgentVectorEnv,
-    policy_of: Callable[[Any], str],
+    policy_of: Callable[[Any], str] | Mapping[Any, str],
     score: Callable[[dict[Any, float]], float] | None = None,
 ) -> InteractionEvaluator:
     """Play whole episodes with all policies at their best, now and then, and end the run when they are good enough.
@@ -115,7 +121,7 @@ def agents_evaluator(
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value.
         policies: act without exploring, by name.
         env: from `make_agent_envs`, not the one that is collected in.
-        policy_of: from an agent to the name of its policy.
+        policy_of: from an agent to the name of its policy, a function or a mapping.
         score: from the mean undiscounted return of each agent to what env.stop_value is compared with; None for their sum.
             An agent that took part in some episodes only has earned nothing in the others.
 
@@ -123,6 +129,7 @@ def agents_evaluator(
         ValueError: an agent without a policy, or a policy without an agent; cfg.log.video_every is not 0.
         SpaceError: the agents of a policy differ in their spaces, or it was made for others.
     """
+    require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
     worker = AgentWorker(env, policies, policy_of)

@@ -5,19 +5,59 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import operator
+
+RUN_CONFIG = "the run's configuration, such as DQNConfig"
+"""What most middleware want first, in the words of a script."""
+
 
 def require(middleware: str, given: object, attribute: str, described: str) -> None:
     """Refuse an argument that cannot do what it is for; anything that has the attribute may stand in for our own.
 
     Args:
         middleware: who wants it.
-        attribute: what the middleware will use.
+        attribute: what the middleware will use, such as "attach", or "policy.other.eps" where that is an attribute of others.
         described: what it wants, in the words of a script.
 
     Raises:
         TypeError: naming all of them.
     """
-    if not hasattr(given, attribute):
+    try:
+        operator.attrgetter(attribute)(given)
+    except AttributeError:
         raise TypeError(
             f"{middleware} wants {described}, got {given!r:.80} of type {type(given).__name__}, which has no {attribute!r}."
-        )
+        ) from None
+
+
+def require_count(middleware: str, name: str, given: object, low: int) -> None:
+    """Refuse what is no whole number of things, or too small a one.
+
+    Raises:
+        TypeError: no integer.
+        ValueError: less than `low`.
+    """
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{middleware}({name}={given!r}) wants an integer, got a {type(given).__name__}.")
+    if operator.index(given) < low:
+        raise ValueError(f"{middleware}({name}={given!r}) is out of range: it is at least {low}.")
+
+
+def discount_factor_of(middleware: str, cfg: object) -> float:
+    """gamma, which policies that learn from rollouts have under policy.collect, and those that replay beside it.
+
+    Args:
+        middleware: who wants it.
+        cfg: of a run, or of a policy.
+
+    Raises:
+        TypeError: there is none.
+    """
+    policy = getattr(cfg, "policy", cfg)
+    for section in (getattr(policy, "collect", None), policy):
+        if hasattr(section, "discount_factor"):
+            return float(section.discount_factor)
+    raise TypeError(
+        f"{middleware} wants a configuration with policy.collect.discount_factor or policy.discount_factor, such as PPOConfig "
+        f"or DQNConfig, got {cfg!r:.80} of type {type(cfg).__name__}, which has neither."
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import contract, current_task, move_aside, save_checkpoint
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import require, require_count
 from ding_lite.policy import Policy
 
 
@@ -34,9 +34,9 @@ class CkptSaver:
     Args:
         policy: what is saved; a dict of policies, by name, where there are several, as beside agents_evaluator.
         save_dir: the run's folder, such as cfg.exp_name.
-        train_freq: gradient steps between two regular checkpoints; None for none.
+        train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
         save_finish: whether to save at the end.
-        keep_last: how many regular checkpoints stay.
+        keep_last: how many regular checkpoints stay, at least 1.
     """
 
     def __init__(
@@ -50,8 +50,12 @@ class CkptSaver:
         policies = tuple(policy.values()) if isinstance(policy, Mapping) else (policy,)
         for one in policies:
             require("CkptSaver", one, "learn_mode", "the policy itself")
-        if train_freq is not None and train_freq < 1:
-            raise ValueError(f"CkptSaver(train_freq={train_freq}): at least 1 gradient step lies between two checkpoints.")
+        if train_freq is not None:
+            require_count("CkptSaver", "train_freq", train_freq, low=1)
+        require_count("CkptSaver", "keep_last", keep_last, low=1)
+        if not isinstance(save_dir, (str, PathLike)):
+            kind = type(save_dir).__name__
+            raise TypeError(f"CkptSaver wants the run's folder, such as cfg.exp_name, got {save_dir!r:.80} of type {kind}.")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._last_iter = 0

@@ -13,13 +13,11 @@ import torch
 
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Episodes, Trajectories, map_leaves
+from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.gatherings import GATHERED, gathered
-
-_TOUCHES: Any = {**GATHERED, "writes": ("trajectories",), "may_write": ("episodes",), "stage": "process"}
+from ding_lite.middleware.gatherings import REWRITTEN, rewrite
 
 
 def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
@@ -41,22 +39,30 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     Args:
         cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
 
+    Raises:
+        RuntimeError: in an iteration, rewards are such sums already.
+
     Reference:
         Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
     """
     for name in ("nstep", "discount_factor"):
-        require("nstep_reward_enhancer", cfg.policy, name, f"a configuration with policy.{name}, such as DQNConfig")
+        require("nstep_reward_enhancer", cfg, f"policy.{name}", f"a configuration with policy.{name}, such as DQNConfig")
     n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
 
-    @contract(**_TOUCHES)
+    @contract(**REWRITTEN, stage="process")
     def enhance(ctx: OnlineRLContext) -> None:
-        _rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma))
+        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma))
 
     return enhance
 
 
 def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajectories:
     columns = rollout.columns
+    if "discount" in columns:
+        raise RuntimeError(
+            "nstep_reward_enhancer found the column 'discount', so that rewards are sums of several steps already and would be "
+            "summed up again: put it into the pipeline once."
+        )
     reward, terminated, truncated = (torch.from_numpy(columns[name]) for name in ("reward", "terminated", "truncated"))
     valid = None if rollout.valid is None else torch.from_numpy(rollout.valid)
     window = nstep_return(reward, terminated, truncated, n=n, gamma=gamma, valid=valid)
@@ -98,9 +104,9 @@ def priority_calculator(
     def with_priorities(rollout: Trajectories) -> Trajectories:
         return rollout.with_columns(priority=_placed(priority_calculation_fn(rollout), rollout))
 
-    @contract(**_TOUCHES, uses=tuple(uses))
+    @contract(**REWRITTEN, uses=tuple(uses), stage="process")
     def calculate(ctx: OnlineRLContext) -> None:
-        _rewrite(ctx, "priority_calculator", with_priorities)
+        rewrite(ctx, "priority_calculator", with_priorities)
 
     return calculate
 
@@ -127,13 +133,3 @@ def _placed(given: Any, rollout: Trajectories) -> np.ndarray[Any, np.dtype[np.fl
     column = np.zeros(real.shape, np.float32)
     column.T[real.T] = priority
     return column
-
-
-def _rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Trajectories]) -> None:
-    """Change what was collected: the rollout, or the episodes one after the other as a rollout of one environment."""
-    found = gathered(ctx, who)
-    if isinstance(found, Trajectories):
-        ctx.trajectories = change(found)
-    else:
-        changed = change(Trajectories(map_leaves(lambda leaf: leaf[:, None], found.rows())))
-        ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)

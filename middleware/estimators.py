@@ -6,7 +6,6 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
+from ding_lite.middleware.arguments import discount_factor_of, require
 from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import CollectMode
 
@@ -36,7 +36,12 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     Reference:
         Schulman et al. (2016), https://arxiv.org/abs/1506.02438, eq. 16.
     """
-    gamma, lambda_ = cfg.policy.collect.discount_factor, cfg.policy.collect.gae_lambda
+    wanted = "policy.collect.gae_lambda"
+    require(
+        "gae_estimator", cfg, wanted, f"a configuration with {wanted} and policy.collect.discount_factor, such as PPOConfig"
+    )
+    _require_critic("gae_estimator", policy)
+    gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda
 
     # The learner, because the newest critic judges: not the copy that collects.
     @contract(**GATHERED, writes=("train_data",), uses=(policy.learner,), stage="process")
@@ -73,12 +78,14 @@ def montecarlo_return_estimator(
         policy: subtracts its newest critic's value, where it has a critic; None for advantage = return_.
 
     Raises:
-        AttributeError: the configuration has no discount_factor.
+        TypeError: the configuration has no discount_factor; or `policy` is no collect_mode.
 
     Reference:
         Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
     """
-    gamma = _discount_factor(cfg)
+    if policy is not None:
+        _require_critic("montecarlo_return_estimator", policy)
+    gamma = discount_factor_of("montecarlo_return_estimator", cfg.cfg if isinstance(cfg, CollectMode) else cfg)
     critic = policy if policy is not None and _has_critic(policy) else None
 
     @contract(**GATHERED, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
@@ -99,15 +106,9 @@ def montecarlo_return_estimator(
     return estimate
 
 
-def _discount_factor(cfg: Any) -> float:
-    policy = cfg.cfg if isinstance(cfg, CollectMode) else cfg.policy
-    for section in (policy.collect, policy):
-        if hasattr(section, "discount_factor"):
-            return float(section.discount_factor)
-    raise AttributeError(
-        f"montecarlo_return_estimator() wants policy.collect.discount_factor or policy.discount_factor, and a "
-        f"{type(policy).__name__} has neither: add one of them."
-    )
+def _require_critic(who: str, policy: object) -> None:
+    for name in ("with_values", "learner"):
+        require(who, policy, name, "policy.collect_mode")
 
 
 def _has_critic(policy: CollectMode) -> bool:

@@ -15,6 +15,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, contract, current_task
 from ding_lite.envs import Episode
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.arguments import RUN_CONFIG, require
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
@@ -54,6 +55,7 @@ def interaction_evaluator(
     Raises:
         ValueError: `env` does not tell how to make one more of its environments, to film in.
     """
+    require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
@@ -148,9 +150,18 @@ class InteractionEvaluator:
         if overlaps and not is_ending:
             for policy in self._policies:
                 policy.hold()
-            self._under_way = ctx.train_iter, task.defer(self._evaluate, _counters(ctx), lambda: task.stopping)
+            self._under_way = ctx.train_iter, task.defer(self._deferred(), _counters(ctx), lambda: task.stopping)
         else:
             self._write(self._evaluate(_counters(ctx)), ctx)
+
+    def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
+        """`_evaluate` under the name that the script knows, which notes on errors and threads then bear."""
+
+        def evaluate(counters: dict[str, int], is_stopping: Callable[[], bool]) -> Evaluation:
+            return self._evaluate(counters, is_stopping)
+
+        evaluate.__qualname__ = evaluate.__name__ = self.__name__
+        return evaluate
 
     def _evaluate(self, counters: dict[str, int], is_stopping: Callable[[], bool] = lambda: False) -> Evaluation:
         metrics = self._metrics

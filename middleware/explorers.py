@@ -25,7 +25,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     Args:
         cfg: uses policy.other.eps: type, start, end and decay (environment steps).
     """
-    require("eps_greedy_handler", cfg.policy, "other", "a configuration with policy.other.eps, such as DQNConfig")
+    require("eps_greedy_handler", cfg, "policy.other.eps", "a configuration with policy.other.eps, such as DQNConfig")
     eps = cfg.policy.other.eps
 
     @contract(reads=("env_step",), writes=("collect_kwargs",), stage="explore")

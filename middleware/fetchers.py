@@ -5,12 +5,13 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Buffers, sampler
+from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
 from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import LearnMode
@@ -31,9 +32,10 @@ def offpolicy_data_fetcher(
             too few.
 
     Args:
-        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions.
+        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, where there
+            is one, to warn where a policy that reads `discount` would learn from rewards of one step instead.
         buffer_: sampled; a list [(buffer, share), ...] for batches joined from shares of each, a dict {name: buffer} for a
-            batch of each. Learning starts when each of them has enough or is full.
+            batch of each. Learning starts when they have enough together, or are full, and none is empty.
         policy: where it knows which columns its hooks read, only these are fetched.
         reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
@@ -51,10 +53,24 @@ def offpolicy_data_fetcher(
             "never start. Lower the one or raise the other."
         )
     columns = columns_read(policy, reward_model)
+    nstep = getattr(cfg.policy, "nstep", 1)
+    is_unchecked = nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
+    has_warned = False
 
     @contract(writes=("train_data",), uses=source.buffers, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
+        nonlocal has_warned, is_unchecked
         ctx.train_data = source.sample(batch_size, columns) if source.has_enough(enough) else None
+        if ctx.train_data is not None:
+            if is_unchecked:
+                is_unchecked = False
+                _warn_of_single_steps(ctx.train_data, nstep)
+        elif not has_warned and (empty := source.waited_for(enough)):
+            has_warned = True
+            warnings.warn(
+                f"learning waits for transitions in {' and in '.join(empty)}: push some, or leave out what stays empty.",
+                stacklevel=2,
+            )
 
     @contract(writes=("train_data",), uses=source.buffers, stage="learn", reads_after=("train_output",))
     def fetch_by_priority(ctx: OnlineRLContext) -> Iterator[None]:
@@ -65,6 +81,17 @@ def offpolicy_data_fetcher(
             source.update_priority(batch, _priority_in(ctx.train_output))
 
     return fetch_by_priority if source.takes_priorities else fetch
+
+
+def _warn_of_single_steps(batch: Tree, nstep: int) -> None:
+    """Warn where the rewards of a batch, or of one of those in it, are not sums of nstep steps as the configuration says."""
+    parts = [batch] if has_leaf(batch, "reward") else [part for part in nested(batch).values() if isinstance(part, dict)]
+    if not all(has_leaf(part, "discount") for part in parts):
+        warnings.warn(
+            f"policy.nstep = {nstep}, and the replayed transitions have no discount: their rewards are those of one step. Put "
+            "nstep_reward_enhancer before the pusher, or set policy.nstep = 1.",
+            stacklevel=3,
+        )
 
 
 def columns_read(policy: LearnMode | None, reward_model: Any) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
 from ding_lite.middleware.outputs import hand_over, log_outputs
+from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
 
 AnyRLContext = OnlineRLContext | OfflineRLContext
@@ -124,48 +125,6 @@ def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 
 
-def reward_estimator(cfg: RunConfig, reward_model: Any) -> Callable[[AnyRLContext], None]:
-    """Let a reward model learn from the batch, and then say what its steps earned. Does nothing where there is none yet.
-
-    Reads:
-        ctx.train_data.
-    Writes:
-        ctx.train_data: what the model made of it.
-        ctx.learn_metrics: what its learning gave to log; where the context has it.
-
-    Args:
-        cfg: nothing of it; in the seed's place.
-        reward_model: `estimate(batch) -> batch`, a new tree whose reward is replaced or augmented; and where it has one,
-            `learn(batch) -> dict` of numbers to log by name. A fetcher that is to fetch only what is read has to be told of it.
-    """
-    require("reward_estimator", reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
-    metrics = MetricsLogger()
-
-    @contract(
-        reads=("train_data",),
-        writes=("train_data",),
-        may_read=("learn_metrics",),
-        may_write=("learn_metrics",),
-        uses=(reward_model,),
-        stage="learn",
-    )
-    def estimate(ctx: AnyRLContext) -> None:
-        if ctx.train_data is not None:
-            output = _estimate_rewards(reward_model, ctx)
-            if output:
-                log_outputs(metrics, [output])
-                hand_over(ctx, "learn_metrics", [metrics.reduce()])
-
-    return estimate
-
-
-def _estimate_rewards(reward_model: Any, ctx: AnyRLContext) -> Mapping[str, Any]:
-    """What the model's learning gave to log."""
-    output = reward_model.learn(ctx.train_data) if hasattr(reward_model, "learn") else {}
-    ctx.train_data = reward_model.estimate(ctx.train_data)
-    return output or {}
-
-
 class OffPolicyLearner:
     """Fetch and learn, `update_per_collect` times.
 
@@ -187,10 +146,12 @@ class OffPolicyLearner:
     """
 
     def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: Buffers, reward_model: Any = None) -> None:
-        self._policy, self._times = policy, cfg.policy.learn.update_per_collect
+        wanted = "policy.learn.update_per_collect"
+        require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
         require("OffPolicyLearner", policy, "train_iter", "policy.learn_mode")
         if reward_model is not None:
-            require("OffPolicyLearner", reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
+            require_reward_model("OffPolicyLearner", reward_model)
+        self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._reward_model = reward_model
         self._fetch = offpolicy_data_fetcher(cfg, buffer_, policy, reward_model)
         self._metrics = _metrics_of(policy)
@@ -214,7 +175,8 @@ class OffPolicyLearner:
                 if ctx.train_data is None:
                     return
                 if self._reward_model is not None:
-                    of_rewards.append(_estimate_rewards(self._reward_model, ctx))
+                    ctx.train_data, output = estimate_rewards(self._reward_model, ctx.train_data)
+                    of_rewards.append(output)
                 outputs.append(_learn(self._policy, lag, ctx))
             told.append(ctx.train_output)
         ctx.train_output = told

@@ -17,6 +17,7 @@ from typing import Any
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task, write_atomically
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.tallies import Tally
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
@@ -85,8 +86,10 @@ class RunLogger:
         train_show_freq: int | None,
         sinks: Sequence[Sink],
     ) -> None:
-        if train_show_freq is not None and train_show_freq < 1:
-            raise ValueError(f"{name}(train_show_freq={train_show_freq}): at least 1 gradient step lies between two rows.")
+        if cfg is not None:
+            require(name, cfg, "log", RUN_CONFIG)
+        if train_show_freq is not None:
+            require_count(name, "train_show_freq", train_show_freq, low=1)
         self.__name__ = name
         self._step = counters[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log

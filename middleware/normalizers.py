@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.config import OnPolicyRunConfig
+from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import discount_factor_of, require
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 
 
-def reward_normalizer(cfg: OnPolicyRunConfig, policy: LearnMode) -> Callable[[OnlineRLContext], None]:
+def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLContext], None]:
     """Divide rewards by the standard deviation that discounted returns have had so far, so that values are about 1.
 
         R_t    = reward_t + gamma * R_{t-1} within the episode
@@ -36,14 +36,14 @@ def reward_normalizer(cfg: OnPolicyRunConfig, policy: LearnMode) -> Callable[[On
         ctx.trajectories: the same with reward scaled, and as it was in raw_reward.
 
     Args:
-        cfg: uses policy.collect.discount_factor, in [0, 1].
+        cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1].
         policy: its state holds that of the normalizer from now on, as "reward_normalizer".
 
     Reference:
         Engstrom et al. (2020), https://arxiv.org/abs/2005.12729, section 3: "reward scaling".
     """
     require("reward_normalizer", policy, "attach", "policy.learn_mode")
-    scale = _ReturnScale(cfg.policy.collect.discount_factor)
+    scale = _ReturnScale(discount_factor_of("reward_normalizer", cfg))
     policy.attach("reward_normalizer", scale)
 
     @contract(reads=("trajectories",), writes=("trajectories",), uses=(policy,), stage="process")

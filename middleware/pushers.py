@@ -44,10 +44,11 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     """Put this iteration's transitions into the replay buffer as sequences of one environment each.
 
     Sequences of burn_in + unroll_len steps overlap by the burn-in, which may lie in the rollout before, so that each step is
-    learned from in one sequence; but for the first of all, before which there is nothing.
+    learned from in one sequence; but for burn_in steps at the very beginning, and those behind them that fill no sequence.
 
     Reads:
-        ctx.trajectories: a multiple of unroll_len steps; of state_in_0 and so on, what a sequence's first step has is kept.
+        ctx.trajectories: a multiple of unroll_len steps, but for the first with a burn-in; of state_in_0 and so on, what a
+            sequence's first step has is kept. Rewards of one step, which the policy sums up within a sequence.
 
     Args:
         cfg: uses policy.learn.burn_in and policy.learn.unroll_len, in steps; and policy.learn.priority_eta, in [0, 1], where
@@ -55,7 +56,7 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
         buffer_: takes them as rows [burn_in + unroll_len, ...], with valid, False for steps that were only a reset.
 
     Raises:
-        ValueError: at the call, a rollout that cannot be cut into whole sequences.
+        ValueError: at the call, a rollout that cannot be cut into whole sequences, or whose rewards were summed up already.
 
     Reference:
         Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
@@ -63,12 +64,17 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     require("sequence_pusher", buffer_, "push", "a ReplayBuffer")
     require("sequence_pusher", cfg.policy.learn, "burn_in", "a configuration with policy.learn.burn_in, such as R2D2Config")
     learn = cfg.policy.learn
-    window = SequenceWindow(learn.burn_in)
+    window = SequenceWindow(learn.burn_in, stride=learn.unroll_len)
 
     @contract(reads=("trajectories",), uses=(buffer_, window), stage="process")
     def push(ctx: OnlineRLContext) -> None:
         if ctx.trajectories is None:
             raise RuntimeError("sequence_pusher found no ctx.trajectories: put a StepCollector before it.")
+        if "discount" in ctx.trajectories.columns:
+            raise ValueError(
+                "sequence_pusher found a column 'discount': nstep_reward_enhancer has summed up rewards already, and the "
+                "policy sums up policy.nstep of them itself, within a sequence. Leave nstep_reward_enhancer out."
+            )
         rollout = window.prepend(ctx.trajectories)
         if rollout is not None:
             rows = cut_sequences(rollout, learn.burn_in + learn.unroll_len, learn.burn_in)

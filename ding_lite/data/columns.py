@@ -6,7 +6,7 @@ Room: ding_lite.data, floor 1. Numpy; the room's trees.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,13 +39,29 @@ def allocate(spec: Spec, *lead: int) -> Any:
 
 
 def spec_like(element: Any, lead: int = 1) -> Spec:
-    """The spec of what stands behind the first `lead` dimensions of these arrays or tensors; text is kept as objects."""
-    return map_leaves(lambda x: Leaf(tuple(x.shape[lead:]), _dtype_for(x)), element)  # type: ignore[no-any-return]
+    """The spec of what stands behind the first `lead` dimensions of these arrays, tensors or lists; text is kept as objects."""
+    return map_leaves(lambda leaf: _leaf_like(as_array(leaf), lead), element)  # type: ignore[no-any-return]
 
 
-def _dtype_for(leaf: Any) -> np.dtype[Any]:
-    dtype = np.asarray(leaf).dtype
-    return np.dtype(object) if dtype.kind in "US" else dtype  # as text, a longer one would be cut to the length of the first
+def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> Leaf:
+    is_text = array.dtype.kind in "US"  # as text, a longer one would be cut to the length of the first
+    return Leaf(array.shape[lead:], np.dtype(object) if is_text else array.dtype)
+
+
+def as_array(leaf: Any, dtype: Any = None) -> Any:
+    """Numbers of any form as an array; a tensor without its gradient, from whichever device."""
+    return np.asarray(leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, dtype)
+
+
+def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
+    """Write rows, or as many of the last as `where` has places, into the columns at the same position."""
+    for column, row in zip(columns, rows):
+        if type(column) is dict:
+            write_rows(column.values(), [row[name] for name in column], where)
+        else:
+            row = row if type(where) is slice else row[-len(where) :]
+            # Numpy itself reads no tensor that has a gradient, or is on another device.
+            column[where] = row.numpy(force=True) if isinstance(row, torch.Tensor) else row
 
 
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -57,7 +73,7 @@ def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
         >>> stack_rows([1, 2]), stack_rows(["a", "long"])
         (array([1, 2]), array(['a', 'long'], dtype=object))
     """
-    arrays = [row.detach().cpu().numpy() if isinstance(row, torch.Tensor) else row for row in rows]
+    arrays = [as_array(row) if isinstance(row, torch.Tensor) else row for row in rows]
     if all(map(_is_numeric, arrays)) and len({np.shape(row) for row in arrays}) == 1:
         return np.stack(arrays)
     is_boxed = [isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 0 for row in rows]

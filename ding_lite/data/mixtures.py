@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.trees import Tree, first_leaf, map_leaves, nested, tree
+from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
 Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer]"
 """One buffer; [(buffer, 0.75), (other, 0.25)], whose batches are joined from shares of each; or {"name": buffer, ...}, whose
@@ -72,21 +72,37 @@ def _require_buffers(buffers: Mapping[str, Any], who: str) -> None:
 class Sampler:
     """The face of one buffer, made by `sampler`; of several in the classes below."""
 
-    def __init__(self, buffers: Sequence[Any]) -> None:
+    def __init__(self, buffers: Sequence[Any], names: Sequence[str] = ("the buffer",)) -> None:
         self.buffers = tuple(buffers)
         """Every buffer, for contracts."""
         self.takes_priorities = any(map(_takes_priorities, self.buffers))
         """Whether `update_priority` wants to be told of each batch."""
+        self._called = [f"{name}, a {type(buffer).__name__}" for name, buffer in zip(names, buffers)]
         self._capacities = [getattr(buffer, "capacity", math.inf) for buffer in self.buffers]
         self._sample = [_sampling(buffer) for buffer in self.buffers]
 
     def has_enough(self, count: int) -> bool:
-        """Whether each buffer holds so many rows, or is full."""
-        return all(len(buffer) >= min(count, capacity) for buffer, capacity in zip(self.buffers, self._capacities))
+        """Whether the buffers together hold so many rows, or are all full, and none of them is empty."""
+        return all(map(len, self.buffers)) and self._hold(count)
+
+    def waited_for(self, count: int) -> list[str]:
+        """What to call the empty buffers, where only because of them there is not enough."""
+        empty = [name for name, buffer in zip(self._called, self.buffers) if not len(buffer)]
+        return empty if self._hold(count) else []
+
+    def _hold(self, count: int) -> bool:
+        sizes = list(map(len, self.buffers))
+        return sum(sizes) >= count or all(size >= capacity for size, capacity in zip(sizes, self._capacities))
 
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
         """`size` rows of these leaves of the top; None wants all."""
         return self._sample[0](size, columns)
+
+    def _drawn(self, place: int, size: int, columns: Collection[str] | None) -> Tree:
+        """Rows of one of several buffers."""
+        if not len(self.buffers[place]):
+            raise ValueError(f"sample() from {self._called[place]}, which is empty: push transitions into it first.")
+        return self._sample[place](size, columns)
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Give the rows of a sampled batch new priorities.
@@ -101,12 +117,12 @@ class Sampler:
 class JoinedSampler(Sampler):
     """Batches of which each buffer gives its share of the rows, first those of the first.
 
-    They have the leaves that all buffers have. Where one of the buffers goes by priority, rows of the others have weight 1 and
-    index -1, and the indices of each such buffer follow on those of the one before.
+    They have the leaves that all buffers have, of the dtypes of the first. Where one of the buffers goes by priority, rows of
+    the others have weight 1 and index -1, and the indices of each such buffer follow on those of the one before.
     """
 
     def __init__(self, buffers: Sequence[Any], shares: Sequence[float]) -> None:
-        super().__init__(buffers)
+        super().__init__(buffers, [f"buffer {place} of the list" for place in range(len(buffers))])
         self._shares = [share / sum(shares) for share in shares]
         sizes = [buffer.capacity if _takes_priorities(buffer) else 0 for buffer in self.buffers]
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
@@ -115,15 +131,17 @@ class JoinedSampler(Sampler):
         """`size` rows of these leaves of the top; None wants those that all buffers have.
 
         Raises:
-            ValueError: a leaf is asked for that one buffer has and another lacks.
+            ValueError: an empty buffer, of which the share is a row or more. A leaf that one buffer has and another lacks, if
+                it is asked for, or is `discount`, without which rewards would be bootstrapped by another's. One that differs
+                in shape, or in dtype by more than a cast of the same kind.
         """
-        parts = [nested(sample(count, columns)) for sample, count in zip(self._sample, self._sizes(size))]
-        if self.takes_priorities:
-            parts = [self._numbered(part, offset) for part, offset in zip(parts, self._offsets)]
-        names = [name for name in parts[0] if all(name in part for part in parts)]
-        if columns is not None:
-            self._require_same(parts)
-        return tree({name: map_leaves(_joined, *(part[name] for part in parts)) for name in names})
+        sizes = self._sizes(size)
+        places = [place for place, count in enumerate(sizes) if count or len(self.buffers[place])] or [0]
+        parts = {self._called[place]: self._part(place, sizes[place], columns) for place in places}
+        _require_leaves(parts, ("discount",) if columns is None else columns)
+        first, *others = parts.values()
+        names = [name for name in first if all(name in part for part in others)]
+        return tree({name: _joined(name, {called: part[name] for called, part in parts.items()}) for name in names})
 
     def _sizes(self, size: int) -> list[int]:
         """Rows of each buffer: the whole numbers below its shares, and those left over to the largest remainders."""
@@ -134,21 +152,14 @@ class JoinedSampler(Sampler):
             sizes[place] += 1
         return sizes
 
-    @staticmethod
-    def _numbered(part: dict[str, Any], offset: int) -> dict[str, Any]:
-        if "index" in part:
-            return {**part, "index": part["index"] + offset}
-        count = len(first_leaf(part))
+    def _part(self, place: int, count: int, columns: Collection[str] | None) -> dict[str, Any]:
+        """Rows of one buffer, numbered as the batch's are."""
+        part: dict[str, Any] = nested(self._drawn(place, count, columns))
+        if not self.takes_priorities:
+            return part
+        if _takes_priorities(self.buffers[place]):
+            return {**part, "index": part["index"] + self._offsets[place]}
         return {**part, "weight": torch.ones(count), "index": torch.full((count,), -1)}
-
-    def _require_same(self, parts: Sequence[Mapping[str, Any]]) -> None:
-        for place, part in enumerate(parts):
-            for other, others in enumerate(parts):
-                if missing := sorted(others.keys() - part.keys()):
-                    raise ValueError(
-                        f"the leaves {missing} are asked for, which buffer {other} of the list has and buffer {place}, a "
-                        f"{type(self.buffers[place]).__name__}, lacks: push them into both, or take buffers by name."
-                    )
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Give the rows that came by priority new ones, each in its buffer."""
@@ -163,12 +174,16 @@ class NamedSampler(Sampler):
     """Batches that hold, under the name of each buffer, a batch of it."""
 
     def __init__(self, buffers: Mapping[str, Any]) -> None:
-        super().__init__(tuple(buffers.values()))
+        super().__init__(tuple(buffers.values()), [f"the buffer {name!r}" for name in buffers])
         self._names = tuple(buffers)
 
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
-        """`size` rows of each buffer."""
-        return tree({name: sample(size, columns) for name, sample in zip(self._names, self._sample)})
+        """`size` rows of each buffer, of these leaves of its top. None wants all, and so do names of buffers: who reads the
+        batch of a buffer does not say what of it.
+        """
+        if columns is not None and any(name in columns for name in self._names):
+            columns = None
+        return tree({name: self._drawn(place, size, columns) for place, name in enumerate(self._names)})
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Give the rows of each buffer that goes by priority new ones.
@@ -203,7 +218,41 @@ def _sampling(buffer: Any) -> Callable[[int, Collection[str] | None], Tree]:
     return lambda size, columns: buffer.sample(size)
 
 
-def _joined(*leaves: Any) -> Any:
-    if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return torch.cat(leaves)
-    return np.concatenate([np.asarray(leaf) for leaf in leaves])
+def _require_leaves(parts: Mapping[str, Mapping[str, Any]], wanted: Collection[str]) -> None:
+    for called, part in parts.items():
+        for other, others in parts.items():
+            if missing := sorted(name for name in wanted if name in others and name not in part):
+                raise ValueError(
+                    f"the leaves {missing} are needed of every buffer, and {called}, lacks them, which {other}, has: push them "
+                    "into both, or take buffers by name."
+                )
+
+
+def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
+    """A leaf of each buffer, by what it is called, one behind the other; of the first one's dtype."""
+    called, first = next(iter(leaves.items()))
+    look, rows = _look(first), []
+    for other, leaf in leaves.items():
+        own = _look(leaf)
+        if own != look and not (own[1] == look[1] and _can_cast(own[0], look[0])):
+            raise ValueError(
+                f"rows of {where} cannot be joined: {called}, holds {look[0]} {look[1]}, and {other}, holds {own[0]} {own[1]}: "
+                "push the same into both, or take buffers by name."
+            )
+        rows.append(leaf if own == look else leaf.to(look[0]))
+    if type(first) is dict:
+        return {name: _joined(f"{where}/{name}", {other: leaf[name] for other, leaf in leaves.items()}) for name in first}
+    return torch.cat(rows) if isinstance(first, torch.Tensor) else np.concatenate(rows)
+
+
+def _look(leaf: Any) -> tuple[Any, Any]:
+    """Dtype, and shape behind the rows; the names of what is nested there."""
+    if type(leaf) is dict:
+        return "nested", sorted(leaf)
+    return "object" if holds_objects(leaf) else leaf.dtype, tuple(leaf.shape[1:])
+
+
+def _can_cast(dtype: Any, to: Any) -> bool:
+    """Whether a replay buffer of the one would take the other: numbers of the same kind, or of a wider one."""
+    are_tensors = isinstance(dtype, torch.dtype) and isinstance(to, torch.dtype)
+    return are_tensors and torch.can_cast(dtype, to) and (to.is_signed or not dtype.is_signed)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec
+from ding_lite.data.columns import Spec, as_array
 from ding_lite.data.replay import ReplayBuffer, named_rows
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.sum_trees import Floats, Places, SumTree
@@ -112,7 +112,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         rows: Any = named_rows(batch)
         if isinstance(rows, Mapping) and "priority" in rows:
-            given: Any = _as_array(rows["priority"], np.float64)
+            given: Any = as_array(rows["priority"], np.float64)
             rows = {name: row for name, row in rows.items() if name != "priority"}
             count = len(first_leaf(rows)) if rows else 0
             if given.shape != (count,):
@@ -168,7 +168,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             IndexError: an index at which there is no transition. Nothing is changed.
             TypeError: an index that is no integer.
         """
-        index, priority = _as_array(index), _as_array(priority, np.float64)
+        index, priority = as_array(index), as_array(priority, np.float64)
         if index.shape != priority.shape or index.ndim != 1:
             raise ValueError(
                 f"update_priority() wants an index and a priority [B] for each transition, got {index.shape}, {priority.shape}."
@@ -229,10 +229,6 @@ def _require_priorities(priority: Floats, call: str, index: Places | None = None
             f"most {_LARGEST:g}) and >= 0, such as the absolute TD error."
         )
     return highest
-
-
-def _as_array(given: Any, dtype: Any = None) -> Any:
-    return np.asarray(given.numpy(force=True) if isinstance(given, torch.Tensor) else given, dtype)
 
 
 def _as_whole_numbers(index: Any) -> Any:

@@ -5,14 +5,14 @@ Room: ding_lite.data, floor 1. Imports the engine and the room's trees, columns 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import Spec, available_bytes, spec_bytes, spec_like, to_objects
+from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, to_objects, write_rows
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
@@ -87,10 +87,11 @@ class ReplayBuffer:
         """Add transitions, overwriting the oldest.
 
         Args:
-            batch: a rollout, or a tree or nested mapping of arrays or tensors [N, ...].
+            batch: a rollout, or a tree or nested mapping of arrays, tensors or lists [N, ...]; of tensors only the values.
 
         Raises:
-            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here. Nothing is added.
+            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, or that are single
+                values. Nothing is added.
         """
         self._store(named_rows(batch))
 
@@ -109,17 +110,23 @@ class ReplayBuffer:
         if stop > self.capacity:
             # The rows that stay are the last `capacity`, and they stand where they would have come one by one.
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
-        _write(self._order, rows.values(), where)
+        write_rows(self._order, rows.values(), where)
         self._next = stop % self.capacity
         self._size = min(self._size + count, self.capacity)
         return where
 
     def _fitting(self, rows: Any) -> int:
         """How many rows these are, if they fit; the first that come decide the columns."""
-        leaves = {path: np.asarray(leaf) for path, leaf in flatten(rows)}
+        leaves = {path: as_array(leaf) for path, leaf in flatten(rows)}
         if not leaves or () in leaves:
             raise ValueError(f"push() wants a batch with named leaves, got {type(rows).__name__} with none.")
-        count = max(len(leaf) if leaf.ndim else -1 for leaf in leaves.values())
+        for path, leaf in leaves.items():
+            if not leaf.ndim:
+                raise ValueError(
+                    f"push() wants rows [N, ...] of each leaf, got {'/'.join(path)} = {leaf.item()!r:.40}, a single value: for "
+                    "one transition give [value], or value[None] of an array or tensor."
+                )
+        count = max(map(len, leaves.values()))
         if self._columns is None:
             for path, leaf in leaves.items():
                 if leaf.shape[:1] != (count,):
@@ -227,7 +234,7 @@ class ReplayBuffer:
             if self._columns is None:
                 self._allocate(spec_like(held))
             self._fitting(held)
-            _write([self._columns], [held], slice(0, state["size"]))
+            write_rows([self._columns], [held], slice(0, state["size"]))
         self._size, self._next = state["size"], state["next"]
         self.rng.bit_generator.state = state["rng"]
 
@@ -235,15 +242,6 @@ class ReplayBuffer:
 def named_rows(batch: Trajectories | Tree | Mapping[str, Any]) -> Any:
     """What is pushed as rows [N, ...] by leaf name; what has no named leaves stays as it is."""
     return batch.rows() if type(batch) is Trajectories else nested(batch)
-
-
-def _write(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
-    """Write rows, or as many of the last as `where` has places, into the columns at the same position."""
-    for column, row in zip(columns, rows):
-        if type(column) is dict:
-            _write(column.values(), [row[name] for name in column], where)
-        else:
-            column[where] = row if type(where) is slice else row[-len(where) :]
 
 
 def _saved(column: np.ndarray[Any, Any]) -> torch.Tensor | list[Any]:

@@ -71,7 +71,8 @@ class RolloutBuffer:
             valid: [B] bool, or None for all.
 
         Raises:
-            ValueError: an output without a row for each environment, or of another shape, or kind of dtype, than before.
+            ValueError: an output without a row for each environment, or of another shape, or kind of dtype, than before; one
+                that the first step did not have, or that is missing.
         """
         for name, output in outputs.items():
             look = self._looks.get(name)
@@ -82,6 +83,12 @@ class RolloutBuffer:
                 map_leaves(lambda inner, new: inner.__setitem__(t, new), column, output)
             else:
                 column[t] = output
+        if len(outputs) != len(self.outputs):
+            missing = ", ".join(sorted(self.outputs.keys() - outputs.keys()))
+            raise ValueError(
+                f"the policy's output {missing} is missing in step {t} of a rollout, and was there before: give the same "
+                "outputs in every step."
+            )
         self.reward[t], self.terminated[t], self.truncated[t] = reward, terminated, truncated
         if final_obs:
             self._finals += [(t, index, obs) for index, obs in final_obs.items()]
@@ -100,6 +107,10 @@ class RolloutBuffer:
                     f"has one row for each of {self.num_envs} environments."
                 )
         if name not in self.outputs:
+            if t:  # its earlier rows would be whatever was in that memory
+                raise ValueError(
+                    f"the policy's output {name} comes first in step {t} of a rollout: give the same outputs in every step."
+                )
             self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
             if type(output) is np.ndarray:
                 self._looks[name] = output.shape, output.dtype

@@ -75,9 +75,11 @@ class SequenceWindow:
 
     Args:
         overlap: how many steps of each environment.
+        stride: steps from the beginning of a sequence to that of the next, where the first rollout is to be cut too, as far as
+            it goes; without it, that one is only what the next one's sequences begin with.
 
     Raises:
-        ValueError: overlap < 0.
+        ValueError: overlap < 0, or stride < 1.
 
     Example:
         >>> window = SequenceWindow(2)
@@ -85,18 +87,24 @@ class SequenceWindow:
         True
         >>> window.prepend(Trajectories({"reward": np.arange(3.0, 6).reshape(3, 1)})).columns["reward"][:, 0].tolist()
         [1.0, 2.0, 3.0, 4.0, 5.0]
+        >>> rollout = SequenceWindow(1, stride=2).prepend(Trajectories({"reward": np.arange(6.0).reshape(6, 1)}))
+        >>> rollout.columns["reward"][:, 0].tolist()
+        [1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
-    def __init__(self, overlap: int) -> None:
+    def __init__(self, overlap: int, stride: int | None = None) -> None:
         if overlap < 0:
             raise ValueError(f"SequenceWindow(overlap={overlap}): it keeps 0 steps or more.")
-        self.overlap = overlap
+        if stride is not None and stride < 1:
+            raise ValueError(f"SequenceWindow(stride={stride}): the next sequence begins 1 step later or more.")
+        self.overlap, self.stride = overlap, stride
         self._kept: Trajectories | None = None
 
     def prepend(self, trajectories: Trajectories) -> Trajectories | None:
         """The last `overlap` steps before this rollout and the rollout itself, as one of `overlap + T` steps.
 
-        None while there are not so many before it: these rollouts are what the next one's begin with.
+        While there are not so many before it, None; or with a stride, the last overlap + k * stride steps that there are, k as
+        large as fits, so that the next rollout's sequences follow on, and None where it is 0.
 
         Raises:
             ValueError: it has other leaves, or another number of environments, than the one before.
@@ -104,8 +112,12 @@ class SequenceWindow:
         kept, self._kept = self._kept, None
         joined = trajectories if kept is None else _joined(kept, trajectories)
         self._kept = _last(joined, self.overlap)
-        enough = joined.num_steps >= trajectories.num_steps + self.overlap
-        return joined if enough else None
+        if joined.num_steps >= trajectories.num_steps + self.overlap:
+            return joined
+        if self.stride is None:
+            return None
+        pieces = (joined.num_steps - self.overlap) // self.stride
+        return _last(joined, self.overlap + pieces * self.stride) if pieces > 0 else None
 
     def state_dict(self) -> dict[str, Any]:
         """The steps that the next rollout is put behind."""

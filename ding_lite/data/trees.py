@@ -47,14 +47,36 @@ def tree(leaves: Mapping[str, Any]) -> Tree:
     return Tree(create_storage(_tensors(leaves)))
 
 
-def with_leaves(batch: Tree, **leaves: Any) -> Tree:
-    """The same batch and these leaves beside or instead of its own; `batch` stays as it is."""
-    return tree({**dict(Tree._detach(batch).iter_items()), **leaves})
+def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
+    """A tree of the same batch and these leaves beside or instead of its own; `batch` stays as it is.
+
+    Raises:
+        TypeError: a batch that is neither a tree nor a mapping.
+    """
+    if isinstance(batch, _TREE):
+        return tree({**dict(Tree._detach(batch).iter_items()), **leaves})
+    return tree({**_required(batch, "with_leaves"), **leaves})
 
 
-def has_leaf(batch: Tree, name: str) -> bool:
-    """Whether the tree has this leaf at its top; `in` would ask its leaves."""
-    return bool(Tree._detach(batch).contains(name))
+def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
+    """Whether the batch has this leaf at its top; `in` would ask the leaves of a tree.
+
+    Raises:
+        TypeError: a batch that is neither a tree nor a mapping.
+    """
+    if isinstance(batch, _TREE):
+        return bool(Tree._detach(batch).contains(name))
+    return name in _required(batch, "has_leaf")
+
+
+def _required(batch: Any, who: str) -> Mapping[str, Any]:
+    """What is no tree, if it is a mapping; given anything else, treevalue would read memory that is not its own, and crash."""
+    if isinstance(batch, Mapping):
+        return batch
+    raise TypeError(
+        f"{who}() wants a batch, a tree or a mapping of leaves by name, got a {type(batch).__name__}: give it a tree, as "
+        'tree({"obs": ..., "reward": ...}) makes one.'
+    )
 
 
 def nested(batch: Any) -> Any:

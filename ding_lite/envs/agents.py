@@ -104,20 +104,27 @@ class AgentVectorEnv:
         for copy in self.copies:
             copy.seed(seed)
 
-    def seat(self, policy_of: Callable[[Any], str], names: Sequence[str]) -> dict[str, Seat]:
+    def seat(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, Seat]:
         """Give each agent to a policy, once and for all; asked again for the same, it gives the same rows.
 
         Args:
-            policy_of: from an agent to the name of its policy.
+            policy_of: from an agent to the name of its policy, a function or a mapping.
             names: of the policies.
 
         Raises:
+            TypeError: neither a function nor a mapping.
             ValueError: an agent without a policy of these, a policy without an agent, or other policies than before.
             SpaceError: the agents of one policy have not the same spaces.
         """
+        name_of = policy_of.get if isinstance(policy_of, Mapping) else policy_of
+        if not callable(name_of):
+            raise TypeError(
+                "policy_of wants a function from an agent to the name of its policy, or a dict of these names by agent, got "
+                f"{policy_of!r:.80} of type {type(policy_of).__name__}."
+            )
         agents: dict[str, list[Any]] = {name: [] for name in names}
         for agent in self.possible_agents:
-            name = policy_of(agent)
+            name = name_of(agent)
             if name not in agents:
                 near = did_you_mean(str(name), names)
                 raise ValueError(f"policy_of({agent!r}) gave {name!r}, and the policies are {', '.join(names)}{near}")

@@ -133,7 +133,7 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is, by piece."""
-        return {"pieces": [host.state()[ENV] for host in self.hosts]}
+        return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring each environment back to where it was.

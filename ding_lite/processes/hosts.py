@@ -46,8 +46,11 @@ class Host(Protocol):
             request: which one is meant; None for the first, whichever it is. Another one is an error.
         """
 
-    def state(self) -> dict[str, Any]:
-        """By name, the state of each object that has a `state_dict`."""
+    def state(self, *names: str) -> dict[str, Any]:
+        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`.
+
+        What an object's `state_dict` gives travels by pickle, and so do the objects in it.
+        """
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
@@ -120,9 +123,9 @@ class LocalHost:
         finally:
             del self.objects["is_stopping"]
 
-    def state(self) -> dict[str, Any]:
-        """By name, the state of each object that has a `state_dict`."""
-        return states_of(self.objects)
+    def state(self, *names: str) -> dict[str, Any]:
+        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`."""
+        return {name: self.objects[name].state_dict() for name in names or with_state(self.objects)}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
@@ -140,6 +143,6 @@ class LocalHost:
                 close()
 
 
-def states_of(objects: dict[str, Any]) -> dict[str, Any]:
-    """By name, the state of each object that has a `state_dict`."""
-    return {name: thing.state_dict() for name, thing in objects.items() if hasattr(thing, "state_dict")}
+def with_state(objects: Mapping[str, Any]) -> list[str]:
+    """The names of the objects that have a `state_dict`."""
+    return [name for name, thing in objects.items() if hasattr(thing, "state_dict")]

@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.errors import WorkerDied
-from ding_lite.processes.hosts import Request, states_of
+from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
 from ding_lite.processes.workers import WorkerProcess
 
 _ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be lasting
+
+States = dict[str, bytes | str]
+"""By name of the object, its state, pickled; or why it cannot be had, which matters only if it is needed."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,8 +72,8 @@ class ProcessHost:
         """How often a process was started, and how often in place of one that failed."""
         self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, depth)
         self._lasting: list[bytes] = []
-        self._known: bytes | str = dumps({})
-        """The state from which a new process goes on, pickled; or why there is none."""
+        self._known: States = {}
+        """From which a new process goes on."""
         self.span: tuple[int, int] | None = None
         """When the work on the last result began and ended there, in nanoseconds on the clock of `time.perf_counter_ns`."""
         self._requests: deque[_Request] = deque()
@@ -194,12 +197,12 @@ class ProcessHost:
             self._requests.popleft()
         return value
 
-    def _answer(self, request: _Request, is_stopping: Callable[[], bool]) -> tuple[Any, bytes | str | None, tuple[int, int]]:
+    def _answer(self, request: _Request, is_stopping: Callable[[], bool]) -> tuple[Any, States | None, tuple[int, int]]:
         if request.refusal is not None:
             refusal, request.refusal = request.refusal, None
             raise refusal
         assert self._process is not None
-        answer: tuple[Any, bytes | str | None, tuple[int, int]] = self._process.result(is_stopping)
+        answer: tuple[Any, States | None, tuple[int, int]] = self._process.result(is_stopping)
         return answer
 
     def _give_up(self, ended: BaseException | None) -> None:
@@ -217,7 +220,7 @@ class ProcessHost:
         try:
             for packed in self._lasting:
                 process.call(_run_packed, packed)
-            process.call(_load, self._known_state())
+            process.call(_load, self._required(self._known))
             if prepare is not None:
                 fn, args = prepare
                 process.call(fn, *args)
@@ -226,30 +229,44 @@ class ProcessHost:
             raise
         return process
 
-    def _known_state(self) -> bytes:
-        if isinstance(self._known, str):
-            raise RuntimeError(f"worker {self.name!r} cannot go on where it was, because its state is not known: {self._known}")
-        return self._known
+    def _required(self, states: States) -> dict[str, bytes]:
+        """The same, if each can be had."""
+        required: dict[str, bytes] = {}
+        for name, state in states.items():
+            if isinstance(state, str):
+                raise RuntimeError(f"worker {self.name!r} cannot go on where it was, because its state is not known: {state}")
+            required[name] = state
+        return required
 
     def _drop(self) -> None:
         if self._process is not None:
             self._process.close()
         self._process = None
 
-    def state(self) -> dict[str, Any]:
-        """By name, the state of each object that has a `state_dict`; the last known one where there is no process."""
+    def state(self, *names: str) -> dict[str, Any]:
+        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`.
+
+        The last known one where there is no process.
+
+        Raises:
+            RuntimeError: one of these cannot be had.
+        """
+        return {name: pickle.loads(state) for name, state in self._required(self._states(names)).items()}
+
+    def _states(self, names: Sequence[str] = ()) -> States:
         if self._process is not None and not self.restart:
-            asked = self.submit(_kept_state)
-            self._known = self.result(request=asked)
-        states: dict[str, Any] = pickle.loads(self._known_state())
-        return states
+            states: States = self.result(request=self.submit(_kept_states, names))
+            self._known = self._known if names else states
+            return states
+        return {name: self._known[name] for name in names or self._known}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
-        merged = dumps({**self.state(), **states}, by_value=True)
+        packed = {name: dumps(state, by_value=True) for name, state in states.items()}
+        before = self._states()
         if self._process is not None:
-            self.result(request=self.submit(_load, dumps(dict(states), by_value=True)))
-        self._known = merged
+            self.result(request=self.submit(_load, packed))
+        self._known = {**before, **packed}
 
     def release(self) -> None:
         """End the process, when what is in flight is done. The next request starts one that goes on from where this one was."""
@@ -258,7 +275,7 @@ class ProcessHost:
                 self.result()
         if self._process is not None and not self.restart:
             with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
-                self.submit(_kept_state)
+                self.submit(_kept_states)
                 self._known = self.result()
         self._drop()
 
@@ -278,7 +295,7 @@ class ProcessHost:
 def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, ...]:
     begun = time.perf_counter_ns()
     value = fn(objects, *args)
-    return value, _kept_state(objects) if wants_state else None, (begun, time.perf_counter_ns())
+    return value, _kept_states(objects) if wants_state else None, (begun, time.perf_counter_ns())
 
 
 def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:
@@ -286,14 +303,17 @@ def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:
     return fn(objects, *args)
 
 
-def _kept_state(objects: dict[str, Any]) -> bytes | str:
-    """Every state, pickled; or why it cannot be had, which matters only if it is needed."""
+def _kept_states(objects: dict[str, Any], names: Sequence[str] = ()) -> States:
+    return {name: _kept_state(objects[name]) for name in names or with_state(objects)}
+
+
+def _kept_state(thing: Any) -> bytes | str:
     try:
-        return dumps(states_of(objects))
+        return dumps(thing.state_dict())
     except Exception as error:  # noqa: BLE001  anybody's code; raised where the state is needed
         return f"{type(error).__name__}: {error}"
 
 
-def _load(objects: dict[str, Any], packed: bytes) -> None:
-    for name, state in pickle.loads(packed).items():
-        objects[name].load_state_dict(state)
+def _load(objects: dict[str, Any], packed: Mapping[str, bytes]) -> None:
+    for name, state in packed.items():
+        objects[name].load_state_dict(pickle.loads(state))

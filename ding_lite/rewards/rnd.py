@@ -16,7 +16,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.data import Tree, map_leaves, nested, with_leaves
+from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.engine import Config, bounded
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
@@ -90,12 +90,17 @@ class RNDRewardModel:
         """Take one gradient step towards predicting these observations.
 
         Args:
-            batch: next_obs [B, ...], or [T, B, ...].
+            batch: next_obs [B, ...], or [T, B, ...]; valid of the same shape where some rows are no steps, which do not count.
 
         Returns:
-            rnd_loss, and rnd_bonus, the mean bonus before its weight: scalar tensors.
+            rnd_loss, and rnd_bonus, the mean bonus before its weight: scalar tensors; nothing where no row is a step.
         """
         obs = self._rows(batch)
+        if has_leaf(batch, "valid"):
+            valid = batch.valid.to(self.device).reshape(-1)
+            if not valid.any():
+                return {}
+            obs = map_leaves(lambda leaf: leaf[valid], obs)
         self.obs_norm.update(obs)  # type: ignore[operator]
         error = self._error(obs)
         square = error.detach().square().mean()

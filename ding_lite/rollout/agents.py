@@ -37,18 +37,22 @@ class AgentRollout(NamedTuple):
 class AgentWorker:
     """Several policies that act in environments of several agents. Its rollouts go on where the one before left off.
 
+    Of several policies, each has random numbers of its own by its name, also where their seeds are the same.
+
     Args:
         env: from `make_agent_envs`.
         policies: the faces that act, by name.
-        policy_of: from an agent to the name of its policy.
+        policy_of: from an agent to the name of its policy, a function or a mapping.
 
     Raises:
-        TypeError: not such an environment, or not a face that acts.
+        TypeError: not such an environment, not a face that acts, or neither a function nor a mapping.
         ValueError: an agent without a policy, or a policy without an agent.
         SpaceError: the agents of a policy differ in their spaces, or it was made for others.
     """
 
-    def __init__(self, env: AgentVectorEnv, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str]) -> None:
+    def __init__(
+        self, env: AgentVectorEnv, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+    ) -> None:
         if not isinstance(env, AgentVectorEnv):
             raise TypeError(f"environments of several agents are wanted, got {env!r:.80}: make them with make_agent_envs(...).")
         for name, policy in policies.items():
@@ -61,6 +65,9 @@ class AgentWorker:
         seats = env.seat(policy_of, tuple(policies))
         self.actors = {name: Actor(name, policy, seats[name]) for name, policy in policies.items()}
         """Who acts, by the name of the policy."""
+        if len(policies) > 1:
+            for name, policy in policies.items():
+                policy.distinguish(name)
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.
@@ -166,10 +173,11 @@ class Actor:
 
     def __init__(self, name: str, policy: ActMode, seat: Seat) -> None:
         self.policy, self.seat = policy, seat
+        self._described = f"the policy {name!r}, which acts for {', '.join(map(str, seat.agents))}"
         try:
             policy.require_spaces(seat.single_observation_space, seat.single_action_space)
         except SpaceError as error:
-            add_note(error, f"raised for the policy {name!r}, which acts for {', '.join(map(str, seat.agents))}")
+            add_note(error, f"raised for {self._described}")
             raise
         self.memory = Memory(policy, cast("Any", seat))
         """Its recurrent state in each row."""
@@ -180,4 +188,8 @@ class Actor:
         Args:
             **kwargs: for the policy's `compute_actions`.
         """
-        return self.memory.act(obs, **kwargs)
+        try:
+            return self.memory.act(obs, **kwargs)
+        except Exception as error:
+            add_note(error, f"raised by {self._described}")
+            raise

@@ -1,6 +1,6 @@
 """Memories: what a policy carries from one step of an episode to the next, in each environment.
 
-Room: ding_lite.rollout, floor 4. Imports policy, envs, data and the engine.
+Room: ding_lite.rollout, floor 4. Imports policy, hooks, envs, data and the engine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
 from ding_lite.engine import arrays, plain
 from ding_lite.envs import Stepper, space_spec
+from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode
 
 _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
+_ARRAY = "numpy array"  # the key that tells an array among plain data, where arrays are tensors
 
 
 class Memory:
@@ -35,6 +37,7 @@ class Memory:
 
     def __init__(self, policy: ActMode, env: Stepper) -> None:
         self._policy, self._env = policy, env
+        self._policy_name = type(getattr(policy, "actor", policy)).__name__
         self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
         """A batch for each element; empty for policies without."""
         self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
@@ -85,12 +88,7 @@ class Memory:
         Raises:
             ValueError, TypeError: it has not the elements of the initial state, or one has another shape or kind of dtype.
         """
-        if len(state) != len(self.state):
-            raise ValueError(
-                f"the policy gave a state of {len(state)} elements, and get_initial_state one of {len(self.state)}: both give "
-                "the same elements, in the same order."
-            )
-        self.state = [_like(before, after, f"state element {k}") for k, (before, after) in enumerate(zip(self.state, state))]
+        self.state = state_like_before(self.state, state, self._policy_name)
 
     def recorded(self, prefix: str) -> dict[str, Any]:
         """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
@@ -126,27 +124,38 @@ class Memory:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
             self._env.last = kept, np.array(reward, np.float32)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state in each environment, and what was done last, as plain data. Arrays within objects come back as tensors."""
-        copied = [element.clone() if isinstance(element, torch.Tensor) else element for element in self.state]
+    def carried(self) -> dict[str, Any]:
+        """The state in each environment, its objects as they are, and what was done last."""
         last = self._env.last if self.previous else None
-        state: dict[str, Any] = plain({"state": copied, "last": None if last is None else list(last)})
-        return state
+        return {"state": _copied(self.state), "last": None if last is None else list(last)}
+
+    @staticmethod
+    def as_plain(carried: Mapping[str, Any]) -> dict[str, Any]:
+        """What `carried` gave, as plain data.
+
+        Raises:
+            TypeError: the state holds objects that no checkpoint holds.
+        """
+        return {"state": plain(_marked(carried["state"]), "recurrent state"), "last": plain(carried["last"])}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in each environment, and what was done last, as plain data."""
+        return self.as_plain(self.carried())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state.
+        """Go on from a saved state, or from one that `carried` gave.
 
         Raises:
             ValueError: it is of another policy, or of another number of environments.
         """
-        saved, count = state["state"], self._env.num_envs
+        saved, count = _unmarked(state["state"]), self._env.num_envs
         if len(saved) != len(self.state) or any(len(element) != count for element in saved):
             found = [len(element) for element in saved]
             raise ValueError(
                 f"the saved recurrent state has elements for {found} environments, and this policy has {len(self.state)} "
                 f"elements in {count}: make policy and environments as they were."
             )
-        self.state = list(saved)
+        self.state = _copied(saved)
         if self.previous and state["last"] is not None:
             action, reward = arrays(state["last"])
             self._env.last = action, reward
@@ -159,30 +168,32 @@ def _chosen(restarted: np.ndarray[Any, Any], fresh: Any, old: Any) -> Any:
     return torch.where(where, fresh.to(old.device), old)
 
 
-def _like(before: Any, after: Any, what: str) -> Any:
-    """The next state of an element, in the form that it had."""
-    if not isinstance(before, torch.Tensor):
-        if len(after) != len(before):
-            raise ValueError(f"{what} came back for {len(after)} environments, there are {len(before)}.")
-        return list(after)
-    tensor = after if isinstance(after, torch.Tensor) else _to_tensor(after)
-    if tensor.shape != before.shape:
-        raise ValueError(
-            f"{what} has the shape {tuple(tensor.shape)} after a step, and had {tuple(before.shape)} before: a state keeps its "
-            "shape."
-        )
-    if tensor.dtype != before.dtype and not torch.can_cast(tensor.dtype, before.dtype):
-        raise TypeError(
-            f"{what} is {tensor.dtype} after a step, and was {before.dtype} before: have get_initial_state give what "
-            "compute_actions gives, such as 0.0 where it began with 0."
-        )
-    return tensor.to(before.dtype)
+def _copied(state: Sequence[Any]) -> list[Any]:
+    """The same elements; tensors as copies, since a policy may change them in place."""
+    return [element.clone() if isinstance(element, torch.Tensor) else element for element in state]
 
 
-def _to_tensor(rows: Any) -> torch.Tensor:
-    if isinstance(rows, (list, tuple)) and rows and isinstance(rows[0], torch.Tensor):
-        return torch.stack(list(rows))
-    return torch.as_tensor(np.asarray(rows))
+def _marked(state: Any) -> Any:
+    """The same with each array in a dict of its own, which tells it from a tensor."""
+    if isinstance(state, np.ndarray):
+        return {_ARRAY: state}
+    if isinstance(state, Mapping):
+        return {key: _marked(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        items = [_marked(value) for value in state]
+        return tuple(items) if isinstance(state, tuple) else items
+    return state
+
+
+def _unmarked(state: Any) -> Any:
+    """The reverse; objects that are no plain data stay as they are."""
+    if type(state) is dict:
+        if state.keys() == {_ARRAY}:
+            return arrays(state[_ARRAY])
+        return {key: _unmarked(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_unmarked(value) for value in state)
+    return state
 
 
 def _column(element: Any) -> np.ndarray[Any, Any]:

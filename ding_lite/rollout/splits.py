@@ -177,8 +177,12 @@ class SplitWorker:
         return self.policy.get_weights()
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state in each environment, and the generators of random actions, by piece."""
-        return {"pieces": [host.state()[self._name] for host in self.env.hosts]}
+        """The policy's state in each environment, and the generators of random actions, by piece.
+
+        Raises:
+            TypeError: a recurrent state holds objects that no checkpoint holds.
+        """
+        return {"pieces": [LocalWorker.as_plain(host.state(self._name)[self._name]) for host in self.env.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the worker did that gave this state."""
@@ -192,7 +196,8 @@ class SplitWorker:
             host.load_state({self._name: piece})
 
     def _generator_states(self) -> list[dict[str, Any]]:
-        return [host.state()[_face(self._name)] for host in self.env.hosts]
+        face = _face(self._name)
+        return [host.state(face)[face] for host in self.env.hosts]
 
     def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for host, state in zip(self.env.hosts, states, strict=True):
@@ -215,8 +220,15 @@ def _face(name: str) -> str:
 # What runs where the environments are.
 
 
+class _Piece(LocalWorker):
+    """The worker of a piece. Its state travels by pickle, and with it whatever objects a policy remembers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.carried()
+
+
 def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
-    objects[name] = LocalWorker(objects[ENV], face)
+    objects[name] = _Piece(objects[ENV], face)
     objects[_face(name)] = face
 
 

@@ -132,17 +132,31 @@ class LocalWorker:
         """A copy of the weights that it acted with last."""
         return self.policy.get_weights()
 
+    def carried(self) -> dict[str, Any]:
+        """The same as `state_dict`, with the objects of a recurrent state as they are."""
+        memory = None if self._memory is None else self._memory.carried()
+        return {"memory": memory, "random": self._random_actions.state_dict()}
+
+    @staticmethod
+    def as_plain(carried: Mapping[str, Any]) -> dict[str, Any]:
+        """What `carried` gave, as plain data.
+
+        Raises:
+            TypeError: a recurrent state holds objects that no checkpoint holds.
+        """
+        memory = None if carried["memory"] is None else Memory.as_plain(carried["memory"])
+        return {"memory": memory, "random": plain(carried["random"])}
+
     def state_dict(self) -> dict[str, Any]:
         """What the policy carries on in each environment, and the generator of random actions; the environments have their own.
 
-        Arrays within objects of a recurrent state come back as tensors.
+        Raises:
+            TypeError: a recurrent state holds objects that no checkpoint holds.
         """
-        memory = None if self._memory is None else self._memory.state_dict()
-        state: dict[str, Any] = plain({"memory": memory, "random": self._random_actions.state_dict()})
-        return state
+        return self.as_plain(self.carried())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state.
+        """Go on as the worker did that gave this state, or what `carried` gave.
 
         Raises:
             ValueError: it is of a policy with another recurrent state, or of another number of environments.

@@ -21,7 +21,8 @@ def uniform(first: int, n: int = 10, capacity: int = 10, **more) -> ReplayBuffer
 
 def prioritized(first: int, n: int = 10, capacity: int = 10, **more) -> PrioritizedReplayBuffer:
     buffer = PrioritizedReplayBuffer(capacity, seed=first, alpha=1.0)
-    buffer.push(numbered(first, n, **more))
+    if n:
+        buffer.push(numbered(first, n, **more))
     return buffer
 
 
@@ -80,9 +81,111 @@ def test_a_joined_batch_has_the_leaves_that_all_have():
 
 def test_a_leaf_that_is_asked_for_and_that_one_buffer_lacks_is_an_error_that_names_the_buffer():
     with_extra, without = uniform(0, extra=np.zeros(10)), prioritized(100)
-    message = r"\['extra'\] are asked for, which buffer 0 of the list has and buffer 1, a PrioritizedReplayBuffer, lacks"
+    message = (
+        r"the leaves \['extra'\] are needed of every buffer, and buffer 1 of the list, a PrioritizedReplayBuffer, lacks them, "
+        "which buffer 0 of the list, a ReplayBuffer, has: push them into both, or take buffers by name"
+    )
     with pytest.raises(ValueError, match=message):
         sampler([(with_extra, 0.5), (without, 0.5)]).sample(4, ("obs", "extra"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_discount_that_one_buffer_lacks_is_refused_even_where_all_leaves_are_wanted(order):
+    buffers = [uniform(0, discount=np.ones(10)), uniform(100)][::order]
+    with pytest.raises(ValueError, match=r"the leaves \['discount'\] are needed of every buffer"):
+        sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4)
+    batch = sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4, ("number",))
+
+    assert set(batch.keys()) == {"number"}
+    both = [(uniform(0, discount=np.ones(10)), 0.5), (uniform(100, discount=np.zeros(10)), 0.5)]
+    assert sampler(both).sample(4).discount.tolist() == [1, 1, 0, 0]
+
+
+def single(leaf, n: int = 4) -> ReplayBuffer:
+    buffer = ReplayBuffer(10)
+    buffer.push({"obs": {"x": np.broadcast_to(leaf, (n, *np.shape(leaf)))}})
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        (np.float32(1), np.float64(2), torch.float32),
+        (np.float64(1), np.float32(2), torch.float64),
+        (np.float32([1, 1]), np.float16([2, 2]), torch.float32),
+        (np.int64(1), np.int32(2), torch.int64),
+        (np.int32(1), np.int64(2), torch.int32),
+        (np.int64(1), np.uint8(2), torch.int64),
+        (np.float32(1), np.int64(2), torch.float32),
+        (np.bool_(1), np.bool_(0), torch.bool),
+    ],
+)
+def test_numbers_are_joined_in_the_dtype_of_the_first_buffer(first, second, dtype):
+    joined = sampler([(single(first), 0.5), (single(second), 0.25), (single(first), 0.25)]).sample(4).obs.x
+
+    assert joined.dtype == dtype
+    assert joined.tolist() == [first.tolist()] * 2 + [second.tolist()] + [first.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "described"),
+    [
+        (np.int64(1), np.float32(2), (r"torch.int64 \(\)", r"torch.float32 \(\)")),
+        (np.bool_(1), np.float32(1), (r"torch.bool \(\)", r"torch.float32 \(\)")),
+        (np.uint8(1), np.int64(1), (r"torch.uint8 \(\)", r"torch.int64 \(\)")),
+        (np.zeros(3), np.zeros(4), (r"torch.float64 \(3,\)", r"torch.float64 \(4,\)")),
+        (np.float32(0), np.zeros(1), (r"torch.float32 \(\)", r"torch.float64 \(1,\)")),
+        (np.array("a"), np.float32(1), (r"object \(\)", r"torch.float32 \(\)")),
+        (np.float32(1), np.array("a"), (r"torch.float32 \(\)", r"object \(\)")),
+    ],
+)
+def test_leaves_that_cannot_be_joined_are_refused_with_both_buffers_and_looks(first, second, described):
+    message = (
+        rf"rows of obs/x cannot be joined: buffer 0 of the list, a ReplayBuffer, holds {described[0]}, and buffer 1 of the "
+        rf"list, a ReplayBuffer, holds {described[1]}: push the same into both, or take buffers by name"
+    )
+    with pytest.raises(ValueError, match=message):
+        sampler([(single(first), 0.5), (single(second), 0.5)]).sample(4)
+
+
+def test_leaves_that_are_nested_in_other_ways_cannot_be_joined():
+    flat, more = ReplayBuffer(10), ReplayBuffer(10)
+    flat.push({"obs": np.zeros(4)})
+    more.push({"obs": {"x": np.zeros(4), "y": np.zeros(4)}})
+    for other, holds in ((flat, r"torch.float64 \(\)"), (more, r"nested \['x', 'y'\]")):
+        with pytest.raises(ValueError, match=rf"rows of obs cannot be joined: .* holds nested \['x'\], .* holds {holds}"):
+            sampler([(single(0.0), 0.5), (other, 0.5)]).sample(4)
+
+
+def test_an_empty_buffer_is_named_where_rows_of_it_are_wanted():
+    full, empty = uniform(0), prioritized(0, n=0)
+    message = "from buffer 1 of the list, a PrioritizedReplayBuffer, which is empty: push transitions into it"
+    with pytest.raises(ValueError, match=message):
+        sampler([(full, 0.9), (empty, 0.1)]).sample(10)
+    with pytest.raises(ValueError, match="from the buffer 'demos', a PrioritizedReplayBuffer, which is empty"):
+        sampler({"own": full, "demos": empty}).sample(10)
+    with pytest.raises(ValueError, match="from buffer 0 of the list, a ReplayBuffer, which is empty"):
+        sampler([(uniform(0, n=0), 0.5), (empty, 0.5)]).sample(0)
+
+
+@pytest.mark.parametrize("empty", [uniform(0, n=0), prioritized(0, n=0)])
+def test_an_empty_buffer_whose_share_is_no_row_is_not_needed(empty):
+    source = sampler([(empty, 0.01), (uniform(0), 0.99)])
+    batch = source.sample(10)
+
+    assert batch.number.shape == (10,)
+    assert batch.obs.x.shape == (10, 2)
+    if source.takes_priorities:
+        assert batch.index.tolist() == [-1] * 10
+        source.update_priority(batch, torch.ones(10))
+
+
+def test_a_leaf_named_index_of_a_buffer_without_priorities_does_not_number_its_rows():
+    plain, buffer = uniform(0, index=np.arange(10)), prioritized(100)
+    batch = sampler([(plain, 0.5), (buffer, 0.5)]).sample(8)
+
+    assert batch.index[:4].tolist() == [-1] * 4
+    assert (batch.index[4:] == batch.number[4:] - 100).all()
 
 
 def test_named_buffers_give_a_batch_each():
@@ -92,6 +195,15 @@ def test_named_buffers_give_a_batch_each():
     assert (batch.agent.number < 100).all()
     assert (batch.expert.number >= 100).all()
     assert (len(batch.agent.number), len(batch.expert.number)) == (6, 6)
+
+
+@pytest.mark.parametrize("columns", [("agent", "expert"), ("expert",), ("agent", "number")])
+def test_names_of_buffers_want_all_that_these_have(columns):
+    source = sampler({"agent": uniform(0), "expert": prioritized(100)})
+    batch, whole = source.sample(6, columns), source.sample(6)
+
+    assert set(batch.agent.keys()) == set(whole.agent.keys()) == {"number", "obs"}
+    assert set(batch.expert.keys()) == set(whole.expert.keys()) == {"number", "obs", "weight", "index"}
 
 
 def test_one_buffer_is_sampled_as_it_is():
@@ -141,14 +253,40 @@ def test_it_knows_whether_any_buffer_takes_priorities():
     assert sampler([(uniform(0), 0.5), (prioritized(0), 0.5)]).takes_priorities
 
 
-def test_there_is_enough_when_each_buffer_has_enough_or_is_full():
-    large, small = uniform(0, n=20, capacity=100), uniform(0, n=9, capacity=10)
-    for source in (sampler([(large, 0.5), (small, 0.5)]), sampler({"large": large, "small": small})):
-        assert not source.has_enough(15)
-    small.push(numbered(9, 1))
+def test_there_is_enough_when_the_buffers_together_have_enough():
+    own, demos = uniform(0, n=700, capacity=50_000), uniform(0, n=299, capacity=50_000)
+    sources = sampler([(own, 0.75), (demos, 0.25)]), sampler({"own": own, "demos": demos})
+    assert [source.has_enough(1000) for source in sources] == [False, False]
+    demos.push(numbered(299, 1))
 
-    assert source.has_enough(15)
-    assert not source.has_enough(21)
+    assert [source.has_enough(1000) for source in sources] == [True, True]
+    assert [source.has_enough(1001) for source in sources] == [False, False]
+
+
+def test_there_is_enough_when_all_buffers_are_full():
+    large, small = uniform(0, n=19, capacity=20), uniform(0, n=10, capacity=10)
+    source = sampler([(large, 0.5), (small, 0.5)])
+    assert not source.has_enough(1000)
+    large.push(numbered(19, 1))
+
+    assert source.has_enough(1000)
+
+
+def test_an_empty_buffer_is_waited_for_by_name():
+    some, empty = uniform(0), prioritized(0, n=0)
+    joined, named = sampler([(some, 0.5), (empty, 0.5)]), sampler({"own": some, "demos": empty})
+
+    assert [source.has_enough(10) for source in (joined, named)] == [False, False]
+    assert joined.waited_for(10) == ["buffer 1 of the list, a PrioritizedReplayBuffer"]
+    assert named.waited_for(10) == ["the buffer 'demos', a PrioritizedReplayBuffer"]
+    assert joined.waited_for(11) == named.waited_for(11) == []
+    empty.push(numbered(0, 1))
+    assert joined.waited_for(10) == []
+    assert joined.has_enough(10)
+
+
+def test_an_empty_buffer_never_has_enough():
+    assert not sampler(uniform(0, n=0)).has_enough(0)
 
 
 def test_a_buffer_made_elsewhere_may_stand_in_for_ours():

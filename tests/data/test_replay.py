@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ding_lite.data import Leaf, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data import Leaf, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
 from ding_lite.engine import load_checkpoint, save_checkpoint
 
 FLOAT = np.dtype(np.float32)
@@ -346,10 +346,49 @@ def test_a_refused_first_batch_decides_nothing():
     assert content(buffer) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("batch", [{"x": 1.0}, {"x": np.float32(1)}, {"x": np.zeros(())}])
-def test_a_first_batch_whose_leaves_are_no_rows_is_refused_by_name(batch):
-    with pytest.raises((TypeError, ValueError), match=r"\bx\b"):
+SINGLE = {
+    "a number": ({"x": 1.0}, r"x = 1\.0"),
+    "a number of numpy": ({"x": np.float32(1)}, r"x = 1\.0"),
+    "an array": ({"y": np.ones(3), "x": np.zeros((), np.int64)}, "x = 0"),
+    "a tensor": ({"obs": {"x": torch.tensor(True)}}, "obs/x = True"),
+    "text": ({"x": "words"}, "x = 'words'"),
+    "nothing": ({"x": None}, "x = None"),
+}
+
+
+@pytest.mark.parametrize(("batch", "words"), SINGLE.values(), ids=SINGLE.keys())
+def test_single_values_are_refused_by_name(batch, words):
+    message = rf"push\(\) wants rows \[N, ...\] of each leaf, got {words}, a single value: for one transition give \[value\]"
+    with pytest.raises(ValueError, match=message):
         of().push(batch)
+    buffer = of(pushed=4)
+    with pytest.raises(ValueError, match=message):
+        buffer.push({**batch, "number": np.arange(3)})
+
+    assert content(buffer) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_lists_are_rows_at_the_first_push_and_later(kind):
+    buffer = kind(4)
+    for first in (1, 4):
+        buffer.push({"x": [first, first + 1, first + 2], "y": {"z": [[0.5, first]] * 3}, "word": ["a", "longer", "b"]})
+    batch = buffer.sample(100)
+
+    assert (batch.x.dtype, batch.y.z.dtype, batch.word.dtype) == (torch.int64, torch.float64, object)
+    assert (set(batch.x.tolist()), batch.y.z.shape) == ({3, 4, 5, 6}, (100, 2))
+    assert set(batch.word.tolist()) == {"a", "longer", "b"}
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_of_tensors_with_a_gradient_the_numbers_are_kept(kind):
+    buffer = kind(4)
+    for _ in range(2):  # the second push fits by its look alone
+        buffer.push({"x": torch.ones(3, 2, requires_grad=True), "y": {"z": torch.nn.Parameter(torch.zeros(3))}})
+    batch = buffer.sample(10)
+
+    assert not batch.x.requires_grad
+    assert (batch.x.tolist(), batch.y.z.tolist()) == ([[1, 1]] * 10, [0] * 10)
 
 
 @pytest.mark.parametrize("capacity", [0, -1])

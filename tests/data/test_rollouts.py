@@ -293,6 +293,27 @@ def test_an_output_without_a_row_for_each_environment_or_with_other_parts_is_ref
         recorded({"a": {"x": np.zeros(2)}}, {"a": {"y": np.zeros(2)}})
 
 
+@pytest.mark.parametrize("value", [np.ones(2, np.float32), {"x": np.ones(2)}])
+def test_an_output_that_is_missing_in_a_step_or_comes_late_is_refused_with_its_name_and_the_step(value):
+    action = {"action": np.zeros(2)}
+    with pytest.raises(
+        ValueError, match=r"output value is missing in step 2 of a rollout, and was there before: give the same"
+    ):
+        recorded({**action, "value": value}, {**action, "value": value}, action)
+    with pytest.raises(
+        ValueError, match="output value comes first in step 1 of a rollout: give the same outputs in every step"
+    ):
+        recorded(action, {**action, "value": value})
+    with pytest.raises(ValueError, match="output value comes first in step 1 of a rollout"):
+        recorded({**action, "log_prob": np.zeros(2)}, {**action, "value": value})
+
+
+def test_the_order_of_the_outputs_may_change():
+    columns = recorded({"a": np.zeros(2), "b": np.ones(2)}, {"b": np.ones(2), "a": np.zeros(2)}).trajectories().columns
+
+    assert (columns["a"].tolist(), columns["b"].tolist()) == ([[0, 0]] * 2, [[1, 1]] * 2)
+
+
 def test_an_output_of_a_narrower_dtype_is_taken():
     column = recorded({"a": np.zeros(2)}, {"a": np.ones(2, np.float32)}).trajectories().columns["a"]
 

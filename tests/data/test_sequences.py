@@ -92,6 +92,37 @@ def test_each_rollout_comes_with_the_steps_before_it_as_soon_as_there_are_enough
         begin += length
 
 
+@settings(deadline=None, max_examples=100)
+@given(overlap=st.integers(0, 7), stride=st.integers(1, 4), lengths=st.lists(st.integers(1, 15), min_size=1, max_size=8))
+def test_with_a_stride_the_first_rollout_ends_with_as_many_whole_strides_as_fit(overlap, stride, lengths):
+    window, begin = SequenceWindow(overlap, stride), 0
+    for length in lengths:
+        found, end = window.prepend(rollout(length, begin=begin)), begin + length
+        first = begin - overlap
+        if begin < overlap:
+            first = min(range(end - overlap - stride, -1, -stride), default=end)
+        assert ([] if found is None else steps(found)) == list(range(first, end))
+        begin = end
+
+
+@pytest.mark.parametrize("num_steps", [128, 117, 24, 23])
+def test_sequences_of_the_second_rollout_follow_on_those_of_the_first(num_steps):
+    window, told = SequenceWindow(8, stride=16), []
+    for begin, length in ((0, num_steps), (num_steps, 16), (num_steps + 16, 32)):
+        whole = window.prepend(rollout(length, begin=begin))
+        told += [] if whole is None else cut_sequences(whole, 24, overlap=8)["reward"][::2, 8:].ravel().tolist()
+
+    assert told == list(range(8 + (num_steps - 8) % 16, num_steps + 48))
+
+
+def test_a_window_with_a_stride_goes_on_from_a_saved_one():
+    window, restored = SequenceWindow(3, stride=2), SequenceWindow(3, stride=2)
+    window.prepend(rollout(6))
+    restored.load_state_dict(window.state_dict())
+
+    assert steps(restored.prepend(rollout(2, begin=6))) == [3, 4, 5, 6, 7]
+
+
 def test_the_window_does_not_change_with_what_was_handed_out():
     window = SequenceWindow(2)
     first = rollout(3)
@@ -165,3 +196,8 @@ def test_a_window_and_a_cut_together_give_every_step_once_behind_its_burn_in():
 
     assert told == list(range(8, 40))
     assert torch.as_tensor(pieces["reward"]).shape == (8, 6)
+
+
+def test_a_stride_below_one_is_refused():
+    with pytest.raises(ValueError, match=r"SequenceWindow\(stride=0\): the next sequence begins 1 step later or more"):
+        SequenceWindow(2, stride=0)

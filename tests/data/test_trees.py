@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -174,6 +175,50 @@ def test_has_leaf_looks_at_the_top_only():
 
     assert [has_leaf(built, name) for name in ("obs", "reward", "image", "shape", "json")] == [True, True, False, False, False]
     assert has_leaf(built.obs, "image")
+
+
+@pytest.mark.parametrize("leaves", [batch(), types.MappingProxyType(batch())], ids=["dict", "mapping"])
+def test_a_mapping_is_a_batch_as_it_is(leaves):
+    after = with_leaves(leaves, weight=torch.ones(4))
+
+    assert [has_leaf(leaves, name) for name in ("obs", "reward", "image")] == [True, True, False]
+    assert type(after) is Tree
+    assert_same(after, {**batch(), "weight": torch.ones(4)})
+    assert "weight" not in leaves
+
+
+def test_trees_of_a_class_of_their_own_are_trees():
+    class Own(Tree):
+        pass
+
+    own = Own(batch())
+
+    assert has_leaf(own, "obs")
+    assert not has_leaf(own, "weight")
+    assert_same(with_leaves(own, reward=torch.zeros(4)), {**batch(), "reward": torch.zeros(4)})
+
+
+def test_what_is_no_batch_is_refused_by_its_type():
+    script = """
+import numpy as np, torch
+from ding_lite.data import has_leaf, tree, with_leaves
+for given in (None, [tree({"obs": torch.zeros(2)})], (), np.zeros(3), torch.zeros(3), 3, "obs", object()):
+    for ask in (lambda: has_leaf(given, "obs"), lambda: with_leaves(given, obs=torch.zeros(2))):
+        try:
+            ask()
+        except TypeError as error:
+            print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)  # it might crash
+    kinds = ("NoneType", "list", "tuple", "ndarray", "Tensor", "int", "str", "object")
+    mend = 'give it a tree, as tree({"obs": ..., "reward": ...}) makes one.'
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{who}() wants a batch, a tree or a mapping of leaves by name, got a {kind}: {mend}"
+        for kind in kinds
+        for who in ("has_leaf", "with_leaves")
+    ]
 
 
 def test_nested_gives_the_very_tensors_of_a_tree_as_dicts():

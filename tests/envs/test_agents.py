@@ -253,6 +253,19 @@ def test_agents_have_their_policies_once_and_for_all():
         env.seat(lambda agent: agent * 2, ("xx", "yy"))
 
 
+def test_agents_have_their_policies_by_a_mapping_too():
+    env = drifting(seated=False)
+    seats = env.seat({"x": "first", "y": "second"}, ("first", "second"))
+    assert {name: seat.agents for name, seat in seats.items()} == {"first": ("x",), "second": ("y",)}
+    env = drifting(seated=False)
+    with pytest.raises(ValueError, match=r"policy_of\('y'\) gave None, and the policies are x, y"):
+        env.seat({"x": "x"}, ("x", "y"))
+    with pytest.raises(
+        TypeError, match=r"policy_of wants a function .* or a dict of these names by agent, got None of type None"
+    ):
+        env.seat(None, ("x", "y"))
+
+
 def test_what_has_not_begun_cannot_go_on():
     env = drifting(seated=False)
     with pytest.raises(RuntimeError, match="nobody acts here yet"):

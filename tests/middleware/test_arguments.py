@@ -3,17 +3,23 @@
 import gymnasium
 import pytest
 
-from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.config import DDPGConfig, DQNConfig, PPOConfig, RainbowConfig, REINFORCEConfig
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
+    EpisodeCollector,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
     eps_greedy_handler,
+    gae_estimator,
     interaction_evaluator,
+    montecarlo_return_estimator,
     multistep_trainer,
+    nstep_reward_enhancer,
+    online_logger,
+    reward_normalizer,
     termination_checker,
     trainer,
 )
@@ -23,6 +29,8 @@ CFG = DQNConfig()
 ENVS = make_envs("CartPole-v1", 2)
 SPACES = ENVS.single_observation_space, ENVS.single_action_space
 POLICY = DQNPolicy(CFG.policy, *SPACES)
+PPO_CFG = PPOConfig()
+PPO = PPOPolicy(PPO_CFG.policy, *SPACES)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +44,34 @@ POLICY = DQNPolicy(CFG.policy, *SPACES)
         (lambda: OffPolicyLearner(CFG, POLICY.learn_mode, []), r"wants a ReplayBuffer, got \[\] of type list"),
         (lambda: data_pusher(CFG, []), r"data_pusher wants a ReplayBuffer, got \[\] of type list"),
         (lambda: eps_greedy_handler(PPOConfig()), "eps_greedy_handler wants a configuration with policy.other.eps"),
+        (lambda: eps_greedy_handler(DDPGConfig()), "policy.other.eps.*of type DDPGConfig, which has no 'policy.other.eps'"),
+        (lambda: eps_greedy_handler(RainbowConfig()), "policy.other.eps, such as DQNConfig, got .* of type RainbowConfig"),
+        (lambda: nstep_reward_enhancer(CFG.policy), "wants a configuration with policy.nstep, .* of type DQNPolicyConfig"),
+        (lambda: gae_estimator(CFG, PPO.collect_mode), "gae_estimator wants .* policy.collect.gae_lambda .* type DQNConfig"),
+        (lambda: gae_estimator(PPO_CFG, PPO), "gae_estimator wants policy.collect_mode, got .* of type PPOPolicy"),
+        (lambda: gae_estimator(PPO_CFG, PPO.learn_mode), "gae_estimator wants policy.collect_mode, got .* type LearnMode"),
+        (
+            lambda: montecarlo_return_estimator(REINFORCEConfig(), PPO.learn_mode),
+            "montecarlo_return_estimator wants policy.collect_mode, got .* of type LearnMode",
+        ),
+        (lambda: montecarlo_return_estimator(None), "wants a configuration with policy.collect.discount_factor or .* got None"),
+        (lambda: reward_normalizer(None, PPO.learn_mode), "reward_normalizer wants a configuration with .*discount_factor"),
+        (
+            lambda: OffPolicyLearner(PPO_CFG, PPO.learn_mode, ReplayBuffer(10)),
+            "OffPolicyLearner wants a configuration with policy.learn.update_per_collect, such as DQNConfig, .* type PPOConfig",
+        ),
+        (lambda: StepCollector(CFG.policy, POLICY.collect_mode, ENVS), "StepCollector wants the run's configuration"),
+        (lambda: EpisodeCollector(None, POLICY.collect_mode, ENVS), "EpisodeCollector wants the run's configuration"),
+        (lambda: interaction_evaluator(CFG.policy, POLICY.eval_mode, ENVS), "interaction_evaluator wants the run's config"),
+        (lambda: online_logger(CFG.policy), "online_logger wants the run's configuration, such as DQNConfig, got .*'log'"),
+        (
+            lambda: StepCollector(CFG, POLICY.collect_mode, ENVS, random_collect_size="1000"),
+            r"StepCollector\(random_collect_size='1000'\) wants an integer, got a str",
+        ),
+        (lambda: CkptSaver(POLICY, "runs", train_freq="100"), r"CkptSaver\(train_freq='100'\) wants an integer, got a str"),
+        (lambda: CkptSaver(POLICY, "runs", keep_last=None), r"CkptSaver\(keep_last=None\) wants an integer"),
+        (lambda: CkptSaver(POLICY, None), "CkptSaver wants the run's folder, such as cfg.exp_name, got None"),
+        (lambda: CkptSaver(POLICY, CFG), "CkptSaver wants the run's folder, such as cfg.exp_name, got DQNConfig"),
         (lambda: CkptSaver(POLICY.learn_mode, "runs"), "CkptSaver wants the policy itself, got .* of type LearnMode"),
         (lambda: DQNPolicy(CFG, *SPACES), "DQNPolicy.* wants a DQNPolicyConfig, got a DQNConfig: pass cfg.policy"),
         (lambda: PPOPolicy(CFG.policy, *SPACES), "PPOPolicy.* wants a PPOPolicyConfig, got a DQNPolicyConfig"),
@@ -44,6 +80,23 @@ POLICY = DQNPolicy(CFG.policy, *SPACES)
 )
 def test_another_object_is_refused_where_it_is_handed_over(mistake, words):
     with pytest.raises(TypeError, match=words):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (
+            lambda: StepCollector(CFG, POLICY.collect_mode, ENVS, random_collect_size=-5),
+            r"StepCollector\(random_collect_size=-5\) is out of range: it is at least 0",
+        ),
+        (lambda: CkptSaver(POLICY, "runs", train_freq=0), r"CkptSaver\(train_freq=0\) is out of range: it is at least 1"),
+        (lambda: CkptSaver(POLICY, "runs", keep_last=0), r"CkptSaver\(keep_last=0\) is out of range: it is at least 1"),
+        (lambda: online_logger(CFG, train_show_freq=0), r"online_logger\(train_show_freq=0\) is out of range"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_where_it_is_handed_over(mistake, words):
+    with pytest.raises(ValueError, match=words):
         mistake()
 
 

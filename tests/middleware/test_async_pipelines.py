@@ -210,4 +210,6 @@ def test_an_error_in_an_evaluation_ends_the_run(tmp_path):
         loop.use(learn)
         with pytest.raises(OSError, match="simulator is gone") as caught:
             loop.run(max_step=10**9)
-    assert any("raised by environment 0" in note for note in caught.value.__notes__)
+    notes = caught.value.__notes__
+    assert any("raised by environment 0" in note for note in notes)
+    assert "in interaction_evaluator, deferred by a middleware of the task" in notes

@@ -150,6 +150,13 @@ def test_a_configuration_without_nstep_is_refused():
         nstep_reward_enhancer(PPOConfig())
 
 
+def test_sums_of_several_steps_are_not_summed_up_again():
+    ctx, enhance = OnlineRLContext(trajectories=rollout_of(**TWO_ENVS)), nstep_reward_enhancer(cfg_of(3))
+    enhance(ctx)
+    with pytest.raises(RuntimeError, match="nstep_reward_enhancer found the column 'discount'.*put it into the pipeline once"):
+        enhance(ctx)
+
+
 makers = pytest.mark.parametrize("make", [lambda: nstep_reward_enhancer(cfg_of(2)), lambda: priority_calculator(len)])
 
 

@@ -191,7 +191,8 @@ def test_the_discount_factor_may_stand_beside_the_collectors_settings_and_a_poli
 
 
 def test_a_configuration_without_a_discount_factor_is_refused_by_name():
-    with pytest.raises(AttributeError, match=r"wants policy.collect.discount_factor or policy.discount_factor"):
+    words = r"wants a configuration with policy.collect.discount_factor or policy.discount_factor.*SimpleNamespace, which has"
+    with pytest.raises(TypeError, match=words):
         montecarlo_return_estimator(SimpleNamespace(policy=SimpleNamespace(collect=SimpleNamespace())))
 
 

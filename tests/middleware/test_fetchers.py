@@ -1,5 +1,7 @@
 """Fetching by priority, from several buffers, with reward models, and the rollout as it is."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -42,9 +44,9 @@ def transitions(count, seed=0, **more):
     }
 
 
-def dqn(**learn):
+def dqn(nstep=1, **learn):
     learn = {"learning_starts": 1, "batch_size": 8, "update_per_collect": 3, **learn}
-    cfg = DQNConfig().override({"policy.learn": learn, "policy.model.encoder_hidden_size_list": [8], "policy.nstep": 2})
+    cfg = DQNConfig().override({"policy.learn": learn, "policy.model.encoder_hidden_size_list": [8], "policy.nstep": nstep})
     envs = make_envs("CartPole-v1", 2, seed=0)
     return cfg, DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space), envs
 
@@ -64,6 +66,13 @@ def uniform(count=50, capacity=100, seed=0, **more):
 
 def priorities_of(buffer):
     return buffer.state_dict()["scaled"].numpy() - EPS
+
+
+def silently(fn, *args):
+    """Call it; a warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fn(*args)
 
 
 class FewColumns:
@@ -183,9 +192,9 @@ def test_a_fetcher_by_priority_without_a_learner_is_refused_with_the_fix():
 
 
 @pytest.mark.parametrize("form", ["list", "dict"])
-def test_several_buffers_stand_in_the_contract_and_each_needs_enough(form):
+def test_several_buffers_stand_in_the_contract_and_together_need_enough(form):
     cfg, policy, _ = dqn(learning_starts=20)
-    old, new = uniform(50, seed=1), prioritized(19, capacity=100, seed=2)
+    old, new = uniform(10, seed=1), prioritized(9, capacity=100, seed=2)
     buffers = [(old, 0.25), (new, 0.75)] if form == "list" else {"old": old, "new": new}
     fetch = offpolicy_data_fetcher(cfg, buffers)
     ctx = OnlineRLContext()
@@ -198,6 +207,71 @@ def test_several_buffers_stand_in_the_contract_and_each_needs_enough(form):
     assert contract_of(OffPolicyLearner(cfg, policy.learn_mode, buffers)).uses == (old, new, policy.learn_mode)
     parts = [ctx.train_data] if form == "list" else [ctx.train_data.old, ctx.train_data.new]
     assert [part.obs.shape for part in parts] == [(8, 4)] * len(parts)
+
+
+@pytest.mark.parametrize(("form", "name"), [("list", "buffer 1 of the list"), ("dict", "the buffer 'new'")])
+def test_an_empty_buffer_among_several_that_learning_waits_for_is_named_once(form, name):
+    cfg, _, _ = dqn(learning_starts=20)
+    old, new, ctx = uniform(19, seed=1), uniform(0, seed=2), OnlineRLContext()
+    fetch = offpolicy_data_fetcher(cfg, [(old, 0.25), (new, 0.75)] if form == "list" else {"old": old, "new": new})
+    silently(fetch, ctx)
+    old.push(transitions(1))
+    with pytest.warns(UserWarning, match=f"learning waits for transitions in {name}, a ReplayBuffer: push some"):
+        fetch(ctx)
+    silently(fetch, ctx)
+    assert ctx.train_data is None
+    new.push(transitions(1))
+    silently(fetch, ctx)
+
+    assert ctx.train_data is not None
+
+
+@pytest.mark.parametrize("form", ["one", "list", "dict"])
+def test_rewards_of_one_step_where_several_are_wanted_are_told_once(form):
+    cfg, policy, _ = dqn(nstep=3)
+    one, other, ctx = uniform(), uniform(seed=1), OnlineRLContext()
+    buffers = {"one": one, "list": [(one, 0.5), (other, 0.5)], "dict": {"one": one, "other": other}}[form]
+    fetch = offpolicy_data_fetcher(cfg, buffers, policy.learn_mode)
+    message = (
+        "policy.nstep = 3, and the replayed transitions have no discount: .* Put nstep_reward_enhancer before the pusher, or"
+    )
+    with pytest.warns(UserWarning, match=message):
+        fetch(ctx)
+
+    silently(fetch, ctx)
+
+
+class ReadsNoDiscount:
+    """In the place of a policy, such as R2D2's, that sums up rewards itself."""
+
+    columns = ("reward", "obs")
+
+
+@pytest.mark.parametrize(
+    ("nstep", "more", "reads"),
+    [(1, {}, True), (3, {"discount": np.ones(50, np.float32)}, True), (3, {}, False)],
+    ids=["one step", "a discount", "no use for it"],
+)
+@pytest.mark.parametrize("form", ["one", "dict"])
+def test_rewards_that_are_as_they_are_wanted_need_no_warning(form, nstep, more, reads):
+    cfg, policy, _ = dqn(nstep=nstep)
+    buffer = uniform(**more)
+    fetch = offpolicy_data_fetcher(
+        cfg, buffer if form == "one" else {"a": buffer}, policy.learn_mode if reads else ReadsNoDiscount()
+    )
+
+    silently(fetch, OnlineRLContext())
+
+
+def test_a_policy_that_reads_batches_by_name_gets_all_of_each():
+    class ReadsByName:
+        columns = ("own", "demos")
+
+    ctx = OnlineRLContext()
+    next(offpolicy_data_fetcher(dqn()[0], {"own": uniform(), "demos": prioritized()}, ReadsByName())(ctx))
+
+    assert set(ctx.train_data.own.keys()) == set(transitions(1))
+    assert set(ctx.train_data.demos.keys()) == {*transitions(1), "weight", "index"}
 
 
 def test_a_learner_on_joined_buffers_gives_each_its_priorities():
@@ -346,7 +420,7 @@ def test_the_masker_turns_random_actions_off():
 
 def run_by_priority(async_mode, max_lag, form):
     """Everything that a run comes to whose priorities, rewards and windows come from every part of the off-policy side."""
-    cfg, policy, envs = dqn(batch_size=16, learning_starts=32)
+    cfg, policy, envs = dqn(nstep=2, batch_size=16, learning_starts=32)
     buffer, other, model = PrioritizedReplayBuffer(200, seed=3), ReplayBuffer(150, seed=4), Doubling()
     buffers = {"one": buffer, "list": [(buffer, 0.7), (other, 0.3)]}[form]
     task = Task()

@@ -9,12 +9,12 @@ import torch
 from gymnasium import spaces
 
 from ding_lite import Task
-from ding_lite.config import A2CConfig, PPOConfig
+from ding_lite.config import A2CConfig, PPOConfig, SACConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories
 from ding_lite.envs import make_envs
 from ding_lite.middleware import StepCollector, gae_estimator, multistep_trainer, reward_normalizer
-from ding_lite.policy import A2CPolicy, PPOPolicy
+from ding_lite.policy import A2CPolicy, PPOPolicy, SACPolicy
 
 GAMMA = 0.9
 
@@ -64,6 +64,15 @@ def test_rewards_are_divided_by_the_spread_of_all_returns_so_far(p_end):
         found = normalised(middleware, rollout)
         np.testing.assert_allclose(found.columns["reward"], expected, rtol=1e-6)
         assert found.columns["reward"].dtype == np.float32
+
+
+def test_policies_that_replay_have_their_discount_factor_elsewhere():
+    cfg = SACConfig().override({"policy.discount_factor": GAMMA, "policy.model.encoder_hidden_size_list": [8]})
+    policy = SACPolicy(cfg.policy, spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (1,), np.float32))
+    middleware = reward_normalizer(cfg, policy.learn_mode)
+
+    for rollout, expected in zip(rollouts(), by_definition(rollouts()), strict=True):
+        np.testing.assert_allclose(normalised(middleware, rollout).columns["reward"], expected, rtol=1e-6)
 
 
 def test_the_reward_as_it_was_stays_beside_it_and_the_rollout_is_untouched():

@@ -6,7 +6,7 @@ import pytest
 from ding_lite.config import DQNConfig, R2D2Config
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer, Trajectories
-from ding_lite.middleware import sequence_pusher
+from ding_lite.middleware import nstep_reward_enhancer, sequence_pusher
 
 
 def pushed(*rollouts: Trajectories, burn_in: int = 2, unroll_len: int = 3) -> ReplayBuffer:
@@ -36,6 +36,26 @@ def test_a_burn_in_longer_than_a_rollout_reaches_over_several():
 
     assert sorted(buffer_.sample(200).number.unique(dim=0).tolist()) == [[1, 2, 3, 4, 5, 6, 7, 8], [4, 5, 6, 7, 8, 9, 10, 11]]
     assert set(buffer_.sample(200).state_in_0.tolist()) == {1, 4}
+
+
+def test_a_long_first_rollout_is_cut_too_so_that_the_next_ones_sequences_follow_on():
+    batch = pushed(rollout(9), rollout(3, 9)).sample(400)
+
+    assert sorted(batch.number.unique(dim=0).tolist()) == [[1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [7, 8, 9, 10, 11]]
+    assert set(batch.state_in_0.tolist()) == {1, 4, 7}
+
+
+def test_rewards_that_were_summed_up_already_are_refused():
+    no = np.zeros((3, 1), np.bool_)
+    done = Trajectories(
+        {"reward": np.ones((3, 1), np.float32), "terminated": no, "truncated": no, "next_obs": np.zeros((3, 1))}
+    )
+    ctx = OnlineRLContext(trajectories=done)
+    nstep_reward_enhancer(R2D2Config())(ctx)
+    with pytest.raises(
+        ValueError, match=r"found a column 'discount': .* policy.nstep .* itself.* Leave nstep_reward_enhancer out"
+    ):
+        pushed(ctx.trajectories)
 
 
 def test_resets_are_marked_also_where_only_some_rollouts_have_any():

@@ -144,6 +144,35 @@ def test_a_state_that_cannot_be_had_is_an_error_only_where_it_is_needed(host):
         ask(host, step)
 
 
+def test_the_state_of_one_object_can_be_had_where_that_of_another_cannot(host):
+    ask(host, lambda objects: objects.update(it=Stubborn(), table=Table(3)), lasting=True)
+    assert [ask(host, step), ask(host, step)] == [1, 2]
+    np.testing.assert_array_equal(host.state("table")["table"]["table"], np.zeros(3))
+    host.load_state({"table": {"table": np.ones(3)}})
+    assert list(host.state("table")) == ["table"]
+    with pytest.raises(RuntimeError, match="its state is not known: RuntimeError: too long to be remembered"):
+        host.state("it", "table")
+    host.load_state({"it": {"steps": 0}})
+    host.release()
+    assert host.state("it") == {"it": {"steps": 0}}
+    assert (ask(host, step), host.state("table")["table"]["table"].tolist()) == (1, [1, 1, 1])
+
+
+class Thing:
+    """Of a class of this file, and equal to none."""
+
+
+def test_objects_in_a_state_travel_as_what_they_are(host):
+    ask(host, lambda objects: keep(objects, "it", Table(3)), lasting=True)
+    host.load_state({"it": {"table": [Thing(), {1, 2}, np.arange(3), b"x"]}})
+    for _ in range(2):
+        thing, *others = host.state("it")["it"]["table"]
+        assert type(thing) is Thing
+        assert [type(other) for other in others] == [set, np.ndarray, bytes]
+        host.release()
+        ask(host, echo, 1)
+
+
 def test_objects_that_cannot_be_made_again_are_an_error_and_leave_no_process(host, tmp_path):
     ask(host, make_stubborn, (tmp_path / "refuse").exists, lasting=True)
     host.release()

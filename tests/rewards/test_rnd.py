@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import tree
+from ding_lite.data import tree, with_leaves
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -124,3 +124,18 @@ def test_the_bonus_may_fade_with_the_gradient_steps():
 
     assert shares == [0.5, 0.375, 0.25, 0.125, 0.0, 0.0]
     assert torch.equal(faded.reward, batch().reward)
+
+
+def test_rows_that_are_no_steps_do_not_count():
+    given, valid = batch(0, 12), torch.arange(12) % 3 > 0
+    steps = tree({"next_obs": given.next_obs[valid], "reward": given.reward[valid]})
+    junk = given.next_obs.masked_fill(~valid[:, None], 1e6)
+    rollout = tree(
+        {name: leaf.unflatten(0, (4, 3)) for name, leaf in {"next_obs": junk, "reward": given.reward, "valid": valid}.items()}
+    )
+    one, other = made(), made()
+
+    assert torch.equal(one.learn(rollout)["rnd_loss"], other.learn(steps)["rnd_loss"])
+    assert torch.equal(one.estimate(given).reward, other.estimate(given).reward)
+    assert one.learn(with_leaves(rollout, valid=torch.zeros(4, 3, dtype=torch.bool))) == {}
+    assert one.steps == 1

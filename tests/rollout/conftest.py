@@ -87,12 +87,41 @@ class Recurrent(Policy):
         return action, [h, words, things], {"logit": logit, "word": [word[-3:] for word in words], "thing": things}
 
 
+class Note:
+    """What `Noting` remembers: an object of a class of its own, with an array and a set in it."""
+
+    def __init__(self, trail: np.ndarray, seen: frozenset[int] = frozenset()) -> None:
+        self.trail, self.seen = trail, seen
+
+    def __repr__(self) -> str:
+        return f"Note({type(self.trail).__name__} {self.trail.tolist()}, {sorted(self.seen)})"
+
+
+class Noting(Recurrent):
+    """Remembers in objects of its own, by which it acts."""
+
+    def get_initial_state(self):
+        return [torch.zeros(40), "", Note(np.zeros(3))]
+
+    def compute_actions(self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, **kwargs):
+        things = [{"seen": [len(note.seen)]} for note in state[2]]
+        before = {"prev_action_batch": prev_action_batch, "prev_reward_batch": prev_reward_batch}
+        action, (h, words, _), outputs = super().compute_actions(obs, [*state[:2], things], **before, **kwargs)
+        notes = [
+            Note(np.append(note.trail[1:], float(one)), note.seen | {len(word)})
+            for note, one, word in zip(state[2], action.tolist(), words)
+        ]
+        assert all(isinstance(note, Note) for note in state[2])
+        return action, [h + len(notes[0].seen), words, notes], {**outputs, "kind": [repr(note) for note in state[2]]}
+
+
 _POLICIES: dict[str, tuple[type[Policy], type[PolicyConfig], bool]] = {
     "dqn": (DQNPolicy, DQNPolicyConfig, True),
     "ppo": (PPOPolicy, PPOPolicyConfig, False),
     "recurrent": (Recurrent, PolicyConfig, True),
+    "noting": (Noting, PolicyConfig, True),
 }
-KWARGS = {"dqn": {"eps": 0.4}, "ppo": {}, "recurrent": {"temperature": 0.5}}
+KWARGS = {"dqn": {"eps": 0.4}, "ppo": {}, "recurrent": {"temperature": 0.5}, "noting": {"temperature": 0.5}}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -118,7 +147,7 @@ class Case:
     def policy(self, seed: int = 0) -> Policy:
         policy, config, discrete = _POLICIES[self.kind]
         env = Drifting(discrete)
-        settings = {} if self.kind == "recurrent" else {"model.encoder_hidden_size_list": [48, 48]}  # 9 KiB a layer
+        settings = {} if config is PolicyConfig else {"model.encoder_hidden_size_list": [48, 48]}  # 9 KiB a layer
         return policy(config().override({"seed": seed, **settings}), env.observation_space, env.action_space)
 
     def change(self, policy: Policy, rollout: Any) -> None:
@@ -136,7 +165,7 @@ class Case:
             envs.close()
 
 
-@pytest.fixture(params=list(_POLICIES))
+@pytest.fixture(params=["dqn", "ppo", "recurrent"])
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """Each kind of policy in turn."""
     case = Case(request.param)
@@ -148,6 +177,14 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 def recurrent_case() -> Iterator[Case]:
     """The recurrent policy alone."""
     case = Case("recurrent")
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def noting_case() -> Iterator[Case]:
+    """The policy whose state no checkpoint holds."""
+    case = Case("noting")
     yield case
     case.close()
 

@@ -374,6 +374,94 @@ def test_what_a_policy_logs_while_acting_stands_under_its_name():
     assert [list(dict(flatten(one))) for one in logged] == [[("a", "asked")]]
 
 
+# Several policies of one seed.
+
+
+class ByChance(Policy):
+    """Acts by chance."""
+
+    def compute_actions(self, obs, state=None, *, explore=True, **kwargs):
+        count = len(place_of(obs))
+        return self.action_space.start + torch.randint(int(self.action_space.n), (count,), generator=self.generator), [], {}
+
+
+def by_chance(env, names, seed=0):
+    """A policy for each name, all of one seed."""
+    return {name: ByChance({"seed": seed}, env.observation_space("a0"), env.action_space("a0")) for name in names}
+
+
+class Pair(Counting):
+    """Two agents that see the same."""
+
+    possible_agents = ("a0", "a1")
+
+    def see(self, agent):
+        return np.array([self.index, self.episode, self.t, 0], np.float32)
+
+
+PAIR = [dict.fromkeys(("a0", "a1"), (9, "truncated"))]
+
+
+def pair(policies, role="collect_mode"):
+    env = make_agent_envs(lambda: Pair(endings=PAIR), 4)
+    return env, AgentWorker(env, {name: getattr(policy, role) for name, policy in policies(env).items()}, str)
+
+
+@pytest.mark.parametrize("role", ["collect_mode", "eval_mode"])
+def test_policies_of_one_seed_act_by_random_numbers_of_their_own_and_in_the_same_way_each_time(role):
+    runs = [pair(lambda env: by_chance(env, ("a0", "a1")), role)[1].collect(50).parts for _ in range(2)]
+    one, other = (runs[0][name].columns["action"] for name in ("a0", "a1"))
+    assert 0.15 < (one == other).mean() < 0.35  # by chance 0.25
+    for name in ("a0", "a1"):
+        np.testing.assert_array_equal(runs[0][name].columns["action"], runs[1][name].columns["action"])
+
+
+def test_a_policy_alone_acts_by_the_numbers_that_it_always_had():
+    env = make_agent_envs(lambda: Pair(endings=PAIR), 4)
+    policy, alone = (by_chance(env, ("all",))["all"] for _ in range(2))
+    found = AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all").collect(1).parts["all"].columns["action"][0]
+
+    np.testing.assert_array_equal(found, alone.collect_mode.forward(np.zeros((8, 4), np.float32))[0])
+
+
+@pytest.mark.parametrize("order", ["worker first", "state first"])
+def test_a_loaded_state_stays_where_several_policies_act(order):
+    env, worker = pair(lambda env: by_chance(env, ("a0", "a1")))
+    saved = {name: one.policy.learner for name, one in worker.actors.items()}
+    worker.collect(5)
+    states = {name: copy.deepcopy(learner.state_dict()) for name, learner in saved.items()}
+    expected = worker.collect(7).parts
+
+    def loaded(env):
+        policies = by_chance(env, ("a0", "a1"), seed=3)
+        if order == "state first":
+            load(policies)
+        made.update(policies)
+        return policies
+
+    def load(policies):
+        for name, policy in policies.items():
+            policy.load_state_dict(states[name])
+
+    made = {}
+    env, worker = pair(loaded)
+    if order == "worker first":
+        load(made)
+    found = worker.collect(7).parts
+    for name in ("a0", "a1"):
+        np.testing.assert_array_equal(found[name].columns["action"], expected[name].columns["action"])
+
+
+def test_a_second_worker_goes_on_with_the_random_numbers_of_the_first():
+    env, worker = pair(lambda env: by_chance(env, ("a0", "a1")))
+    faces = {name: one.policy for name, one in worker.actors.items()}
+    worker.collect(3)
+    expected = {name: face.actor.generator_state()["generator"].clone() for name, face in faces.items()}
+    AgentWorker(env, faces, str)
+    for name, face in faces.items():
+        assert torch.equal(face.actor.generator_state()["generator"], expected[name])
+
+
 # What is refused.
 
 
@@ -384,6 +472,22 @@ def test_a_policy_made_for_other_spaces_is_named_with_its_agents():
         AgentWorker(env, {"a": faces["b"], "b": faces["b"]}, policy_of)
 
     assert any("raised for the policy 'a', which acts for a0, a1" in note for note in caught.value.__notes__)
+
+
+def test_an_error_of_a_policy_that_acts_names_it_with_its_agents():
+    class Stuck(Rule):
+        def compute_actions(self, obs, state=None, **kwargs):
+            if place_of(obs)[..., 2].any():
+                raise KeyError("stuck")
+            return super().compute_actions(obs, state, **kwargs)
+
+    env = counting()
+    faces, policy_of = rules(env, ("a", "b"))
+    faces["b"] = Stuck({}, env.observation_space("b0"), env.action_space("b0")).collect_mode
+    with pytest.raises(KeyError, match="stuck") as caught:
+        AgentWorker(env, faces, policy_of).collect(3)
+
+    assert caught.value.__notes__ == ["raised by the policy 'b', which acts for b0"]
 
 
 def test_what_does_not_act_by_itself_and_what_is_no_environment_of_agents_is_refused():
@@ -400,8 +504,25 @@ def test_an_agent_without_a_policy_and_a_policy_without_an_agent_are_refused():
     faces, policy_of = rules(env, ("a", "b"))
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave 'bb', and the policies are a, b: did you mean 'b'\?"):
         AgentWorker(env, faces, lambda agent: "a" if agent.startswith("a") else "bb")
+    with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave None, and the policies are a, b"):
+        AgentWorker(env, faces, {"a0": "a", "a1": "a"})
     with pytest.raises(ValueError, match=r"gives no agent to the policy 'c': leave it out. The agents are a0, a1, b0"):
         AgentWorker(env, {**faces, "c": faces["a"]}, policy_of)
+    with pytest.raises(
+        TypeError, match=r"policy_of wants a function from an agent .* or a dict of these names by agent, got 'a'"
+    ):
+        AgentWorker(env, faces, "a")
+
+
+def test_policy_of_may_be_a_mapping():
+    runs = []
+    for mapping in (False, True):
+        env = counting()
+        faces, policy_of = rules(env, ("a", "b"))
+        given = {agent: policy_of(agent) for agent in env.possible_agents} if mapping else policy_of
+        runs.append(AgentWorker(env, faces, given).collect(9).parts)
+    for name in ("a", "b"):
+        np.testing.assert_array_equal(runs[0][name].columns["action"], runs[1][name].columns["action"])
 
 
 def test_agents_of_different_spaces_cannot_share_a_policy():

@@ -103,23 +103,38 @@ def test_a_state_of_any_kind_is_recorded_as_it_went_in_and_out(counting_env, sta
 @pytest.mark.parametrize(
     ("start", "step", "words"),
     [
-        (0, lambda s: s + 0.5, r"state element 0 is torch.float32 after a step, and was torch.int64 before: .* such as 0.0"),
-        (0.0, lambda s: s[:, None].repeat(1, 3), r"state element 0 has the shape \(2, 3\) after a step, and had \(2,\) before"),
-        (0.0, lambda s: s[:1], r"state element 0 has the shape \(1,\) after a step, and had \(2,\)"),
-        ("a", lambda s: ["b"], r"state element 0 came back for 1 environments, there are 2"),
+        (0, lambda s: s + 0.5, r"in torch.float32, and it was torch.int64 before: have get_initial_state give .* such as 0.0"),
+        (0.0, lambda s: s[:, None].repeat(1, 3), r"in the shape \(2, 3\), and it had \(2,\) before: a state keeps its shape"),
+        (0.0, lambda s: s[:1], r"in the shape \(1,\), and it had \(2,\) before"),
+        (0.0, lambda s: ["a", "b"], r"as a list that is no tensor of the shape \(2,\): .*numpy"),
+        (0.0, lambda s: [[1], [1, 2]], r"as a list that is no tensor of the shape \(2,\): .*inhomogeneous"),
+        (0.0, lambda s: [torch.zeros(1), torch.zeros(2)], r"as a list that is no tensor of the shape \(2,\): stack expects"),
+        (0.0, lambda s: None, r"as a NoneType that is no tensor of the shape \(2,\)"),
+        ("a", lambda s: ["b"], r"for 1 environments, and there are 2"),
+        ("a", lambda s: "bc", r"as a str: give a list of 2, one for each environment"),
+        ("a", lambda s: {"h": 1, "c": 2}, r"as a dict: give a list of 2, one for each environment"),
+        ("a", lambda s: iter(s), r"as a list_iterator: give a list of 2, one for each environment"),
     ],
 )
 def test_a_state_that_changes_its_look_is_refused(counting_env, start, step, words):
     envs = make_envs(counting_env, 2)
     face = Altered(stateful(start, lambda s: s)(envs).collect_mode, lambda state: [step(state[0])])
-    with pytest.raises((TypeError, ValueError), match=words):
+    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of Stateful gave state element 0 {words}"):
         LocalWorker(envs, face).collect(2)
 
 
-def test_a_state_of_other_elements_is_refused(counting_env):
+@pytest.mark.parametrize(
+    ("alter", "words"),
+    [
+        (lambda state: state[:1], "a state of 1 elements, and get_initial_state one of 2: both give the same elements"),
+        (lambda state: None, "a state that is a NoneType: give a list of 2 elements, as get_initial_state does"),
+        (lambda state: dict(enumerate(state)), "a state that is a dict: give a list of 2 elements"),
+    ],
+)
+def test_a_state_of_other_elements_is_refused(counting_env, alter, words):
     envs = make_envs(counting_env, 2)
-    face = Altered(FromTheDocument(envs).collect_mode, lambda state: state[:1])
-    with pytest.raises(ValueError, match="gave a state of 1 elements, and get_initial_state one of 2"):
+    face = Altered(FromTheDocument(envs).collect_mode, alter)
+    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of FromTheDocument gave {words}"):
         LocalWorker(envs, face).collect(2)
 
 
@@ -157,12 +172,22 @@ class Naming:
         return getattr(self._face, name)
 
 
-def test_the_state_stands_still_while_actions_are_random(counting_env):
+@pytest.mark.parametrize(
+    ("policy", "state_in", "state_out"),
+    [
+        (lambda envs: stateful(0, lambda s: s + 1)(envs), [0, 1, 2, 2, 2, 2], [1, 2, 2, 2, 2, 3]),
+        (FromTheDocument, [0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]),
+    ],
+    ids=["no outputs", "outputs"],
+)
+def test_the_state_stands_still_while_actions_are_random_unless_other_outputs_are_asked_for(
+    counting_env, policy, state_in, state_out
+):
     envs = make_envs(partial(counting_env, 0, [(9, "terminated")]), 2)
-    worker = LocalWorker(envs, FromTheDocument(envs).collect_mode)
+    worker = LocalWorker(envs, policy(envs).collect_mode)
     parts = [worker.collect(2), worker.collect(3, random=True), worker.collect(1)]
 
-    for name, expected in (("state_in_0", [0, 1, 2, 2, 2, 2]), ("state_out_0", [1, 2, 2, 2, 2, 3])):
+    for name, expected in (("state_in_0", state_in), ("state_out_0", state_out)):
         assert [int(n) for part in parts for n in part.trajectories.columns[name][:, 0]] == expected
 
 
@@ -387,9 +412,32 @@ def test_what_was_saved_does_not_change_with_what_the_policy_changes_in_place(co
     worker.collect(2)
     state = worker.state_dict()
     worker.collect(3)
-    worker.load_state_dict(state)
+    for _ in range(2):
+        worker.load_state_dict(state)
 
-    assert worker.collect(1).trajectories.columns["state_in_0"].ravel().tolist() == [2, 2]
+        assert worker.collect(3).trajectories.columns["state_in_0"].ravel().tolist() == [2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "first", [{"at": np.zeros(2), "seen": torch.zeros(1)}, [np.arange(3), "a"], (np.int8([[1]]), {"k": []})]
+)
+def test_arrays_within_objects_come_back_from_a_checkpoint_as_arrays(counting_env, first, tmp_path, digest):
+    envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 2)
+    policy = stateful(first, lambda s: s)(envs)
+    worker = LocalWorker(envs, policy.collect_mode)
+    expected = worker.collect(2).trajectories.columns["state_out_0"]
+    state = load_checkpoint(save_checkpoint(worker.state_dict(), tmp_path / "worker.pt"))
+    worker.load_state_dict(state)
+    found = worker.collect(1).trajectories.columns["state_in_0"]
+
+    assert kinds(found[0].tolist()) == kinds(expected[-1].tolist())
+    assert digest(found[0]) == digest(expected[-1])
+
+
+def kinds(thing):
+    """The type of each part."""
+    parts = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, (list, tuple)) else ()
+    return type(thing), [kinds(part) for part in parts]
 
 
 def test_the_saved_state_of_another_policy_or_number_of_environments_is_refused(counting_env):
@@ -406,7 +454,7 @@ def test_objects_that_no_checkpoint_holds_are_refused_by_name(counting_env):
     envs = make_envs(counting_env, 2)
     worker = LocalWorker(envs, stateful({"a set"}, lambda s: list(s))(envs).collect_mode)
     worker.collect(1)
-    with pytest.raises(TypeError, match=r"state\['state'\]\[0\]\[0\] is a set, which no checkpoint holds"):
+    with pytest.raises(TypeError, match=r"recurrent state\[0\]\[0\] is a set, which no checkpoint holds"):
         worker.state_dict()
 
 

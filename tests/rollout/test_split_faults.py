@@ -65,6 +65,22 @@ def test_workers_that_are_killed_between_two_rollouts_and_restarted_give_the_sam
     assert [host.restarts for host in envs.hosts] == [2, 2]
 
 
+def test_objects_of_a_recurrent_state_outlive_the_death_of_a_worker_as_they_were(noting_case, told, digest):
+    def run(envs, kill=lambda number: None):
+        policy = noting_case.policy()
+        worker = make_worker(envs, policy.collect_mode)
+        found = []
+        for number in range(3):
+            kill(number)
+            found.append(told(worker.collect(6, **noting_case.kwargs)))
+        return [*found, policy.state_dict()]
+
+    envs = noting_case.envs(2, "process", restart=True)
+    found = run(envs, lambda number: os.kill(envs.hosts[number % 2].pid, signal.SIGKILL))
+    assert digest(found) == digest(run(noting_case.envs(2)))
+    assert [host.restarts for host in envs.hosts] == [2, 1]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_restart_the_error_arrives_in_time_and_tells_the_place(dqn_case, faults, fault):
     envs = dqn_case.envs(2, "process", faults, timeout_s=0.5)

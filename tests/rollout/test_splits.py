@@ -168,6 +168,25 @@ def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, to
     assert digest(runs[0]) == digest(runs[1])
 
 
+@both
+def test_a_recurrent_state_of_any_objects_hinders_neither_workers_nor_what_they_save(noting_case, backend, told, digest):
+    policy, envs = noting_case.policy(), noting_case.envs(2, backend)
+    worker = make_worker(envs, policy.collect_mode)
+    found = told(worker.collect(9, **noting_case.kwargs))
+    state = {"policy": policy.state_dict(), "envs": envs.state_dict()}
+    with pytest.raises(TypeError, match=r"recurrent state\[2\]\[0\] is a Note, which no checkpoint holds"):
+        worker.state_dict()
+    envs.release()
+    assert digest(policy.state_dict()) == digest(state["policy"])
+    assert "Note(ndarray" in found[0]["kind"][-1, 0]
+    again = told(worker.collect(9, **noting_case.kwargs))
+
+    other, envs = noting_case.policy(), noting_case.envs(2)
+    worker = make_worker(envs, other.collect_mode)
+    expected = [told(worker.collect(9, **noting_case.kwargs)) for _ in range(2)]
+    assert digest([found, again]) == digest(expected)
+
+
 def test_a_state_of_another_number_of_workers_is_refused_with_the_mend(dqn_case):
     policy, other = dqn_case.policy(), dqn_case.policy()
     worker, three = make_worker(dqn_case.envs(2), policy.collect_mode), make_worker(dqn_case.envs(3), other.collect_mode)
