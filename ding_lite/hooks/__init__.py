@@ -3,6 +3,7 @@
 Room: ding_lite.hooks, floor 3, below policy. Imports nn, functional, envs, data, metrics and the engine.
 """
 
+from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.hooks.actor_critics import ActorCriticLearning, mean_stats
 from ding_lite.hooks.bounded import (
     BoundedActing,
@@ -33,7 +34,7 @@ from ding_lite.hooks.configs import (
 )
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
-from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
+from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
 from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import LossError, Policy

@@ -1,6 +1,6 @@
 """The state of a policy: what it is saved as, copied as, and goes on from.
 
-Room: ding_lite.hooks, floor 3. Imports envs, metrics, and the room's hooks, faces and weights.
+Room: ding_lite.hooks, floor 3. Imports envs, metrics, and the room's hooks, modes and weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
-from ding_lite.hooks.faces import ActMode, CollectMode, EvalMode, LearnMode
+from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.hooks.hooks import Hooks
+from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.weights import LearnersOnly, Weights
 from ding_lite.metrics import MetricsLogger
 

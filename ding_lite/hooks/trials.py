@@ -1,6 +1,6 @@
 """Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
 
-Room: ding_lite.hooks, floor 3. Imports data and envs; the room's faces, checks, columns, conversions and recurrent states.
+Room: ding_lite.hooks, floor 3. Imports data and envs; the room's modes, checks, columns, conversions and recurrent states.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from ding_lite.data import Tree, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
+from ding_lite.hooks.act_modes import CollectMode
 from ding_lite.hooks.checks import (
     HookError,
     require_actions,
@@ -29,7 +30,6 @@ from ding_lite.hooks.checks import (
 )
 from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
 from ding_lite.hooks.conversions import to_arrays
-from ding_lite.hooks.faces import CollectMode
 from ding_lite.hooks.recurrent_states import state_like_before
 
 if TYPE_CHECKING:

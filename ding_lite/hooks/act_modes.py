@@ -1,6 +1,6 @@
-"""The three faces of a policy, which middleware receive: to learn, to collect, to evaluate.
+"""The faces of a policy that act, which middleware receive: to collect, to evaluate.
 
-Room: ding_lite.hooks, floor 3. Imports envs, data, metrics and the engine.
+Room: ding_lite.hooks, floor 3. Imports envs, data, metrics, the engine and the room's face that learns.
 """
 
 from __future__ import annotations
@@ -14,85 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data import Tree, nested, to_device, tree
+from ding_lite.data import Tree, to_device
 from ding_lite.engine import add_note
 from ding_lite.envs import SpaceError, same_layout, space_spec
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
+from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.metrics import MetricsLogger
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
     from ding_lite.hooks.weights import Weights
-
-
-_TREE: type = Tree  # treetensor has no types
-
-
-class LearnMode:
-    """The face that changes the model."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    def forward(self, batch: Tree) -> dict[str, Tensor]:
-        """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for.
-
-        Of a batch that lies elsewhere, only the columns that the policy's hooks read are moved.
-
-        Raises:
-            TypeError: no tree, and no mapping that could be one.
-        """
-        policy = self._policy
-        if not isinstance(batch, _TREE):
-            batch = _as_tree(batch, policy)
-        if policy.device.type != "cpu":
-            read = policy.columns
-            leaves = nested(batch)
-            kept = {name: leaf for name, leaf in leaves.items() if read is None or name in read or name == "valid"}
-            batch = tree(to_device(kept, policy.device))
-        return policy.learn(batch)
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """The columns of a batch that the policy's hooks read; None where that is not known."""
-        return self._policy.columns
-
-    @property
-    def cfg(self) -> PolicyConfig:
-        """The policy's configuration."""
-        return self._policy.cfg
-
-    @property
-    def train_iter(self) -> int:
-        """Gradient steps taken."""
-        return self._policy.train_iter
-
-    @property
-    def metrics(self) -> MetricsLogger:
-        """Takes numbers from the hooks that learn."""
-        return self._policy.hook_metrics
-
-    @property
-    def version(self) -> int:
-        """Names the weights."""
-        return self._policy.version
-
-    def snapshot(self) -> Weights:
-        """The weights as they are now, which learning does not change."""
-        return self._policy.snapshot()
-
-    def attach(self, name: str, thing: Any) -> None:
-        """Make something with state_dict and load_state_dict part of the policy's state."""
-        self._policy.attach(name, thing)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the whole policy."""
-        return self._policy.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
-        self._policy.load_state_dict(state)
 
 
 class ActMode:
@@ -324,15 +256,6 @@ class EvalMode(ActMode):
     """The face that does its best."""
 
     role, explore = "evaluate", False
-
-
-def _as_tree(batch: Any, policy: Policy) -> Tree:
-    if isinstance(batch, Mapping):
-        return tree(batch)
-    raise TypeError(
-        f"learn_mode.forward of {type(policy).__name__} wants a batch, got {batch!r:.80} of type {type(batch).__name__}: give "
-        "a tree, or a dict of tensors and arrays."
-    )
 
 
 def _same(state: Any, other: Any) -> bool:
