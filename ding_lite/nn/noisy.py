@@ -38,13 +38,17 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full_like(self.weight, sigma * bound))
         self.bias_sigma = nn.Parameter(torch.full_like(self.bias, sigma * bound))
         self.drawn: tuple[Tensor, Tensor] | None = None
-        """f(inner) [in_features] and f(outer) [out_features] while there is noise; no part of the layer's state."""
+        """f(inner) [in_features] and f(outer) [out_features] while there is noise, or [B, ...] of each where each row has its
+        own; no part of the layer's state."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in_features] to [..., out_features]."""
         if self.drawn is None:
             return functional.linear(x, self.weight, self.bias)
         inner, outer = self.drawn
+        if inner.ndim == 2:  # the same equation, without a weight for each row
+            noisy = functional.linear(x * inner, self.weight_sigma, self.bias_sigma)
+            return torch.addcmul(functional.linear(x, self.weight, self.bias), noisy, outer)
         weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(outer, inner))
         return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, outer))
 
@@ -75,7 +79,7 @@ class NoisyMLP(nn.Module):
 
 
 @contextmanager
-def noise(module: nn.Module, generator: Generator | None) -> Iterator[None]:
+def noise(module: nn.Module, generator: Generator | None, rows: int | None = None) -> Iterator[None]:
     """Inside, every NoisyLinear of this module has noise, drawn once; afterwards none has.
 
     So no noise is left behind that a copy, a snapshot or a checkpoint could take along.
@@ -83,6 +87,7 @@ def noise(module: nn.Module, generator: Generator | None) -> Iterator[None]:
     Args:
         module: with noisy layers anywhere in it.
         generator: draws the noise, on the module's device; None for no noise.
+        rows: B, where inputs are [B, ...] and each row is to have noise of its own; None for one noise for all of them.
 
     Example:
         >>> layer, x = NoisyLinear(4, 2), torch.ones(1, 4)
@@ -97,8 +102,9 @@ def noise(module: nn.Module, generator: Generator | None) -> Iterator[None]:
         return
     sizes = [size for layer in layers for size in reversed(layer.weight.shape)]
     like = layers[0].weight
-    normal = torch.randn(sum(sizes), generator=generator, device=like.device, dtype=like.dtype)
-    drawn = torch.split(normal.sign() * normal.abs().sqrt_(), sizes)
+    shape = (sum(sizes),) if rows is None else (rows, sum(sizes))
+    normal = torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+    drawn = torch.split(normal.sign() * normal.abs().sqrt_(), sizes, -1)
     for layer, pair in zip(layers, zip(drawn[::2], drawn[1::2])):
         layer.drawn = pair
     try:

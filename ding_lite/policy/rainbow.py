@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ding_lite.data import first_leaf, nested
 from ding_lite.engine import bounded
 from ding_lite.hooks import HeadModelConfig, PriorityConfig
 from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
@@ -77,6 +78,6 @@ class RainbowPolicy(C51Policy):
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The action of highest mean return; where it explores, by a network with noise, other noise at each step."""
-        with noise(self.model, self.generator if explore else None):
+        """The action of highest mean return; where it explores, by a network with noise, other noise in each row and step."""
+        with noise(self.model, self.generator if explore else None, rows=len(first_leaf(nested(obs)))):
             return super().compute_actions(obs, state, explore=explore, **kwargs)

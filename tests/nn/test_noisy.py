@@ -45,6 +45,17 @@ def test_inside_noise_the_layer_matches_its_equation(sizes):
         np.testing.assert_allclose(noisy(x).detach(), by_definition(noisy, x, drawn), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("sizes", [(5, 3), (1, 1), (2, 7)])
+def test_rows_with_noise_of_their_own_match_the_equation_one_by_one(sizes):
+    noisy, x = layer(*sizes), torch.randn(4, sizes[0], dtype=torch.float64, generator=generator(1))
+    drawn = torch.randn(4, sum(sizes), generator=generator(), dtype=torch.float64)
+    with noise(noisy, generator(), rows=4):
+        y = noisy(x).detach().numpy()
+
+    for row in range(4):
+        np.testing.assert_allclose(y[row], by_definition(noisy, x[row : row + 1], drawn[row])[0], rtol=1e-12, atol=1e-14)
+
+
 def test_outside_noise_the_layer_is_a_plain_one():
     noisy, x = layer(), torch.randn(4, 5, dtype=torch.float64)
     plain = torch.nn.functional.linear(x, noisy.weight, noisy.bias)
