@@ -59,9 +59,8 @@ def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.nd
         if type(column) is dict:
             write_rows(column.values(), [row[name] for name in column], where)
         else:
-            row = row if type(where) is slice else row[-len(where) :]
-            # Numpy itself reads no tensor that has a gradient, or is on another device.
-            column[where] = row.numpy(force=True) if isinstance(row, torch.Tensor) else row
+            row = row if type(row) is np.ndarray else as_array(row)  # numpy reads no tensor with a gradient
+            column[where] = row if type(where) is slice else row[-len(where) :]
 
 
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
