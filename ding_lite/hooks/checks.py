@@ -74,7 +74,7 @@ def warn_of_idle_settings(policy: Policy) -> None:
     if not policy.params and kind.learn_on_batch.__qualname__ != "Policy.learn_on_batch" and not policy.has_own_weights:
         warnings.warn(
             f"{kind.__name__} learns, and has neither networks nor get_weights and set_weights: give it these, or the copies "
-            "that collect and evaluate do not follow what it learns.",
+            "that collect and evaluate see none of what it learns, or see it half done, where it changes arrays in place.",
             stacklevel=4,
         )
 
@@ -131,21 +131,17 @@ def require_actions(hook: str, space: gymnasium.Space[Any], action: Any) -> None
         raise HookError(f"{hook} gives the actions {action.tolist()}, and some of them are none of {space}.")
 
 
-def require_as_long(hook: str, before: Mapping[str, Any], after: Mapping[str, Any], rank: int) -> None:
-    """Refuse a column that fits no other, unless all of the batch was cut anew.
-
-    Args:
-        rank: how many dimensions in front are steps and environments, or rows.
-    """
+def require_as_long(hook: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse a column of a rollout [T, B, ...] that fits no other, unless all of the batch was cut anew."""
     given, found = dict(flatten(before)), dict(flatten(after))
-    front = next(iter(given.values())).shape[:rank]
-    if any(path in given and leaf.shape[:rank] != front for path, leaf in found.items()):
+    front = next(iter(given.values())).shape[:2]
+    if any(path in given and leaf.shape[:2] != front for path, leaf in found.items()):
         return
     for path, leaf in found.items():
-        if leaf.shape[:rank] != front:
+        if leaf.shape[:2] != front:
             raise HookError(
                 f"{hook} gives the column {'/'.join(path)!r} of shape {list(leaf.shape)} beside columns "
-                f"[{', '.join(map(str, front))}, ...]: give one element for each {'step' if rank == 2 else 'row'}."
+                f"[{', '.join(map(str, front))}, ...], which are cut into rows together: give one element for each step."
             )
 
 

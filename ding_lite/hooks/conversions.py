@@ -52,6 +52,8 @@ def actions_to_arrays(action: Any, space: gymnasium.Space[Any]) -> Any:
     if isinstance(action, (list, tuple)) and subspaces(space) is not None:
         rows = [to_nested(space, row) for row in action]
         return map_leaves(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
+    if isinstance(action, (list, tuple)) and action and isinstance(action[0], (list, tuple)):
+        return np.asarray(action)
     return to_arrays(action)
 
 

@@ -5,9 +5,10 @@ Room: ding_lite.hooks, floor 3. Imports data, the room's hooks, checks and confi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,22 +45,42 @@ def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping
 
 
 def renewing(fn: Callable[..., Any], counts: bool) -> Callable[..., Any]:
-    """`set_weights` or `learn_on_batch` of a class, after which the weights have another name, whoever calls it.
+    """`set_weights` or `learn_on_batch` of a class, after which changed weights have another name, whoever calls it.
 
     Args:
-        counts: whether it is a gradient step, where it does not count any itself.
+        counts: whether it is a gradient step, where weights changed and it did not count any itself.
     """
 
     @functools.wraps(fn)
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
-        before = self.version
-        result = fn(self, *args, **kwargs)
-        if self.version == before:
-            self.train_iter += counts
-            self.renew()
+        version, steps = self.version, self.train_iter
+        with _watching(self) as has_changed:
+            try:
+                result = fn(self, *args, **kwargs)
+            finally:
+                learned = not counts or not self.has_loss or has_changed()
+                if learned and self.version == version:
+                    self.renew()
+        if counts and learned and self.train_iter == steps:
+            self.train_iter += 1
         return result
 
     return called
+
+
+@contextlib.contextmanager
+def _watching(policy: Policy) -> Iterator[Callable[[], bool]]:
+    """Gives a function that tells whether the weights have changed: by its optimizer, or otherwise in place."""
+    if not policy.params:
+        yield lambda: False
+        return
+    taken: list[bool] = []  # fused optimizers do not count up the tensors' own versions
+    before = sum(param._version for param in policy.params)
+    watch = policy.optimizer.register_step_post_hook(lambda *_: taken.append(True))
+    try:
+        yield lambda: bool(taken) or sum(param._version for param in policy.params) != before
+    finally:
+        watch.remove()
 
 
 def _module_of(hooks: Mapping[str, Hook]) -> str | None:

@@ -142,8 +142,9 @@ class Policy(PolicyState, metaclass=PolicyType):
             policy = next(base for base in cls.__mro__ if issubclass(base, Policy) and "__init__" in vars(base))
             cls.__init__ = vars(policy)["__init__"]  # type: ignore[method-assign]
         for name, counts in {"set_weights": False, "learn_on_batch": True}.items():
-            if name in vars(cls):
-                setattr(cls, name, renewing(vars(cls)[name], counts))
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
+                setattr(cls, name, renewing(vars(owner)[name], counts))
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:

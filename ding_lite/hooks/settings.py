@@ -94,8 +94,10 @@ def resolve(
 
 def _warn_of_slip(name: str, cfg: Config) -> None:
     """Say so where a name is nearly one that the typed configuration has, such as `gama` or `learning_rate`."""
-    near = {place.rpartition(".")[2]: place for place in _leaves_of(cfg)}
+    near = {place.rpartition(".")[2]: place for section in ("collect", "learn") for place in _values(cfg, section)}
     near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}
+    if name.rstrip("0123456789_") in near and name not in near:
+        return  # a second one, such as gamma2
     meant = difflib.get_close_matches(name, near, n=1, cutoff=0.85)
     if meant:
         warnings.warn(
@@ -105,12 +107,11 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
         )
 
 
-def _leaves_of(cfg: Config, prefix: str = "") -> Iterator[str]:
-    """The dotted names of all values, and of the sections that hold them."""
-    for name, value in vars(cfg).items():
-        yield prefix + name
-        if isinstance(value, Config):
-            yield from _leaves_of(value, f"{prefix}{name}.")
+def _values(cfg: Config, section: str) -> Iterator[str]:
+    """The dotted names of the values in one section."""
+    found = _lookup(cfg, section)
+    if found and isinstance(found[0], Config):
+        yield from (f"{section}.{name}" for name in vars(found[0]))
 
 
 def _lookup(cfg: Config, place: str) -> list[Any]:

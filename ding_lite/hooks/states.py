@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
 from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.hooks.hooks import Hooks
 from ding_lite.hooks.learn_modes import LearnMode
-from ding_lite.hooks.weights import LearnersOnly, Weights
+from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
 _ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
@@ -65,14 +65,15 @@ class PolicyState(Hooks):
             device: where it acts; None for the policy's own.
         """
         actor = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, nn.Module):
-                setattr(actor, name, LearnersOnly(name, type(self).__name__))
-            elif isinstance(value, (Optimizer, ActMode, LearnMode)):
-                delattr(actor, name)
+        copies: dict[int, Any] = {}
         actor.device = device or self.device
         with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
-            actor.model = copy.deepcopy(self.model).to(actor.device).requires_grad_(False).eval()
+            actor.model = copy.deepcopy(self.model, copies).to(actor.device).requires_grad_(False).eval()
+        for name, value in vars(self).items():
+            if isinstance(value, (Optimizer, ActMode, LearnMode)):
+                delattr(actor, name)
+            elif name != "model" and holds_weights(value):
+                setattr(actor, name, copies.get(id(value)) or LearnersOnly(name, type(self).__name__))
         actor.params = list(actor.model.parameters())
         actor._snapshot, actor.hook_metrics, actor._attached, actor._loaded = None, MetricsLogger(), {}, {}
         if self.has_own_weights:
@@ -118,25 +119,21 @@ class PolicyState(Hooks):
         Raises:
             ValueError: they are not of this network; nothing is changed.
         """
-        self._require_fit(weights)
-        self.model.load_state_dict(dict(weights))
+        before = copy.deepcopy(self.model.state_dict())
+        try:
+            self.model.load_state_dict(dict(weights))
+        except RuntimeError as error:
+            self.model.load_state_dict(before)  # some of them may have fitted
+            raise ValueError(
+                f"these weights are not of this {type(self).__name__}'s network; make the policy with the configuration and "
+                f"the spaces of the run that saved them. {error}"
+            ) from None
         self.renew()
 
     def renew(self) -> None:
         """Give the weights another name, because they have changed: whoever acts takes them over then."""
         self.version += 1
         self._snapshot = None
-
-    def _require_fit(self, weights: Mapping[str, Any]) -> None:
-        own = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
-        given = {name: tuple(getattr(tensor, "shape", ())) for name, tensor in weights.items()}
-        if own != given:
-            name = next(name for name in (*own, *given) if own.get(name) != given.get(name))
-            found, wanted = (f"of shape {shapes[name]}" if name in shapes else "not there" for shapes in (given, own))
-            raise ValueError(
-                f"these weights are not of this {type(self).__name__}'s network: {name} is {found} in them and {wanted} in it; "
-                "make the policy with the configuration and the spaces of the run that saved them."
-            )
 
     def attach(self, name: str, thing: Any) -> None:
         """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
@@ -217,4 +214,5 @@ class PolicyState(Hooks):
         """Go on with the random numbers of a saved state."""
         self.rng.bit_generator.state = state["rng"]
         self.generator.set_state(state["generator"].cpu())
-        load_random_state(self.action_space, state["action_space"])
+        if "action_space" in state:  # not in older ones
+            load_random_state(self.action_space, state["action_space"])

@@ -35,8 +35,6 @@ class TargetNetwork(Base):
     def set_up(self) -> None:
         """Make the copy."""
         self.target_model = copy.deepcopy(self.followed()).requires_grad_(False)
-        params = dict(self.target_model.named_parameters())
-        self._running_statistics = [name for name in self.target_model.state_dict() if name not in params]
 
     def after_step(self) -> None:
         """Move the target network when its turn comes."""
@@ -44,8 +42,8 @@ class TargetNetwork(Base):
         learn: Any = self.cfg.learn
         if self.train_iter % learn.target_update_freq == 0:
             polyak_(self.target_model.parameters(), self.followed().parameters(), learn.target_update_theta)
-            for name in self._running_statistics:
-                self.target_model.get_buffer(name).copy_(self.followed().get_buffer(name))
+            for target, online in zip(self.target_model.buffers(), self.followed().buffers()):
+                target.copy_(online)
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state and the target network."""

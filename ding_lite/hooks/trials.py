@@ -1,14 +1,12 @@
 """Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
 
-Room: ding_lite.hooks, floor 3. Imports data and envs; the room's modes, checks, columns, conversions and recurrent states.
+Room: ding_lite.hooks, floor 3. Imports data, envs, and the room's other files.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -31,12 +29,12 @@ from ding_lite.hooks.checks import (
 from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.recurrent_states import state_like_before
+from ding_lite.hooks.traces import leaving_no_trace
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
 
-_ATOMS = (bool, int, float, str, bytes, type(None), np.generic)
-_RESERVED = {"valid", "priority", "index"}
+_RESERVED = {"valid"}
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
 
 
@@ -64,7 +62,7 @@ def try_out(policy: Policy) -> Reading:
         ColumnError: a hook reads a column that the batch does not have.
         HookError: a hook fails, or gives something of a wrong shape or kind; of a policy that only acts, the latter alone.
     """
-    with _leaving_no_trace(policy):
+    with leaving_no_trace(policy):
         try:
             columns, outputs = _acted(policy)
         except _CallError:
@@ -92,34 +90,6 @@ def _only_acts(policy: Policy) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _leaving_no_trace(policy: Policy) -> Iterator[None]:
-    generators, attributes = policy.generator_state(), dict(vars(policy))
-    kept = {id(policy.findings), id(policy.params)}
-    copies = {name: copy.deepcopy(value) for name, value in attributes.items() if id(value) not in kept and _is_plain(value)}
-    vars(policy).update(copies)  # lists and the like, which hooks may change in place
-    buffers = [(buffer, buffer.clone()) for buffer in policy.model.buffers()]
-    with torch.random.fork_rng(devices=[]):
-        yield
-    for buffer, before in buffers:
-        buffer.copy_(before)
-    for param in policy.params:
-        param.grad = None
-    vars(policy).clear()
-    vars(policy).update(attributes)  # not what hooks keep of the dummy batch, such as its loss, or a count of calls
-    policy.load_generator_state(generators)
-    policy.hook_metrics.reset()
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it is a container or an array of nothing but plain data."""
-    if isinstance(value, Mapping):
-        return all(_is_plain(inner) or isinstance(inner, _ATOMS) for inner in value.values())
-    if isinstance(value, (list, set, deque)):
-        return all(_is_plain(inner) or isinstance(inner, _ATOMS) for inner in value)
-    return isinstance(value, np.ndarray) and value.dtype != object
-
-
 def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A rollout [T, B, ...] of dummy observations with what the policy does about them; the names of its extra outputs."""
     face = CollectMode(policy)
@@ -136,7 +106,7 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
     try:
-        after = state_like_before(state, after, type(policy).__name__) if state or after else []
+        after = state_like_before(state, [] if after is None and not state else after, type(policy).__name__)
     except (TypeError, ValueError) as error:
         raise HookError(f"{error} It was tried out on {_ENVS} observations.") from None
     states = {f"state_in_{k}": element for k, element in enumerate(state)}
@@ -171,7 +141,8 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
         processed = policy.postprocess(raw)
     read = columns_read(raw)
     leaves = _leaves_of(processed, f"postprocess of {kind}")
-    require_as_long(f"postprocess of {kind}", columns, leaves, 2 if policy.learns_from == "rollouts" else 1)
+    if policy.learns_from == "rollouts" and policy.loss_takes == "transitions":  # which are cut into rows together
+        require_as_long(f"postprocess of {kind}", columns, leaves)
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
     with _explained(f"loss of {kind}", lambda: described(rows)):

@@ -5,9 +5,11 @@ Room: ding_lite.hooks, floor 3. Torch only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 
 class Weights(NamedTuple):
@@ -51,6 +53,15 @@ def available_device(name: str) -> torch.device:
     return device
 
 
+def holds_weights(thing: Any) -> bool:
+    """Whether it is a network with weights or running statistics, or a list, tuple or dict of such."""
+    if isinstance(thing, nn.Module):
+        return any(True for _ in (*thing.parameters(), *thing.buffers()))
+    if isinstance(thing, Mapping):
+        return any(map(holds_weights, thing.values()))
+    return isinstance(thing, (list, tuple)) and any(map(holds_weights, thing))
+
+
 class LearnersOnly:
     """Stands on a copy that acts for a network beside the model, which only the policy that learns has.
 
@@ -70,5 +81,10 @@ class LearnersOnly:
             raise AttributeError(name)  # as copying and pickling ask for them
         raise AttributeError(self._told)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise AttributeError(self._told)
+
+    __call__ = __getitem__ = __iter__ = __len__ = _refuse
+
+    def __bool__(self) -> bool:
+        return True

@@ -83,6 +83,7 @@ def _box_log_density(space: spaces.Box, element: np.ndarray[Any, Any]) -> np.nda
     values = high - low + 1 if np.issubdtype(space.dtype, np.integer) else high - low
     with np.errstate(invalid="ignore", divide="ignore"):  # in what is not selected
         uniform, rising, falling = -np.log(values), low - element, element - high
+    uniform = np.where(low == high, 0.0, uniform)  # there is no choice
     normal = -0.5 * (element**2 + math.log(2 * math.pi))
     density: np.ndarray[Any, Any] = np.select([below & above, below, above], [uniform, rising, falling], normal)
     return density

@@ -61,7 +61,12 @@ def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name
 
 
 def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
-    assert PPOPolicy({"beta": 0.5, "my_coeff": 2}, BOX, DISCRETE).config["my_coeff"] == 2
+    assert (
+        PPOPolicy({"beta": 0.5, "my_coeff": 2, "gamma2": 1, "lr_2": 1, "starts": 3, "model2": 0}, BOX, DISCRETE).config[
+            "my_coeff"
+        ]
+        == 2
+    )
     kind = PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})
     assert kind({"gama": 2}, BOX, DISCRETE).config["gama"] == 2
 

@@ -80,6 +80,66 @@ def test_weights_of_any_kind_are_followed_whoever_changes_them(change):
     assert policy.collect_mode.forward(obs)[2]["w"][0] == policy.snapshot().weights["w"][0] == policy.w[0] > 1
 
 
+class Mixin:
+    def learn_on_batch(self, batch):
+        self.w = self.w + 1
+        return {}
+
+
+def test_a_mixins_learning_counts_too():
+    kind = Policy.with_updates("Mixed", mixins=[Mixin])
+    for name in ("before_init", "compute_actions", "get_weights", "set_weights"):
+        setattr(kind, name, getattr(Table, name))
+    policy, obs = kind(None, BOX, DISCRETE), np.zeros((1, 4), np.float32)
+    policy.learn_mode.forward(rows())
+    policy.learn_on_batch(rows())
+
+    assert (policy.train_iter, policy.version) == (2, 2)
+    assert policy.collect_mode.forward(obs)[2]["w"][0] == 3
+
+
+def test_learning_by_set_weights_counts_once():
+    class Evolved(Table):
+        def learn_on_batch(self, batch):
+            self.set_weights({"w": self.w + 1})
+
+    policy = Evolved(None, BOX, DISCRETE)
+    for _ in range(3):
+        policy.learn_mode.forward(rows())
+
+    assert (policy.train_iter, policy.version) == (3, 3)
+
+
+def test_a_batch_that_is_skipped_is_no_gradient_step():
+    class Skipping(DQNPolicy):
+        calls = 0
+
+        def learn_on_batch(self, batch):
+            self.calls += 1
+            return {} if self.calls % 2 else super().learn_on_batch(batch)
+
+    policy = Skipping(None, BOX, DISCRETE)
+    for _ in range(6):
+        policy.learn_mode.forward(rows())
+
+    assert (policy.calls, policy.train_iter, policy.version) == (6, 3, 3)
+
+
+def test_learning_that_fails_midway_leaves_no_weights_under_an_old_name():
+    class Failing(Table):
+        def learn_on_batch(self, batch):
+            self.w = self.w + 1
+            raise RuntimeError("half way")
+
+    policy, obs = Failing(None, BOX, DISCRETE), np.zeros((1, 4), np.float32)
+    policy.collect_mode.forward(obs)
+    with pytest.raises(RuntimeError, match="half way"):
+        policy.learn_mode.forward(rows())
+
+    assert policy.collect_mode.forward(obs)[2]["w"][0] == policy.w[0] == 2
+    assert policy.train_iter == 0
+
+
 def test_copies_that_act_know_how_many_steps_led_to_their_weights():
     seen = []
 
@@ -105,7 +165,7 @@ def test_weights_that_do_not_fit_change_nothing():
     before = policy.get_weights()
     for take in (policy.set_weights, lambda weights: policy.load_state_dict({"model": weights})):
         for weights in (other.get_weights(), {**before, "more": torch.zeros(1)}, dict(list(before.items())[1:])):
-            with pytest.raises(ValueError, match="these weights are not of this PPOPolicy's network: .* in them and .* in it"):
+            with pytest.raises(ValueError, match="these weights are not of this PPOPolicy's network; make the policy"):
                 take(weights)
 
     assert policy.version == 0
@@ -123,6 +183,51 @@ def test_a_network_beside_the_model_is_refused_by_name_where_copies_act():
 
     with pytest.raises(ValueError, match=r"Taught.teacher is a network beside the model.*make_model"):
         Taught(None, BOX, DISCRETE)
+
+
+def test_parts_of_the_model_are_those_of_the_copy_and_lists_of_networks_are_refused():
+    class Parts(DQNPolicy):
+        def make_model(self):
+            self.head = nn.Linear(4, 3)
+            return nn.Sequential(self.head)
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.head(obs).argmax(-1), state, {}
+
+    class Listed(Parts):
+        def before_loss_init(self):
+            super().before_loss_init()
+            self.heads = [nn.Linear(4, 3)]
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.heads[0](obs).argmax(-1), state, {}
+
+    actor = Parts(None, BOX, DISCRETE).collect_mode.actor
+    with pytest.raises(ValueError, match="Listed.heads is a network beside the model"):
+        Listed(None, BOX, DISCRETE)
+
+    assert actor.head is actor.model[0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_shared_layers_and_extra_states_are_learned_saved_and_loaded(tied):
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"told": 3}
+
+        def set_extra_state(self, state):
+            self.told = state["told"]
+
+    class Odd(DQNPolicy):
+        def make_model(self):
+            shared = nn.Linear(4, 4)
+            return nn.Sequential(shared, nn.ReLU(), shared if tied else Extra(4, 4), nn.Linear(4, 3))
+
+    policy, other = (Odd({"learn.target_update_freq": 1, "seed": seed}, BOX, DISCRETE) for seed in (0, 1))
+    policy.learn_mode.forward(rows())
+    other.load_state_dict(policy.state_dict())
+
+    assert all(torch.equal(a, b) for a, b in zip(other.params, policy.params))
 
 
 def test_what_is_sampled_from_the_action_space_goes_by_the_seed_and_by_the_copy():

@@ -10,7 +10,8 @@ from torch import nn
 
 from ding_lite.data import tree, with_leaves
 from ding_lite.hooks import ColumnError, HookError, Policy, build_policy
-from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, IMPALAPolicy, PPOPolicy, PPOPolicyConfig
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -84,7 +85,7 @@ def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, m
         type("Given", (Wrong,), given)(None, BOX, DISCRETE)
 
 
-@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "priority", "state_in_7"])
+@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "state_in_7"])
 def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
     with pytest.raises(HookError, match=f"compute_actions of Mine gives an extra output '{name}'"):
         made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
@@ -95,7 +96,6 @@ def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
     [
         (Policy, lambda batch: batch.reward.sum(0), r"'target' of shape \[3\] beside columns \[2, 3, ...\].*each step"),
         (Policy, lambda batch: batch.reward.mean(), r"'target' of shape \[\] beside columns \[2, 3, ...\]"),
-        (DQNPolicy, lambda batch: batch.reward[1:], r"'target' of shape \[5\] beside columns \[6, ...\].*each row"),
     ],
 )
 def test_a_column_of_postprocess_that_fits_no_other_is_named_with_its_shape(base, target, message):
@@ -105,6 +105,20 @@ def test_a_column_of_postprocess_that_fits_no_other_is_named_with_its_shape(base
             loss_fn=lambda policy, model, dist_class, batch: model(batch.obs).sum(),
             postprocess_fn=lambda policy, batch: with_leaves(batch, target=target(batch)),
         )
+
+
+@pytest.mark.parametrize("target", [lambda batch: batch.reward.mean(), lambda batch: batch.obs.mean(0)])
+@pytest.mark.parametrize("base", [DQNPolicy, IMPALAPolicy])
+def test_a_column_of_any_shape_is_let_be_where_nothing_is_cut_into_rows(base, target):
+    class Adding(base):
+        def postprocess(self, batch):
+            return with_leaves(super().postprocess(batch), target=target(batch))
+
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss + 0 * batch.target.mean(), stats
+
+    assert "target" in Adding(None, BOX, DISCRETE).loss_columns
 
 
 def test_postprocess_may_cut_the_batch_anew():
@@ -271,12 +285,16 @@ def test_nothing_of_the_trial_remains(kind):
 
 
 def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
+    held = []
+
     class Keeping(PPOPolicy):
         calls = 0
 
         def before_loss_init(self):
             super().before_loss_init()
             self.seen, self.counts, self.table, self.began = [], {"n": [0]}, np.zeros(2), True
+            self.total, self.norm, self.own = torch.zeros(1), RunningNorm((4,)), np.random.default_rng(3)
+            held.append(self.seen)
 
         def loss(self, batch):
             self.calls += 1
@@ -284,12 +302,18 @@ def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
             self.seen.append(len(batch.obs))
             self.counts["n"][0] += 1
             self.table += 1
+            self.total += 1
+            self.norm.update(batch.obs)
+            self.own.random()
             return self.last_loss, stats
 
     policy = Keeping(None, BOX, DISCRETE)
 
     assert (policy.calls, policy.seen, policy.counts, policy.table.tolist()) == (0, [], {"n": [0]}, [0, 0])
     assert policy.began
+    assert policy.seen is held[0]
+    assert (float(policy.total), float(policy.norm.count)) == (0, 0)
+    assert policy.own.random() == np.random.default_rng(3).random()
     assert not hasattr(policy, "last_loss")
 
 

@@ -1,0 +1,83 @@
+"""Traces: what trying a policy out leaves on it, put back as it was.
+
+Room: ding_lite.hooks, floor 3. Torch and numpy only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+if TYPE_CHECKING:
+    from ding_lite.hooks.policies import Policy
+
+_LARGEST = 1 << 24  # numbers in an array or tensor that is copied; what is larger is data, not what a hook counts with
+
+
+@contextlib.contextmanager
+def leaving_no_trace(policy: Policy) -> Iterator[None]:
+    """Afterwards all is as it was before: random numbers, statistics, and attributes, also what was changed in place.
+
+    Lists, dicts, sets, arrays and tensors keep their identity, since functions may hold them too. Only `policy.findings` stays.
+    What lies within objects of other classes is not looked at.
+    """
+    attributes, put_back = dict(vars(policy)), list(_memories(policy))
+    generators = policy.generator_state()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    vars(policy).clear()
+    vars(policy).update(attributes)
+    for restore in put_back:
+        restore()
+    for param in policy.params:
+        param.grad = None
+    policy.load_generator_state(generators)
+    policy.hook_metrics.reset()
+
+
+def _memories(policy: Policy) -> Iterator[Callable[[], object]]:
+    """A function for each thing that it holds, which puts the contents of now back."""
+    seen = {id(policy.findings)}
+    waiting = list(vars(policy).values())
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, nn.Module):
+            waiting += thing.buffers()
+        elif isinstance(thing, (list, tuple, set, deque)):
+            waiting += thing
+        elif isinstance(thing, MutableMapping):
+            waiting += thing.values()
+        restore = _memory(thing)
+        if restore is not None:
+            yield restore
+
+
+def _memory(thing: Any) -> Callable[[], object] | None:
+    if isinstance(thing, (list, deque)):
+        items = list(thing)
+        return lambda: (thing.clear(), thing.extend(items))
+    if isinstance(thing, (dict, set)):
+        contents = thing.copy()
+        return lambda: (thing.clear(), thing.update(contents))
+    if isinstance(thing, np.ndarray) and thing.size <= _LARGEST and thing.flags.writeable:
+        array = thing.copy()
+        return lambda: np.copyto(thing, array)
+    if isinstance(thing, Tensor) and not thing.requires_grad and thing.numel() <= _LARGEST:
+        tensor = thing.detach().clone()
+        return lambda: thing.copy_(tensor)
+    if isinstance(thing, np.random.Generator):
+        bits, state = thing.bit_generator, thing.bit_generator.state
+        return lambda: setattr(bits, "state", state)
+    if isinstance(thing, Generator):
+        torch_state = thing.get_state()
+        return lambda: thing.set_state(torch_state)
+    return None
