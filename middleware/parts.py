@@ -38,7 +38,7 @@ def part(name: str, middleware: Callable[[Any], Any]) -> Part:
         middleware: any, also one with a second half; it stands where it would without `part`.
 
     Raises:
-        ValueError: at a call, there is no such policy.
+        ValueError: a middleware that says how to collect; at a call, there is no such policy.
         TypeError: no middleware.
 
     Example:
@@ -51,6 +51,12 @@ def part(name: str, middleware: Callable[[Any], Any]) -> Part:
     """
     if not callable(middleware):
         raise TypeError(f"part({name!r}, ...) wants a middleware, a function of the context, got {middleware!r:.80}.")
+    terms = contract_of(middleware)
+    if terms is not None and "collect_kwargs" in terms.all_writes:
+        raise ValueError(
+            f"part({name!r}, {name_of(middleware)}) would have no effect: it says how to collect, and parts are made anew by "
+            f"what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take it."
+        )
     return Part(name, middleware)
 
 

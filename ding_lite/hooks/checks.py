@@ -44,13 +44,26 @@ def made_optimizer(policy: Policy) -> Optimizer:
     """What make_optimizer gives.
 
     Raises:
-        TypeError: no optimizer, or one that wants to compute the loss itself.
+        TypeError: no optimizer, one that wants to compute the loss itself, or one of weights beside the model.
     """
     optimizer: Any = policy.make_optimizer(policy.params)
     found = f"make_optimizer, or the optimizer_fn, of {type(policy).__name__} gives a {type(optimizer).__name__}"
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"{found}: give one torch.optim.Optimizer, with groups of parameters where these learn at rates of their own."
+        )
+    taken = {id(param): param for group in optimizer.param_groups for param in group["params"]}
+    own = {id(param) for param in policy.params}
+    if not taken.keys() <= own:
+        raise TypeError(
+            f"{found} with weights that are not in self.model, whose gradients would be added up and which nobody would save "
+            "or clip: make them a part of what make_model gives."
+        )
+    if any(param.requires_grad and id(param) not in taken for param in policy.params):
+        warnings.warn(
+            f"{found} without some of the model's weights, which will not learn: add them, or set requires_grad of them to "
+            "False.",
+            stacklevel=4,
         )
     try:
         inspect.signature(optimizer.step).bind()
@@ -60,6 +73,20 @@ def made_optimizer(policy: Policy) -> Optimizer:
             "such as torch.optim.Adam."
         ) from None
     return optimizer
+
+
+def require_methods(policy: Policy) -> None:
+    """Refuse attributes that stand in the place of methods, such as a network `self.actor`.
+
+    Raises:
+        TypeError
+    """
+    for name, value in vars(policy).items():
+        if inspect.isfunction(getattr(type(policy), name, None)):
+            raise TypeError(
+                f"{type(policy).__name__}.{name} is a method of policies, and self.{name} is set to a {type(value).__name__}: "
+                "give that another name."
+            )
 
 
 def warn_of_idle_settings(policy: Policy) -> None:

@@ -155,10 +155,12 @@ class ValueNetworkMixin(Base):
         action_space: gymnasium.Space[Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        if not hasattr(self.model, "values"):
+        if not hasattr(self.model, "values") and not hasattr(self.model, "unroll_values"):
             raise TypeError(
-                f"ValueNetworkMixin wants a model with values(obs), and that of {type(self).__name__} is a "
-                f"{type(self.model).__name__}: make it with ding_lite.nn.make_actor_critic, or give it one."
+                f"{type(self).__name__} has a critic (ValueNetworkMixin) and wants a model with values(obs), and make_model "
+                f"gives a {type(self.model).__name__}: give a ding_lite.nn.ActorCritic(actor, critic, "
+                "action_distribution(space), encoder), which has it with logits(obs), distribution and forward(obs) -> (logit, "
+                "value), or what make_actor_critic makes."
             )
 
     def set_up(self) -> None:

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, tree
 from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
-from ding_lite.hooks.checks import made_model, made_optimizer, require_batch, require_mapping, warn_of_idle_settings
+from ding_lite.hooks.checks import (
+    made_model,
+    made_optimizer,
+    require_batch,
+    require_mapping,
+    require_methods,
+    warn_of_idle_settings,
+)
 from ding_lite.hooks.columns import STANDARD, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
@@ -50,8 +57,10 @@ class PolicyType(abc.ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         policy = super().__call__(*args, **kwargs)
+        require_methods(policy)
         policy.reading = try_out(policy)
         policy.after_init()
+        policy.attach_networks()
         return policy
 
 
@@ -253,7 +262,11 @@ class Policy(PolicyState, metaclass=PolicyType):
         given = self.loss(batch)
         if isinstance(given, tuple):
             loss, stats = given
-            return loss, dict(stats or {})
+            stats = dict(stats or {})
+            for name in ("total_loss", "loss"):
+                if name in stats and isinstance(loss, Tensor):
+                    stats[name] = loss.detach()  # also what a derived class has added to it
+            return loss, stats
         return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:

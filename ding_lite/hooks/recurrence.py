@@ -93,7 +93,7 @@ def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]
 
 class RecurrentActorCriticMixin(Base):
     """A mixin for policies with an actor and a critic that may have a recurrent state: by `cfg.model.lstm_size`, or by a model
-    of their own with `initial_state`, `step`, `unroll` and `unroll_values` as in `RecurrentActorCritic`.
+    of their own with `initial_state`, `step`, `unroll`, `unroll_values` and `distribution` as in `RecurrentActorCritic`.
 
     Such a policy learns from sequences: pieces of `cfg.learn.unroll_len` steps of one environment, each from the state that was
     acted with at its first step. Any other is left as it is.

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
@@ -28,6 +28,9 @@ _SPACE = 1  # tells the seed of a space from that of the generators
 
 class PolicyState(Hooks):
     """What `Policy` is saved and copied by; made by `Policy`."""
+
+    saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    """Attributes whose state `state_dict` has by itself."""
 
     hook_metrics: MetricsLogger
     seed: int
@@ -158,6 +161,13 @@ class PolicyState(Hooks):
         elif name in self._loaded:
             thing.load_state_dict(self._loaded.pop(name))
         self._attached[name] = thing
+
+    def attach_networks(self) -> None:
+        """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
+        parts = {id(module) for module in self.model.modules()} | {id(thing) for thing in self._attached.values()}
+        for name, value in list(vars(self).items()):
+            if name not in self.saved_networks and id(value) not in parts and isinstance(value, (nn.Module, Optimizer)):
+                self.attach(name, value)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
@@ -27,6 +27,8 @@ class TargetNetwork(Base):
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, for copies now and then; Lillicrap et al. (2016),
         https://arxiv.org/abs/1509.02971, for small moves after each step.
     """
+
+    saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer", "target_model")
 
     def followed(self) -> nn.Module:
         """What the target network is a copy of: here, the whole model."""

@@ -38,7 +38,7 @@ _RESERVED = {"valid"}
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
 
 
-class _CallError(HookError):
+class HookCallError(HookError):
     """What a hook raised itself."""
 
 
@@ -65,7 +65,7 @@ def try_out(policy: Policy) -> Reading:
     with leaving_no_trace(policy):
         try:
             columns, outputs = _acted(policy)
-        except _CallError:
+        except HookCallError:
             # A rule may want observations of the environment that it was written for: it shows when it acts.
             if _only_acts(policy):
                 return Reading(None, None)
@@ -166,7 +166,7 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
     except (ColumnError, HookError, NotImplementedError):
         raise
     except Exception as error:
-        raise _CallError(
+        raise HookCallError(
             f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. It was tried out before the first "
             "step; what it needs has to be there when the policy is made."
         ) from error

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from ding_lite.data import tree
+from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.hooks import Policy
 from ding_lite.policy import DQNPolicy, PPOPolicy
 
@@ -259,3 +260,28 @@ def test_a_policy_whose_faces_are_made_can_be_pickled(space):
 
     given = [one.collect_mode.forward(np.zeros((2, 4), np.float32))[2]["log_prob"].tolist() for one in (policy, other)]
     assert given[0] == given[1]
+
+
+def test_networks_and_optimizers_beside_the_model_are_in_the_state(tmp_path):
+    class Beside(DQNPolicy):
+        def before_loss_init(self):
+            super().before_loss_init()
+            self.extra = nn.Linear(4, 1)
+            self.extra_optimizer = torch.optim.Adam(self.extra.parameters(), lr=0.1)
+
+        def after_step(self):
+            super().after_step()
+            self.extra_optimizer.zero_grad()
+            self.extra(torch.ones(1, 4)).square().sum().backward()
+            self.extra_optimizer.step()
+
+    policy, again = (Beside({"seed": seed}, BOX, DISCRETE) for seed in (0, 1))
+    for _ in range(3):
+        policy.learn_mode.forward(rows())
+    save_checkpoint(policy.state_dict(), tmp_path / "policy.pt")
+    again.load_state_dict(load_checkpoint(tmp_path / "policy.pt"))
+    for one in (policy, again):
+        one.learn_mode.forward(rows())
+
+    assert torch.equal(policy.extra.weight, again.extra.weight)
+    assert torch.equal(policy.params[0], again.params[0])

@@ -252,3 +252,30 @@ def test_rows_of_another_shape_are_told_beside_the_error():
 
     assert "next_obs [6, 5]" in error.value.__notes__[0]
     assert "one observation has shape (4,)" in error.value.__notes__[0]
+
+
+def test_an_optimizer_of_weights_beside_the_model_is_refused_and_one_that_lacks_some_costs_a_warning():
+    class Beside(DQNPolicy):
+        def make_optimizer(self, params):
+            self.q_net = nn.Linear(4, 3)
+            return torch.optim.Adam([*params, *self.q_net.parameters()])
+
+    class Lacking(DQNPolicy):
+        def make_optimizer(self, params):
+            return torch.optim.Adam(params[:2])
+
+    with pytest.raises(TypeError, match="of Beside gives a Adam with weights that are not in self.model.*make_model"):
+        Beside(None, BOX, DISCRETE)
+    with pytest.warns(UserWarning, match="of Lacking gives a Adam without some of the model's weights"):
+        Lacking(None, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize("name", ["actor", "loss", "stats"])
+def test_an_attribute_in_the_place_of_a_method_is_refused_by_name(name):
+    class Hiding(DQNPolicy):
+        def before_loss_init(self):
+            super().before_loss_init()
+            setattr(self, name, nn.MSELoss())
+
+    with pytest.raises(TypeError, match=f"Hiding.{name} is a method of policies, and self.{name} is set to a MSELoss"):
+        Hiding(None, BOX, DISCRETE)

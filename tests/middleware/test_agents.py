@@ -421,3 +421,8 @@ def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_win
     assert leads["truncated"].tolist() == [[False, False]] * 14 + [[True, True]]
     np.testing.assert_array_equal(follows["action"][1:], (leads["action"][:-1] + 1) % 3)
     np.testing.assert_array_equal(leads["next_obs"], follows["action"])
+
+
+def test_a_part_that_says_how_to_collect_is_refused():
+    with pytest.raises(ValueError, match=r"part\('hider', eps_greedy_handler\) would have no effect.*before AgentsCollector"):
+        part("hider", eps_greedy_handler(DQNConfig()))
