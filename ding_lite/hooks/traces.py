@@ -35,8 +35,6 @@ def leaving_no_trace(policy: Policy) -> Iterator[None]:
     vars(policy).update(attributes)
     for restore in put_back:
         restore()
-    for param in policy.params:
-        param.grad = None
     policy.load_generator_state(generators)
     policy.hook_metrics.reset()
 
@@ -62,6 +60,8 @@ def _memories(policy: Policy) -> Iterator[Callable[[], object]]:
 
 
 def _memory(thing: Any) -> Callable[[], object] | None:
+    if isinstance(thing, nn.Module):
+        return thing.zero_grad
     if isinstance(thing, (list, deque)):
         items = list(thing)
         return lambda: (thing.clear(), thing.extend(items))
