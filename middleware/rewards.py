@@ -13,7 +13,7 @@ import torch
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Trajectories, Tree, has_leaf, map_leaves, nested
+from ding_lite.data import Trajectories, Tree, has_leaf, is_tree, map_leaves, nested
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
@@ -111,7 +111,7 @@ def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, 
     if output is not None and not isinstance(output, Mapping):
         raise TypeError(f"learn() of {model} gave a {type(output).__name__}: return a dict of what to log by name, or nothing.")
     made = reward_model.estimate(batch)
-    if not _is_batch(made):
+    if not is_tree(made):
         raise TypeError(
             f"estimate() of {model} gave a {type(made).__name__}: return a batch, such as with_leaves(batch, reward=...)."
         )
@@ -128,7 +128,7 @@ def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, 
 
 
 def _require_no_estimates(batch: Any) -> None:
-    made = [name for name in ("advantage", "return_") if _is_batch(batch) and has_leaf(batch, name)]
+    made = [name for name in ("advantage", "return_") if is_tree(batch) and has_leaf(batch, name)]
     if made:
         raise RuntimeError(
             f"reward_estimator found {made[0]!r} in ctx.train_data, which was made of the rewards of before, so that others "
@@ -137,14 +137,9 @@ def _require_no_estimates(batch: Any) -> None:
         )
 
 
-def _is_batch(thing: Any) -> bool:
-    kind: Any = Tree
-    return isinstance(thing, kind)
-
-
 def _shapes_of_rewards(batch: Any) -> dict[str, tuple[int, ...]]:
     """The shape of `reward`, or of `name.reward` of each batch where there are several by name."""
-    if not _is_batch(batch):
+    if not is_tree(batch):
         return {}
     if has_leaf(batch, "reward"):
         return {"reward": tuple(batch.reward.shape)}

@@ -1,6 +1,6 @@
 """Columns: preallocated arrays, one for each leaf of a batch, with steps or rows in front.
 
-Room: ding_lite.data, floor 1. Numpy; the room's trees.
+Room: ding_lite.data, floor 1. Numpy and torch; the room's trees.
 """
 
 from __future__ import annotations

@@ -58,6 +58,11 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
     return tree({**_required(batch, "with_leaves"), **leaves})
 
 
+def is_tree(thing: Any) -> bool:
+    """Whether it is a tree, of any class of trees."""
+    return isinstance(thing, _TREE)
+
+
 def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
     """Whether the batch has this leaf at its top; `in` would ask the leaves of a tree.
 

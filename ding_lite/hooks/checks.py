@@ -15,13 +15,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.data import Spec, Tree, flatten
+from ding_lite.data import Spec, flatten, is_tree
 from ding_lite.envs import integer_bounds, subspaces
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
-
-_TREE: type = Tree  # treetensor has no types
 
 
 class HookError(ValueError):
@@ -52,9 +50,8 @@ def made_optimizer(policy: Policy) -> Optimizer:
         raise TypeError(
             f"{found}: give one torch.optim.Optimizer, with groups of parameters where these learn at rates of their own."
         )
-    taken = {id(param): param for group in optimizer.param_groups for param in group["params"]}
-    own = {id(param) for param in policy.params}
-    if not taken.keys() <= own:
+    taken = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    if not taken <= {id(param) for param in policy.params}:
         raise TypeError(
             f"{found} with weights that are not in self.model, whose gradients would be added up and which nobody would save "
             "or clip: make them a part of what make_model gives."
@@ -108,7 +105,7 @@ def warn_of_idle_settings(policy: Policy) -> None:
 
 def require_batch(hook: str, batch: Any) -> None:
     """Refuse what is no batch."""
-    if not isinstance(batch, _TREE):
+    if not is_tree(batch):
         raise HookError(f"{hook} gives a {type(batch).__name__}: give a batch, such as with_leaves(batch, ...).")
 
 

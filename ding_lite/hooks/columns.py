@@ -30,7 +30,7 @@ class ReadBatch(Tree):  # type: ignore[misc]
 
     def __getattribute__(self, name: str) -> Any:
         read = type(self)._reading[0]
-        names = tuple(_leaves_of(self))  # with those that the hook has set
+        names = tuple(leaves_of(self))  # with those that the hook has set
         if name == "_detach":  # on its way to all leaves; only `has_leaf` and `with_leaves` go past it
             read.update(names)
         if name.startswith("_"):
@@ -45,10 +45,10 @@ class ReadBatch(Tree):  # type: ignore[misc]
         return _plain(super().__getattribute__(name))
 
     def __getitem__(self, key: Any) -> Any:
-        read, names = type(self)._reading[0], tuple(_leaves_of(self))
+        read, names = type(self)._reading[0], tuple(leaves_of(self))
         if not isinstance(key, str):
             read.update(names)
-            return tree(_leaves_of(self))[key]
+            return tree(leaves_of(self))[key]
         if key not in names:
             raise self._missing(key)
         read.add(key)
@@ -56,7 +56,7 @@ class ReadBatch(Tree):  # type: ignore[misc]
 
     def _missing(self, name: str) -> ColumnError:
         _, hook = type(self)._reading
-        has = _leaves_of(self)
+        has = leaves_of(self)
         return ColumnError(
             f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, has)} It has "
             f"{described(has)}. Add it in postprocess, give it from compute_actions as an extra output, or declare in "
@@ -64,14 +64,15 @@ class ReadBatch(Tree):  # type: ignore[misc]
         )
 
 
-def _leaves_of(batch: Any) -> dict[str, Any]:
+def leaves_of(batch: Any) -> dict[str, Any]:
+    """What is at the top of a batch, past what remembers that it is read."""
     storage: Any = Tree._detach(batch)
     return dict(storage.iter_items())
 
 
 def _plain(part: Any) -> Any:
     """What is nested in the batch, as a tree that remembers nothing."""
-    return tree(_leaves_of(part)) if isinstance(part, ReadBatch) else part
+    return tree(leaves_of(part)) if isinstance(part, ReadBatch) else part
 
 
 def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str], who: str) -> None:
@@ -127,7 +128,7 @@ def described(leaves: Mapping[str, Any]) -> str:
 
 def map_columns(batch: Tree, fn: Callable[[str, Any], Any]) -> Tree:
     """The batch with `fn(name, column)` in the place of each column at its top; one that remembers what is read still does."""
-    mapped = tree({name: fn(name, column) for name, column in nested(tree(_leaves_of(batch))).items()})
+    mapped = tree({name: fn(name, column) for name, column in nested(tree(leaves_of(batch))).items()})
     if not isinstance(batch, ReadBatch):
         return mapped
     kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": type(batch)._reading})

@@ -1,6 +1,6 @@
 """The face of a policy that learns, which middleware receive.
 
-Room: ding_lite.hooks, floor 3. Imports data and metrics.
+Room: ding_lite.hooks, floor 3. Imports data, metrics and the room's configs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ding_lite.data import Tree, nested, to_device, tree
+from ding_lite.data import Tree, is_tree, nested, to_device, tree
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.metrics import MetricsLogger
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
     from ding_lite.hooks.weights import Weights
-
-_TREE: type = Tree  # treetensor has no types
 
 
 class LearnMode:
@@ -36,7 +34,7 @@ class LearnMode:
             TypeError: no tree, and no mapping that could be one.
         """
         policy = self._policy
-        if not isinstance(batch, _TREE):
+        if not is_tree(batch):
             batch = _as_tree(batch, policy)
         if policy.device.type != "cpu":
             read = policy.columns

@@ -1,6 +1,6 @@
 """The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in.
 
-Room: ding_lite.hooks, floor 3. Imports nn, envs, data, metrics and the room's other files.
+Room: ding_lite.hooks, floor 3. Imports nn, envs, data, metrics, the engine and the room's other files.
 """
 
 from __future__ import annotations

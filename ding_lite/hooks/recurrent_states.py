@@ -1,6 +1,6 @@
 """Recurrent states: what a policy gives for the next step has the form of what it was given.
 
-Room: ding_lite.hooks, floor 3.
+Room: ding_lite.hooks, floor 3. Torch and numpy only.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import Tree, map_leaves, nested, to_device, tree
+from ding_lite.data import map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
 from ding_lite.hooks.act_modes import CollectMode
 from ding_lite.hooks.checks import (
@@ -26,7 +26,7 @@ from ding_lite.hooks.checks import (
     require_rows,
     require_scalar,
 )
-from ding_lite.hooks.columns import ColumnError, columns_read, described, read_batch
+from ding_lite.hooks.columns import ColumnError, columns_read, described, leaves_of, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.recurrent_states import state_like_before
 from ding_lite.hooks.traces import leaving_no_trace
@@ -174,8 +174,7 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
 
 def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:
     require_batch(hook, batch)
-    kind: Any = Tree
-    return dict(nested(tree(dict(kind._detach(batch).iter_items()))))
+    return dict(nested(tree(leaves_of(batch))))
 
 
 def dummy_elements(space: gymnasium.Space[Any], count: int) -> Any:

@@ -175,7 +175,7 @@ def test_states_come_out_as_many_as_went_in():
         ([torch.zeros(4)], [torch.zeros(4)], r"state element 0 in the shape \(4,\)"),
         ([0], [torch.zeros(3)], "state element 0 in torch.float32, and it was torch.int64"),
         (["a"], [["b", "c"]], "state element 0 for 2 environments, and there are 3"),
-        ([0], None, "gave a state that is a NoneType"),
+        ([0], None, "a state that is a NoneType"),
     ],
 )
 def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
@@ -186,7 +186,7 @@ def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
         def compute_actions(self, obs, state=(), **kwargs):
             return self.action, after, {}
 
-    with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message if "gave" not in message else message):
+    with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message):
         Changing(None, BOX, DISCRETE)
 
 
@@ -204,11 +204,11 @@ def test_a_hook_that_forgets_the_initial_state_is_named():
     [
         (torch.zeros(3), r"gives actions of float32, and Discrete\(3\) takes an integer for each"),
         (torch.tensor([0, 1, 3]), r"gives the actions \[0, 1, 3\], and some of them are none of Discrete\(3\)"),
-        ([[0], [1], [2]], r"column 'action' of shape \[3, 1\]|gives actions of object"),
+        ([[0], [1], [2]], r"gives the column 'action' of shape \[3, 1\]"),
     ],
 )
 def test_actions_that_are_none_of_their_space_are_refused(action, message):
-    with pytest.raises(HookError, match="compute_actions of Given .*" + message if "column" not in message else message):
+    with pytest.raises(HookError, match="compute_actions of Given .*" + message):
         type("Given", (Wrong,), {"action": action})(None, BOX, DISCRETE)
 
 

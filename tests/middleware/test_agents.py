@@ -224,10 +224,17 @@ def test_an_evaluation_is_scored_by_the_mean_return_of_each_agent(tmp_path):
     assert ctx.last_eval_value == 0.0
     assert ctx.total_step == 1
     means = {}
-    assert evaluate(lambda returns: means.update(returns) or -returns["hider"], stop_value=0.3).total_step == 0
+
+    def of_the_seekers(returns):
+        means.update(returns)
+        return -returns["hider"]
+
+    reached = evaluate(of_the_seekers).last_eval_value
     assert list(means) == list(Chase.possible_agents)
-    assert -means["hider"] == means["seeker_0"] + means["seeker_1"] >= 0.3
-    assert told == [False, True, True]
+    assert reached == -means["hider"] == means["seeker_0"] + means["seeker_1"] > 0
+    assert evaluate(of_the_seekers, stop_value=reached).total_step == 0
+    assert evaluate(of_the_seekers, stop_value=reached + 1e-6).total_step == 1
+    assert told == [False, True, False, True, True, False, True]
 
 
 def test_what_is_evaluated_is_not_filmed(tmp_path):
@@ -359,8 +366,11 @@ def test_each_policy_has_its_columns_in_the_curve_and_each_agent_its_return(tmp_
 
 
 def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, digest):
-    states, *_ = learn_chase(tmp_path, False, 0)
-    folder = tmp_path / "ckpt"
+    states, _, _, curve = learn_chase(tmp_path, False, 0)
+    folder, regular = tmp_path / "ckpt", [0]
+    for row in curve:
+        if row["train_iter"] >= regular[-1] + 20:
+            regular.append(row["train_iter"])
     final, best = load_checkpoint(folder / "final.pt"), load_checkpoint(folder / "best.pt")
     cfg = config(tmp_path)
     fresh = policies_for(cfg, chase(), PPOPolicy, PPOPolicy)
@@ -368,7 +378,8 @@ def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, dige
         policy.load_state_dict(final["policies"][name])
         assert digest(policy.state_dict()) == digest(states[name])
         policy.load_state_dict(best["policies"][name])
-    assert len(list(folder.glob("iteration_*.pt"))) >= 2
+    assert {file.name for file in folder.glob("iteration_*.pt")} == {f"iteration_{step}.pt" for step in regular[1:]}
+    assert len(regular) > 2
     assert best["eval_value"] >= -1e9
     assert final["counters"]["env_step"] == 240
 
