@@ -14,6 +14,7 @@ from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import contract, contract_of, did_you_mean, engaged
 from ding_lite.middleware.outputs import hand_over
+from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.generators import may_yield
 
 _LOGGED = ("collect_metrics", "learn_metrics", "eval_metrics")
@@ -88,12 +89,13 @@ class Part:
     def __call__(self, ctx: AgentsContext) -> Iterator[None] | None:
         if self.may_yield:
             return self._in_halves(ctx)
-        with self._folded(ctx, self._counts) as context, engaged(self._middleware, context):
+        inner = under_contract(self, 0, self._middleware, ctx)
+        with self._folded(ctx, self._counts) as context, engaged(inner, context):
             return None
 
     def _in_halves(self, ctx: AgentsContext) -> Iterator[None]:
         context = self._context(ctx)
-        both = engaged(self._middleware, context)
+        both = engaged(under_contract(self, 0, self._middleware, ctx), context)
         with self._folded(ctx, self._counts):
             both.__enter__()
         try:

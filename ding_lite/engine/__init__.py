@@ -25,6 +25,7 @@ from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
     Context,
     Contract,
+    ContractError,
     PipelineError,
     Remainder,
     UndeclaredFieldError,
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "Context",
     "Contract",
+    "ContractError",
     "Deferred",
     "PipelineError",
     "Remainder",

@@ -6,7 +6,6 @@ Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard li
 from __future__ import annotations
 
 import contextvars
-import copy
 import threading
 import time
 import warnings
@@ -22,8 +21,9 @@ from ding_lite.engine.gates import Gates
 from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
 from ding_lite.engine.slots import Slots
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.contexts import Context, kept_fields
+from ding_lite.pipeline.contexts import Context, kept_fields, with_own_values
 from ding_lite.pipeline.generators import first_half, unwind
+from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.remainders import Remainder
 
 LANE_THREAD = "task.lane"
@@ -41,15 +41,17 @@ class LaneRun:
         ctx: of the first iteration.
         max_step: iterations, at most.
         timeline: records what ran and what waited.
+        checker: enforces the contracts, in every iteration.
     """
 
-    def __init__(self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline) -> None:
+    def __init__(self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline, checker: Checker) -> None:
         self.plan, self.max_step, self.timeline = plan, max_step, timeline
+        self._guards = {id(half.entry): checker.guard(half.entry) for half in plan.halves if half.entry is not None}
         self.first_step = ctx.total_step
         self.asked_to_stop = False
         self.error: BaseException | None = None
         # The caller's context is the one of the learn lane, which is the one that comes back.
-        self.frames = tuple(Frame(lane, ctx if lane == LEARN else _twin(ctx)) for lane in range(len(LANES)))
+        self.frames = tuple(Frame(lane, ctx if lane == LEARN else _twin(ctx, plan, lane)) for lane in range(len(LANES)))
         self._sizes = tuple(len(lane) for lane in plan.lanes)
         self._slots = Slots(plan, ctx)
         self._gates = Gates(self._sizes, timeline)
@@ -286,7 +288,7 @@ class LaneRun:
             elif half.is_second:
                 frame.end(entry)
             else:
-                result = entry.call(frame.ctx)
+                result = self._guards[id(entry)](frame.ctx)
                 if result is not None:
                     self._keep(half, frame, result)
         except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
@@ -434,10 +436,11 @@ class LaneRun:
         return "deferred work"
 
 
-def _twin(ctx: Context) -> Context:
-    """The same context for another lane, which may fill its lists and dicts."""
-    twin = copy.copy(ctx)
-    for name, value in vars(ctx).items():
-        if type(value) in (list, dict, set):
-            setattr(twin, name, value.copy())
-    return twin
+def _twin(ctx: Context, plan: Plan, lane: int) -> Context:
+    """The same context for another lane, which may change in place what it starts with.
+
+    Raises:
+        PipelineError: a value that the lane touches cannot be copied.
+    """
+    touched = frozenset[str]().union(*(half.reads | half.writes for half in plan.lanes[lane]))
+    return with_own_values(ctx, touched, LANES[lane])

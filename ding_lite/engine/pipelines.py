@@ -23,6 +23,7 @@ from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import halves_kept, locked
 from ding_lite.pipeline.lifecycles import POOL, Openable, Parts
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
+from ding_lite.pipeline.views import seen_whole
 
 Wrapper = Callable[[Middleware], Middleware]
 Self_ = TypeVar("Self_", bound="HasPipeline")
@@ -87,7 +88,8 @@ class HasPipeline(Openable):
                 "run()."
             )
         if self._iterating:
-            check_pipeline(self.ctx, [*self._entries, entry])
+            with seen_whole(self.ctx):
+                check_pipeline(self.ctx, [*self._entries, entry])
         self._entries.append(entry)
         return self
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
 from ding_lite.pipeline.generators import may_yield
+from ding_lite.pipeline.guards import FIRST, LATE, SECOND, half_fields
 
 LANES = ("evaluate", "collect", "learn")
 LEARN = LANES.index("learn")
@@ -123,8 +124,7 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
         entries: the pipeline.
         max_lag: iterations, at least 0.
     """
-    fields = frozenset(settable_fields(ctx))
-    halves = _halves(entries, fields)
+    halves = _halves(entries, type(ctx), frozenset(settable_fields(ctx)))
     kept = kept_fields(ctx)
     plan = Plan(max_lag, halves, tuple([] for _ in LANES), [], [e for e in entries if e.contract is None], kept)
     for half in halves:
@@ -141,9 +141,9 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
     return plan
 
 
-def _halves(entries: Sequence[Entry], fields: frozenset[str]) -> list[HalfStep]:
-    first = [half for entry in entries for half in _first_halves(entry, fields)]
-    second = [_half(entry, True, fields) for entry in reversed(entries) if may_yield(entry.fn)]
+def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
+    first = [half for entry in entries for half in _first_halves(entry, cls, fields)]
+    second = [_half(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
     elsewhere = frozenset[str]().union(*(half.writes for half in (*first, *second) if half.lane != LEARN))
     halves = [*first, *second, HalfStep(None, False, LEARN, 0, reads=elsewhere)]  # the whole context comes together at the end
     for position, half in enumerate(halves):
@@ -151,35 +151,24 @@ def _halves(entries: Sequence[Entry], fields: frozenset[str]) -> list[HalfStep]:
     return halves
 
 
-def _first_halves(entry: Entry, fields: frozenset[str]) -> list[HalfStep]:
+def _first_halves(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
     """The first half, and behind it on the learn lane what takes its remainder, where it may leave one."""
-    half, terms = _half(entry, False, fields), entry.contract
-    if terms is None or not terms.writes_late:
+    half, terms = _half(entry, FIRST, cls, fields), entry.contract
+    if terms is None or not terms.writes_late or entry.call is not entry.fn:  # what is wrapped around it waits for it
         return [half]
-    if entry.call is not entry.fn:  # what is wrapped around it waits for it
-        half.writes |= fields.intersection((*terms.writes_late, *terms.may_write))
-        return [half]
-    late = HalfStep(entry, False, LEARN, 0, writes=fields.intersection((*terms.writes_late, *terms.may_write)), is_late=True)
+    _, writes = half_fields(cls, terms, LATE)
+    late = HalfStep(entry, False, LEARN, 0, writes=fields & writes, is_late=True)
     late.waits.append(Wait(half, 0, why="it takes what that asked for"))
     return [half, late]
 
 
-def _half(entry: Entry, is_second: bool, fields: frozenset[str]) -> HalfStep:
+def _half(entry: Entry, which: int, cls: type[Context], fields: frozenset[str]) -> HalfStep:
     terms = entry.contract
     if terms is None:
-        return HalfStep(entry, is_second, LEARN, 0, reads=fields, writes=fields, is_opaque=True)
-    reads, writes = {*terms.reads, *terms.may_read}, {*terms.writes, *(() if terms.writes_late else terms.may_write)}
-    if is_second:
-        reads, writes = reads.union(terms.reads_after), writes.union(terms.writes_after)
-    return HalfStep(
-        entry,
-        is_second,
-        LANES.index(terms.lane),
-        0,
-        reads=fields.intersection(reads),
-        writes=fields.intersection(writes),
-        uses=terms.uses,
-    )
+        return HalfStep(entry, which == SECOND, LEARN, 0, reads=fields, writes=fields, is_opaque=True)
+    reads, writes = half_fields(cls, terms, which, takes_at_once=entry.call is not entry.fn)
+    lane = LANES.index(terms.lane)
+    return HalfStep(entry, which == SECOND, lane, 0, reads=fields & reads, writes=fields & writes, uses=terms.uses)
 
 
 class _Flows:

@@ -5,7 +5,7 @@ Room: ding_lite.engine, floor 0. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from ding_lite.basics.messages import add_note
 from ding_lite.pipeline.checks import Entry
@@ -13,7 +13,7 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.generators import Half, first_half, unwind
 
 
-def iterate(ctx: Context, entries: Sequence[Entry], waiting: list[Half]) -> None:
+def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:
     """One iteration in sequence: every first half in order, then the second halves in reverse.
 
     Args:

@@ -24,6 +24,8 @@ from ding_lite.engine.schedules import iterate
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.suggestions import Touches
 
 Result = TypeVar("Result")
 
@@ -58,6 +60,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         self._clear_halves()
         self._events = Events()
         self._lanes: LaneRun | None = None
+        self._touches = Touches()
 
     def start(
         self,
@@ -182,12 +185,15 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
             self._ended, self._iterating = True, False
 
     def _loop(self, max_step: int) -> None:
+        checker = Checker(self.ctx, max_lag=0, has_lanes=False, is_threaded=False, touches=self._touches)
+        is_checked = True
         while True:
             max_step -= 1
             self._left = max_step
             if not max_step:
                 self._finish = True
-            iterate(self.ctx, self._entries, self._own_waiting)
+            is_checked = is_checked and checker.is_checked(self.ctx)
+            iterate(self.ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
             if self._finish or not max_step or not self.running:
                 return
             self.ctx = self.ctx.renew()
@@ -197,7 +203,8 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         if self.async_mode:
             _warn_of_barriers(plan)
         self._timeline = Timeline()
-        self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline)
+        checker = Checker(self.ctx, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches)
+        self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker)
         try:
             lanes.run(overlap=self.async_mode)
             self._finish = True
@@ -208,6 +215,16 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
                     follower.adopt(None)
             if lanes.asked_to_stop:
                 self.stop()
+
+    def suggest_contracts(self) -> str:
+        """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
+
+        It names the fields that the function was seen to touch in the first iterations of each run, and the objects that it
+        holds; a branch that was not taken may touch more. Call it after `run`, or in a middleware, while the task is open.
+        """
+        text = self._touches.suggest(self._entries)
+        print(text or "Every middleware that has run has a contract.")
+        return text
 
     def renew(self) -> Task:
         """Go on to a new context, as `run` does between iterations; a run that follows begins with it."""
@@ -269,7 +286,7 @@ def _warn_of_barriers(plan: Plan) -> None:
         warnings.warn(
             f"asynchronous mode knows nothing of {names}: without a contract, everything before it in the pipeline is done "
             "first, and nothing after it begins. Say what it touches, @contract(reads=..., writes=..., uses=..., stage=...), "
-            "and it overlaps with the rest.",
+            "and it overlaps with the rest; task.suggest_contracts() prints that line after some iterations.",
             stacklevel=4,
         )
 

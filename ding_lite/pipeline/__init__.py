@@ -7,15 +7,19 @@ from ding_lite.pipeline.checks import PipelineError
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
 from ding_lite.pipeline.contracts import Contract, contract, contract_of
 from ding_lite.pipeline.generators import engaged
+from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.views import ContractError
 
 __all__ = [
     "Context",
     "Contract",
+    "ContractError",
     "PipelineError",
     "Remainder",
     "UndeclaredFieldError",
     "contract",
     "contract_of",
     "engaged",
+    "under_contract",
 ]

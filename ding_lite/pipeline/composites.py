@@ -14,7 +14,9 @@ from ding_lite.basics.messages import add_note, name_of
 from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.contracts import joint_contract
 from ding_lite.pipeline.generators import Half, first_half, may_yield, named, unwind
+from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.lifecycles import Parts
+from ding_lite.pipeline.views import alias
 
 Middleware = Callable[..., Any]
 
@@ -54,8 +56,8 @@ class Serial:
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
         """Run the first halves, and append the generators that wait for their second."""
-        for fn in self.fns:
-            half = first_half(fn, fn(ctx), ctx)
+        for index, fn in enumerate(self.fns):
+            half = first_half(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
             if half is not None:
                 waiting.append(half)
 
@@ -80,9 +82,10 @@ class Parallel(Serial):
             BaseException: the error of the first in order that failed, with the others as notes.
         """
         submit = self._executor().submit
-        futures = [submit(contextvars.copy_context().run, self._run, fn, ctx) for fn in self.fns]
+        calls = [self._on_its_view(index, fn, ctx) for index, fn in enumerate(self.fns)]
+        futures = [submit(contextvars.copy_context().run, self._run, call) for call in calls]
         if _on_a_thread_of_the_pool.get():  # which may have no other thread to spare
-            futures = [self._run_here(fn, ctx) if future.cancel() else future for fn, future in zip(self.fns, futures)]
+            futures = [self._run_here(call) if future.cancel() else future for call, future in zip(calls, futures)]
         wait(futures)
         waiting += [half for future in futures if not future.exception() and (half := future.result()) is not None]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -91,16 +94,22 @@ class Parallel(Serial):
         if errors:
             raise errors[0]
 
-    def _run(self, fn: Middleware, ctx: Any) -> Half | None:
+    def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], Half | None]:
+        """The first half of `fn`, on a context of the same fields whose view is its own."""
+        call = under_contract(self, index, fn, ctx)
+        seen = ctx if call is fn else alias(ctx)
+        return lambda: first_half(fn, call(seen), seen)
+
+    def _run(self, call: Callable[[], Half | None]) -> Half | None:
         _on_a_thread_of_the_pool.set(True)
         with self._parts.counted("running"):
-            return first_half(fn, fn(ctx), ctx)
+            return call()
 
     @staticmethod
-    def _run_here(fn: Middleware, ctx: Any) -> Future[Half | None]:
+    def _run_here(call: Callable[[], Half | None]) -> Future[Half | None]:
         done: Future[Half | None] = Future()
         try:
-            done.set_result(first_half(fn, fn(ctx), ctx))
+            done.set_result(call())
         except BaseException as error:  # noqa: BLE001  reported with those of the other threads
             done.set_exception(error)
         return done

@@ -5,19 +5,23 @@ Room: ding_lite.pipeline, floor 0. Imports nothing of ours but the wording of me
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 import numbers
 import types
 import warnings
-from collections.abc import MutableMapping, MutableSequence, MutableSet
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+import weakref
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from ding_lite.basics.messages import did_you_mean
 
 ContextType = TypeVar("ContextType", bound="Context")
 
+_SHARED = frozenset({"_thread", "threading", "queue", "_queue", "concurrent.futures._base", "_io", "socket"})
+"""Modules of what is made to be shared between threads, or stands for a thing outside of Python."""
 _SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 
 
@@ -57,7 +61,7 @@ class _Plan:
 class _Lineage:
     """What every renewal of one context has in common: how it was constructed, and which fields are kept."""
 
-    __slots__ = ("args", "calls", "cls", "factories", "given", "kept", "kwargs", "start", "warned")
+    __slots__ = ("__weakref__", "args", "calls", "cls", "factories", "given", "kept", "kwargs", "lanes", "start", "warned")
 
     def __init__(self, cls: type[Context], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.cls, self.args, self.kwargs = cls, args, kwargs
@@ -69,6 +73,21 @@ class _Lineage:
         self.kept: tuple[str, ...] = plan.kept
         self.calls: set[tuple[str, ...]] = set()
         self.warned: set[str] = set()
+        self.lanes = weakref.WeakSet([self])
+        """Those of the same context on other lanes, where what is kept has to be the same."""
+
+    def with_own(self, own: Callable[[str, Any], Any]) -> _Lineage:
+        """The same for another lane, with `own(field, value)` in place of each value that it starts from."""
+        positional = (*_plan_of(self.cls).positional, *("" for _ in self.args))  # an __init__ of its own may take more
+        twin = _Lineage(
+            self.cls,
+            tuple(own(name, value) for name, value in zip(positional, self.args)),
+            {name: own(name, value) for name, value in self.kwargs.items()},
+        )
+        twin.start.update((name, own(name, it)) for name, it in _plan_of(self.cls).defaults.items() if name not in twin.given)
+        twin.kept, twin.calls, twin.warned, twin.lanes = self.kept, self.calls, self.warned, self.lanes
+        self.lanes.add(twin)
+        return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Lineage, (self.cls, self.args, self.kwargs), (None, {"kept": self.kept, "warned": self.warned})
@@ -130,16 +149,18 @@ class Context:
                 raise UndeclaredFieldError(
                     f"{type(self).__name__} cannot keep {name!r}, it has no such field{did_you_mean(name, self._plan.fields)}"
                 )
-            self._warn_if_heavy(name, getattr(self, name, None))
+            self._warn_if_heavy(name, self.__dict__.get(name))
         lineage.calls.add(names)
-        lineage.kept += tuple(name for name in dict.fromkeys(names) if name not in lineage.kept)
+        kept = (*lineage.kept, *(name for name in dict.fromkeys(names) if name not in lineage.kept))
+        for one in lineage.lanes:
+            one.kept = kept
 
     def renew(self: ContextType) -> ContextType:
         """A fresh context for the next iteration: kept fields carried over, `total_step` one higher, nothing copied deeply."""
         plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
         if not plan.plain:
             return self._renew_by_calling()
-        new = object.__new__(type(self))
+        new = cast(ContextType, object.__new__(lineage.cls))
         values = lineage.start.copy()
         object.__setattr__(new, "__dict__", values)
         for name, make in lineage.factories:
@@ -158,7 +179,7 @@ class Context:
 
     def _renew_by_calling(self: ContextType) -> ContextType:
         lineage = _lineage_of(self)
-        new = object.__new__(type(self))
+        new = cast(ContextType, object.__new__(lineage.cls))
         new.__dict__["_lineage"] = lineage
         new.__init__(*lineage.args, **lineage.kwargs)  # type: ignore[misc]
         for name in lineage.kept:
@@ -243,6 +264,48 @@ def settable_fields(ctx: Context) -> frozenset[str]:
 def kept_fields(ctx: Context) -> tuple[str, ...]:
     """The fields that carry over, in the order in which they were kept; `total_step` is not among them."""
     return _lineage_of(ctx).kept
+
+
+def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> ContextType:
+    """A context of the same values for another lane: what may be changed in place is a copy, also in what each renewal starts
+    from, however deeply it is nested.
+
+    Args:
+        ctx: of the first iteration.
+        names: fields that the lane touches; the others are shared, since it sees none of them.
+        owner: the lane.
+
+    Raises:
+        ValueError: a value that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+
+    def own(name: str, value: Any) -> Any:
+        if is_scalar(value) or name not in names:
+            return value
+        try:
+            return copy.deepcopy(value, memo)
+        except Exception as error:
+            if type(value).__module__ in _SHARED:
+                return value
+            raise ValueError(
+                f"{type(ctx).__name__}.{name} starts with a {type(value).__name__}, which cannot be copied "
+                f"({type(error).__name__}: {error}), and where iterations overlap each lane needs one of its own, here "
+                f"{owner}. Hand the object to the middleware that need it, and name it in the uses of their contracts, instead "
+                "of keeping it in the context."
+            ) from error
+
+    twin = copy.copy(ctx)
+    twin.__dict__["_lineage"] = _lineage_of(ctx).with_own(own)
+    for name in sorted(names):
+        if hasattr(ctx, name):
+            object.__setattr__(twin, name, own(name, getattr(ctx, name)))
+    return twin
+
+
+def start_values(ctx: Context) -> dict[str, Any]:
+    """The values that every renewal starts again from, by field: given to the constructor, or the class's default."""
+    return _lineage_of(ctx).start
 
 
 def is_scalar(value: object) -> bool:

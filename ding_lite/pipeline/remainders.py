@@ -29,6 +29,11 @@ class Remainder:
         """Wait for the work, and finish."""
         self._take(ctx)
 
+    def wrap_take(self, wrapper: Callable[[Callable[[Any], None], Any], None]) -> None:
+        """From here on `take(ctx)` calls `wrapper(take, ctx)`, which calls the former `take`."""
+        take = self._take
+        self._take = lambda ctx: wrapper(take, ctx)
+
     def drop(self) -> None:
         """Do without it."""
         self._drop()

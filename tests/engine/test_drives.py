@@ -167,10 +167,11 @@ class TestInsideLanes:
         meet, seen = threading.Barrier(2, timeout=30), []
 
         def part(number):
-            @contract(writes=("trace",), stage=stage)
+            @contract(("trace",), ("trace",), stage=stage)
             def run(ctx):
                 meet.wait()
-                assert loop.ctx is ctx
+                assert loop.ctx.total_step == ctx.total_step
+                assert loop.ctx.trace is ctx.trace
                 ctx.trace.append(number)
                 yield
                 seen.append((ctx.total_step, sorted(ctx.trace)))

@@ -153,7 +153,7 @@ class TestFinish:
 class TestNextRun:
     @MODES
     def test_it_goes_on_where_the_last_one_ended(self, mode):
-        @contract(("count",), ("count", "batch"), stage="collect")
+        @contract(("count",), ("count", "batch"), may_read=("batch",), stage="collect")
         def collect(ctx):
             assert ctx.batch is None
             ctx.count += 1

@@ -221,7 +221,8 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
         more["writes_late"], more["may_write"] = step.writes_late[:1], ("no_such_field", *step.writes_late[1:])
     else:
         writes, more["may_write"] = step.writes[:1], ("no_such_field", *step.writes[1:])
-    return contract(step.reads, writes, uses, step.stage, **more)(fn)
+    reads = dict.fromkeys((*step.reads, *(step.seen_in(LATE) if step.has_late else ())))
+    return contract(reads, writes, uses, step.stage, **more)(fn)
 
 
 def leaves_a_remainder(iteration: int, step: Step) -> bool:

@@ -27,13 +27,14 @@ class Asks:
 
     def __init__(self):
         self.pool, self.log = ThreadPoolExecutor(1), []
-        contract(reads=("asked", "learned"), writes=("asked",), writes_late=("data", "total"), stage="collect")(self)
+        contract(reads=("asked", "learned", "total"), writes=("asked",), writes_late=("data", "total"), stage="collect")(self)
 
     def __call__(self, ctx):
         ctx.asked += 1
         number = ctx.asked
         self.log.append(("asked", number))
-        future = self.pool.submit(lambda: (number, ctx.learned))
+        learned = ctx.learned
+        future = self.pool.submit(lambda: (number, learned))
 
         def take(ctx):
             ctx.data = future.result(30)

@@ -1,0 +1,249 @@
+"""Guards: a middleware run under its contract, both halves and what it left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import GeneratorType
+from typing import Any, NamedTuple
+
+from ding_lite.basics.messages import location_of, name_of
+from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.contexts import Context, kept_fields
+from ding_lite.pipeline.contracts import Contract, contract_of
+from ding_lite.pipeline.generators import Half, named, second_half
+from ding_lite.pipeline.handovers import Handovers
+from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
+from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.suggestions import Touches
+from ding_lite.pipeline.views import Terms, become, checker_of, field_value, real_class, view_class
+
+CHECKED_ITERATIONS = 5
+"""Of a run, in which contracts are enforced also where iterations do not overlap, and values are compared."""
+
+
+class Checker:
+    """Enforces the contracts of one run.
+
+    Args:
+        ctx: of the first iteration.
+        max_lag: of the run.
+        has_lanes: whether each lane has a context of its own.
+        is_threaded: whether lanes run at the same time.
+        touches: takes what functions without a contract touch in the checked iterations.
+    """
+
+    def __init__(self, ctx: Context, max_lag: int, has_lanes: bool, is_threaded: bool, touches: Touches) -> None:
+        self._end = ctx.total_step + CHECKED_ITERATIONS
+        self._max_lag = max_lag
+        self.touches = touches
+        self.handovers = Handovers(frozenset(kept_fields(ctx)), max_lag, has_lanes, is_threaded)
+        self._guards: dict[tuple[int, int], Guard] = {}
+
+    def is_checked(self, ctx: object) -> bool:
+        """Whether the iteration of this context is one of the first."""
+        return bool(field_value(ctx, "total_step") < self._end)
+
+    def compares(self, ctx: object) -> bool:
+        """Whether values are compared in the iteration of this context; behind the last such, none is held on to."""
+        beyond: int = field_value(ctx, "total_step") - self._end
+        if beyond > self._max_lag:
+            self.handovers.forget()
+        return beyond < 0
+
+    def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries, each with a call that enforces its contract. A list may grow meanwhile."""
+        for entry in entries:
+            guard = self.guard(entry)
+            yield Entry(entry.fn, guard, entry.name, entry.location, entry.contract)
+
+    def guard(self, entry: Entry) -> Guard:
+        """What enforces the contract of this entry."""
+        key = (id(entry), -1)
+        if key not in self._guards:
+            is_wrapped = entry.call is not entry.fn
+            self._guards[key] = Guard(entry.fn, entry.call, entry.name, entry.location, entry.contract, self, is_wrapped)
+        return self._guards[key]
+
+    def nested(self, owner: object, index: int, fn: Callable[..., Any]) -> Guard:
+        """What enforces the contract of a middleware inside another, the `index`-th of its owner."""
+        key = (id(owner), index)
+        found = self._guards.get(key)
+        if found is None or found.fn is not fn:
+            found = self._guards[key] = Guard(fn, fn, name_of(fn), location_of(fn), contract_of(fn), self)
+        return found
+
+
+def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: object) -> Callable[..., Any]:
+    """`fn`, a middleware inside another, under its own contract where that of the outer one is enforced."""
+    checker: Checker | None = checker_of(ctx)
+    return fn if checker is None else checker.nested(owner, index, fn)
+
+
+class _View(NamedTuple):
+    """One half of a middleware on one class of context."""
+
+    cls: type[Any]
+    terms: Terms
+    only_read: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+FIRST, SECOND, LATE = range(3)
+"""Halves of a middleware; the last one takes its remainder."""
+
+
+class Guard:
+    """Called in place of a middleware: each half sees a view of the context.
+
+    Args:
+        fn: the middleware.
+        call: `fn` with what is wrapped around it.
+        name: what people call it.
+        location: file:line of its definition.
+        contract: None for a plain function, whose touches are noted in the checked iterations.
+        checker: of the run.
+        is_wrapped: whether a wrapper takes its remainder at once.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        call: Callable[..., Any],
+        name: str,
+        location: str,
+        contract: Contract | None,
+        checker: Checker,
+        is_wrapped: bool = False,
+    ) -> None:
+        self.fn, self.name, self.location, self.contract = fn, name, location, contract
+        self._call, self._checker, self._is_wrapped = call, checker, is_wrapped
+        self._views: dict[type[Any], tuple[_View, ...]] = {}
+
+    @property
+    def who(self) -> str:
+        """Name and place."""
+        return f"{self.name} ({self.location})" if self.location else self.name
+
+    def __call__(self, ctx: Any) -> Any:
+        if self.contract is None and not self._checker.is_checked(ctx):
+            return self._call(ctx)
+        outside, view = type(ctx), self._view(ctx, FIRST)
+        handed = self._before(ctx, view)
+        view.terms.written.clear()
+        become(ctx, view.cls)
+        try:
+            result = self._call(ctx)
+            if isinstance(result, GeneratorType):
+                result = self._begin(result, ctx)
+        finally:
+            become(ctx, outside)
+        if isinstance(result, Remainder):
+            result.wrap_take(self._take)
+        if handed is not None:
+            self._checker.handovers.after(self, self.who, ctx, view.written, handed)
+        return result
+
+    def _begin(self, half: Half, ctx: Any) -> Half | None:
+        try:
+            next(half)
+        except StopIteration:
+            return None
+        return named(half.__qualname__, self._rest(half, ctx))
+
+    def _rest(self, half: Half, ctx: Any) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001  the middleware may handle it
+            with self._seen(ctx, SECOND):
+                second_half(half, error)
+        else:
+            with self._seen(ctx, SECOND):
+                second_half(half)
+
+    def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
+        with self._seen(ctx, LATE):
+            take(ctx)
+
+    @contextmanager
+    def _seen(self, ctx: Any, half: int) -> Iterator[None]:
+        """For the time of the block the context is what this half sees."""
+        outside, view = type(ctx), self._view(ctx, half)
+        handed = self._before(ctx, view)
+        view.terms.written.clear()
+        become(ctx, view.cls)
+        try:
+            yield
+        finally:
+            become(ctx, outside)
+        if handed is not None:
+            self._checker.handovers.after(self, self.who, ctx, view.written, handed)
+
+    def _before(self, ctx: Any, view: _View) -> Any:
+        if self.contract is None or not self._checker.compares(ctx):
+            return None
+        return self._checker.handovers.before(self, ctx, view.only_read, view.written)
+
+    def _view(self, ctx: object, half: int) -> _View:
+        cls = real_class(ctx)
+        views = self._views.get(cls)
+        if views is None:
+            views = self._views[cls] = tuple(self._made(cls, one) for one in (FIRST, SECOND, LATE))
+        return views[half]
+
+    def _made(self, cls: type[Context], half: int) -> _View:
+        if self.contract is None:
+            nothing = frozenset[str]()
+            note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
+            terms = Terms(self.who, nothing, nothing, lambda verb, name: "", note)
+        else:
+            reads, writes = half_fields(cls, self.contract, half, takes_at_once=self._is_wrapped)
+            terms = Terms(self.who, reads, writes, _Advice(self.contract, half, writes))
+        fields = cls._plan.fields
+        only_read = tuple(sorted(fields.intersection(terms.readable) - terms.writable))
+        return _View(view_class(cls, terms, self._checker), terms, only_read, tuple(sorted(fields & terms.writable)))
+
+
+def half_fields(
+    cls: type[Context], terms: Contract, half: int, takes_at_once: bool = False
+) -> tuple[frozenset[str], frozenset[str]]:
+    """What one half may read and write: the fields that its contract names, and those behind the properties that it names.
+
+    Args:
+        cls: of the context.
+        terms: the contract.
+        half: FIRST, SECOND or LATE.
+        takes_at_once: whether the first half takes the remainder as well.
+    """
+    reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
+    late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
+    if half == SECOND:
+        reads, writes = (*reads, *terms.reads_after), (*writes, *terms.writes_after)
+    elif half == LATE:
+        writes = late
+    elif terms.writes_late:
+        writes = (*terms.writes, *late) if takes_at_once else terms.writes
+    written = expand_writes(cls, writes)
+    readable = expand_reads(cls, (*reads, *(name for name in writes if is_property(cls, name))))
+    return (readable & written if half == LATE else readable), written
+
+
+class _Advice:
+    """How to allow what was refused: the term of the contract as code."""
+
+    def __init__(self, terms: Contract, half: int, late: frozenset[str]) -> None:
+        self._terms, self._half, self._late = terms, half, late
+
+    def __call__(self, verb: str, name: str) -> str:
+        suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._half]
+        if self._half == LATE and verb == "read":
+            if name not in self._late:
+                return (
+                    f"Taking a remainder sees only the fields that it writes: read ctx.{name} before, where the work is asked "
+                    "for, and keep the value in the closure."
+                )
+            suffix = ""
+        term = f"{verb}s{suffix}"
+        names = (*getattr(self._terms, term), name)
+        listed = ", ".join(f'"{one}"' for one in names)
+        return f"Add it: @contract(..., {term}=({listed}{',' if len(names) == 1 else ''}))."

@@ -1,0 +1,273 @@
+"""Handed-over values: nobody changes in place what another middleware may still read.
+
+A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
+each half: one that changes a value that it wrote earlier, or that it only reads, is named in the error.
+"""
+
+from __future__ import annotations
+
+import enum
+import numbers
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from ding_lite.pipeline.contexts import Context, start_values
+from ding_lite.pipeline.views import ContractError, field_value
+
+_MOST_PARTS = 5000
+"""Values inside one value that are compared; what lies beyond is not."""
+_MOST_BYTES = 1 << 20
+"""Of an array; of a larger one every n-th element is compared."""
+_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
+_SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
+
+
+class _Part(NamedTuple):
+    """A value inside a value."""
+
+    identity: int | None
+    """Of what may change in place; None for what cannot."""
+    content: Any
+
+
+Print = dict[tuple[str, ...], _Part]
+"""A fingerprint: what a value held, by the way to it."""
+
+
+class _Handed(NamedTuple):
+    """A value that a middleware wrote."""
+
+    field: str
+    iteration: int
+    value: Any
+    print: Print
+
+
+class Handovers:
+    """The values that middleware handed over in the last iterations.
+
+    Args:
+        kept: fields whose values are copied on the way, so that who writes them may go on with its own.
+        max_lag: iterations that may be under way beside the current one.
+        has_lanes: whether each lane has start values of its own, so that what one does to them the others do not see.
+        is_threaded: whether other middleware run while one does, so that a change may be theirs.
+    """
+
+    def __init__(self, kept: frozenset[str], max_lag: int, has_lanes: bool, is_threaded: bool) -> None:
+        self._kept, self._max_lag, self._has_lanes, self._is_threaded = kept, max_lag, has_lanes, is_threaded
+        self._handed: dict[object, deque[_Handed]] = {}
+        self._starts: dict[int, tuple[Any, Print]] = {}
+        self._writers: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Hold on to no value any more."""
+        self._handed.clear()
+        self._starts.clear()
+
+    def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> Any:
+        """What to compare with when this half is through.
+
+        Args:
+            key: stands for the middleware that is about to run.
+            ctx: that it runs on.
+            only_read: fields that it reads and does not write.
+            written: fields that it may write.
+        """
+        if self._has_lanes:
+            self._note_starts(ctx, written)
+        read = {name: (value, fingerprint(value)) for name in only_read if _may_change(value := field_value(ctx, name))}
+        own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ()))]
+        return read, own
+
+    def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: Any) -> None:
+        """Compare, and note what this half has handed over.
+
+        Args:
+            key: stands for the middleware.
+            who: its name and place.
+            ctx: that it ran on.
+            written: fields that it may have written.
+            before: what `before` gave.
+
+        Raises:
+            ContractError: it changed in place what it only reads, or what it handed over in an earlier iteration.
+        """
+        read, own = before
+        iteration: int = field_value(ctx, "total_step")
+        for name, (value, found) in read.items():
+            where = changed(found, fingerprint(value))
+            if where is not None:
+                raise ContractError(self._changed_what_it_reads(who, name, where))
+        for handed, found in own:
+            where = changed(found, fingerprint(handed.value)) if handed.iteration != iteration else None
+            if where is not None:
+                raise ContractError(self._changed_what_it_handed_over(who, handed, where))
+        self._refuse_changed_starts(who, ctx, written)
+        self._note(key, who, ctx, iteration, written)
+
+    def _note_starts(self, ctx: Context, written: Sequence[str]) -> None:
+        given = start_values(ctx)
+        for name in written:
+            value = given.get(name)
+            if name not in self._kept and id(value) not in self._starts and _may_change(value):
+                self._starts[id(value)] = value, fingerprint(value)
+
+    def _refuse_changed_starts(self, who: str, ctx: Context, written: Sequence[str]) -> None:
+        """Refuse what would carry a value over to the next iteration in a field that is not kept."""
+        given = start_values(ctx)
+        for name in written:
+            value, found = self._starts.get(id(given.get(name)), (None, {}))
+            where = changed(found, fingerprint(value)) if found else None
+            if where is not None:
+                raise ContractError(
+                    f"{who} changed ctx.{name}{_way(where)} in place, or a middleware after it did. Every iteration starts "
+                    "from that very object, so the change would reach the next iteration on one lane and not on another. "
+                    f"Write a new value, ctx.{name} = ..., or give the field a default_factory, or keep() it."
+                )
+
+    def _note(self, key: object, who: str, ctx: Context, iteration: int, written: Sequence[str]) -> None:
+        given = start_values(ctx)
+        mine = self._handed.setdefault(key, deque())
+        for name in written:
+            value = field_value(ctx, name)
+            if name in self._kept or not _may_change(value) or given.get(name) is value:
+                continue
+            found = fingerprint(value)
+            if self._max_lag:
+                self._refuse_reuse(tuple(mine), who, name, iteration, found)
+            mine.append(_Handed(name, iteration, value, found))
+            self._writers[name] = who
+        while mine and mine[0].iteration < iteration - max(1, self._max_lag):
+            mine.popleft()
+
+    def _refuse_reuse(self, earlier: Sequence[_Handed], who: str, name: str, iteration: int, found: Print) -> None:
+        """Refuse memory that was handed over in an iteration that may be under way, and has changed since."""
+        memory = {part.identity for part in found.values()} - {None}
+        for handed in earlier:
+            if handed.field != name or not 0 < iteration - handed.iteration <= self._max_lag:
+                continue
+            if any(part.identity in memory for part in handed.print.values()):
+                where = changed(handed.print, fingerprint(handed.value))
+                if where is not None:
+                    raise ContractError(self._changed_what_it_handed_over(who, handed, where))
+
+    def _changed_what_it_reads(self, who: str, name: str, where: tuple[str, ...]) -> str:
+        others = self._writers.get(name)
+        beside = f" (or {others}, which wrote it, did so meanwhile)" if self._is_threaded and others else ""
+        return (
+            f"{who} changed ctx.{name}{_way(where)} in place{beside}, and its contract says that it only reads it. Work on "
+            f'a copy, or add it: @contract(..., writes=("{name}",)).'
+        )
+
+    def _changed_what_it_handed_over(self, who: str, handed: _Handed, where: tuple[str, ...]) -> str:
+        beside = " (or a middleware that runs beside it did)" if self._is_threaded else ""
+        return (
+            f"{who} wrote ctx.{handed.field} in iteration {handed.iteration} and changed that value{_way(where)} in place in a "
+            f"later one{beside}: where iterations overlap, others still read it then. Make a new value in each iteration, or "
+            f"hand over a copy: ctx.{handed.field} = value.copy()."
+        )
+
+
+def fingerprint(value: Any) -> Print:
+    """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects."""
+    found: Print = {}
+    _walk(value, (), found, set())
+    return found
+
+
+def changed(before: Print, now: Print) -> tuple[str, ...] | None:
+    """The way to the first thing that has changed in place, or None. What was added to an object is no change."""
+    for where, part in before.items():
+        other = now.get(where)
+        if other is not None and other.content != part.content:
+            is_private = any(name.startswith("._") for name in where)
+            if not is_private or (part.identity == other.identity and isinstance(part.content, _Bytes)):
+                return where
+    return None
+
+
+class _Bytes(int):
+    """The hash of an array's content."""
+
+
+def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> None:
+    if len(found) >= _MOST_PARTS or isinstance(value, _SKIPPED):
+        return
+    if isinstance(value, _PLAIN) or _is_numpy(value, "generic"):
+        found[way] = _Part(None, repr(value))
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    content = _content_of(value)
+    if content is not None:
+        found[way] = content
+        return
+    if isinstance(value, Set):
+        found[way] = _Part(id(value), frozenset(map(repr, value)))
+        return
+    if isinstance(value, (Sequence, Mapping)) and type(value).__module__ in ("builtins", "collections"):
+        found[way] = _Part(id(value), len(value))
+    for name, inner in _inside(value):
+        _walk(inner, (*way, name), found, seen)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple, deque)):
+        yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", inner) for key, inner in list(value.items()))
+    elif hasattr(type(value), "_detach") and hasattr(type(value), "items"):  # a tree
+        yield from ((f".{key}", inner) for key, inner in value.items())
+    else:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, Mapping):
+            yield from ((f".{name}", inner) for name, inner in list(attributes.items()) if name != "_lineage")
+        for cls in type(value).__mro__:
+            for name in _slots(cls):
+                if name in vars(cls) and hasattr(value, name):
+                    yield f".{name}", getattr(value, name)
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _content_of(value: Any) -> _Part | None:
+    """The memory of an array or tensor, and the hash of what stands there; None for anything else."""
+    if _is_numpy(value, "ndarray"):
+        small = value
+        while small.nbytes > _MOST_BYTES and max(small.shape) > 1:
+            small = small[_every_other(small.shape)]
+        content = tuple(map(repr, small.reshape(-1)[:_MOST_PARTS])) if small.dtype.hasobject else small.tobytes()
+        return _Part(value.__array_interface__["data"][0] if value.size else None, _Bytes(hash((value.shape, content))))
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or value.is_sparse or value.is_quantized or value.is_meta:
+        return None
+    plain = value.detach()
+    while plain.numel() * plain.element_size() > _MOST_BYTES and max(plain.shape) > 1:
+        plain = plain[_every_other(plain.shape)]
+    content = plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _Part(value.data_ptr() or None, _Bytes(hash((tuple(value.shape), content))))
+
+
+def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
+    longest = max(range(len(shape)), key=lambda axis: shape[axis])
+    return tuple(slice(None, None, 2) if axis == longest else slice(None) for axis in range(len(shape)))
+
+
+def _is_numpy(value: Any, kind: str) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind))
+
+
+def _may_change(value: Any) -> bool:
+    return not isinstance(value, (*_PLAIN, *_SKIPPED))
+
+
+def _way(where: tuple[str, ...]) -> str:
+    return f" (at {''.join(where)})" if where else ""
