@@ -112,7 +112,7 @@ class StepCollector:
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
         asks = self._acting.elsewhere is not None
         contract(
-            reads=("collect_kwargs", "env_step", *(() if asks else ("env_episode",))),
+            reads=("collect_kwargs", "env_step", "env_episode"),
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=("env_step",) if asks else (*ROLLOUT_DATA, "env_step"),
@@ -173,7 +173,7 @@ class EpisodeCollector:
         self._num_episodes: int = cfg.policy.collect.n_episode
         asks = self._acting.elsewhere is not None
         contract(
-            reads=("collect_kwargs", *(() if asks else ("env_step", "env_episode"))),
+            reads=("collect_kwargs", "env_step", "env_episode"),
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=() if asks else _EPISODE_DATA,

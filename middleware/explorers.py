@@ -18,7 +18,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     """Set how often the collector acts at random, by the environment steps made so far.
 
     Reads:
-        ctx.env_step.
+        ctx.env_step, ctx.collect_kwargs.
     Writes:
         ctx.collect_kwargs: "eps", a probability.
 
@@ -28,7 +28,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     require("eps_greedy_handler", cfg, "policy.other.eps", "a configuration with policy.other.eps, such as DQNConfig")
     eps = cfg.policy.other.eps
 
-    @contract(reads=("env_step",), writes=("collect_kwargs",), stage="explore")
+    @contract(reads=("env_step", "collect_kwargs"), writes=("collect_kwargs",), stage="explore")
     def handle(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
 
@@ -38,11 +38,13 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
     """Let the collector act as its policy does, with no random actions in between; for policies that explore by themselves.
 
+    Reads:
+        ctx.collect_kwargs.
     Writes:
         ctx.collect_kwargs: "eps", -1.0, as in DI-engine.
     """
 
-    @contract(writes=("collect_kwargs",), stage="explore")
+    @contract(reads=("collect_kwargs",), writes=("collect_kwargs",), stage="explore")
     def mask(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = -1.0
 

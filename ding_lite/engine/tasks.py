@@ -185,7 +185,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
             self._ended, self._iterating = True, False
 
     def _loop(self, max_step: int) -> None:
-        checker = Checker(self.ctx, max_lag=0, has_lanes=False, is_threaded=False, touches=self._touches)
+        checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
         is_checked = True
         while True:
             max_step -= 1
@@ -203,7 +203,9 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         if self.async_mode:
             _warn_of_barriers(plan)
         self._timeline = Timeline()
-        checker = Checker(self.ctx, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches)
+        checker = Checker(
+            self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
+        )
         self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker)
         try:
             lanes.run(overlap=self.async_mode)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import GeneratorType
 from typing import Any, NamedTuple
@@ -27,17 +28,21 @@ class Checker:
 
     Args:
         ctx: of the first iteration.
+        entries: the pipeline.
         max_lag: of the run.
         has_lanes: whether each lane has a context of its own.
         is_threaded: whether lanes run at the same time.
         touches: takes what functions without a contract touch in the checked iterations.
     """
 
-    def __init__(self, ctx: Context, max_lag: int, has_lanes: bool, is_threaded: bool, touches: Touches) -> None:
+    def __init__(
+        self, ctx: Context, entries: Sequence[Entry], max_lag: int, has_lanes: bool, is_threaded: bool, touches: Touches
+    ) -> None:
         self._end = ctx.total_step + CHECKED_ITERATIONS
         self._max_lag = max_lag
         self.touches = touches
-        self.handovers = Handovers(frozenset(kept_fields(ctx)), max_lag, has_lanes, is_threaded)
+        writers = Counter(name for entry in entries for name in _all_writes(type(ctx), entry.contract))
+        self.handovers = Handovers(frozenset(kept_fields(ctx)), max_lag, has_lanes, is_threaded, writers)
         self._guards: dict[tuple[int, int], Guard] = {}
 
     def is_checked(self, ctx: object) -> bool:
@@ -226,6 +231,13 @@ def half_fields(
     written = expand_writes(cls, writes)
     readable = expand_reads(cls, (*reads, *(name for name in writes if is_property(cls, name))))
     return (readable & written if half == LATE else readable), written
+
+
+def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
+    """The fields that a middleware writes in any half; all of them where it has no contract."""
+    if terms is None:
+        return cls._plan.fields
+    return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
 
 
 class _Advice:

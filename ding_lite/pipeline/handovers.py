@@ -54,10 +54,14 @@ class Handovers:
         max_lag: iterations that may be under way beside the current one.
         has_lanes: whether each lane has start values of its own, so that what one does to them the others do not see.
         is_threaded: whether other middleware run while one does, so that a change may be theirs.
+        writers: by field, how many middleware write it.
     """
 
-    def __init__(self, kept: frozenset[str], max_lag: int, has_lanes: bool, is_threaded: bool) -> None:
+    def __init__(
+        self, kept: frozenset[str], max_lag: int, has_lanes: bool, is_threaded: bool, writers: Mapping[str, int]
+    ) -> None:
         self._kept, self._max_lag, self._has_lanes, self._is_threaded = kept, max_lag, has_lanes, is_threaded
+        self._sole = frozenset(name for name, count in writers.items() if count == 1)
         self._handed: dict[object, deque[_Handed]] = {}
         self._starts: dict[int, tuple[Any, Print]] = {}
         self._writers: dict[str, str] = {}
@@ -102,7 +106,8 @@ class Handovers:
             if where is not None:
                 raise ContractError(self._changed_what_it_reads(who, name, where))
         for handed, found in own:
-            where = changed(found, fingerprint(handed.value)) if handed.iteration != iteration else None
+            is_mine = handed.iteration != iteration and (not self._is_threaded or handed.field in self._sole)
+            where = changed(found, fingerprint(handed.value)) if is_mine else None
             if where is not None:
                 raise ContractError(self._changed_what_it_handed_over(who, handed, where))
         self._refuse_changed_starts(who, ctx, written)
@@ -149,8 +154,10 @@ class Handovers:
         for handed in earlier:
             if handed.field != name or not 0 < iteration - handed.iteration <= self._max_lag:
                 continue
-            if any(part.identity in memory for part in handed.print.values()):
-                where = changed(handed.print, fingerprint(handed.value))
+            reused = tuple(where for where, part in handed.print.items() if part.identity in memory)
+            if reused:
+                old = {where: part for where, part in handed.print.items() if any(where[: len(it)] == it for it in reused)}
+                where = changed(old, fingerprint(handed.value))
                 if where is not None:
                     raise ContractError(self._changed_what_it_handed_over(who, handed, where))
 
@@ -207,10 +214,10 @@ def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> Non
         found[way] = content
         return
     if isinstance(value, Set):
-        found[way] = _Part(id(value), frozenset(map(repr, value)))
+        found[way] = _Part(None if isinstance(value, frozenset) else id(value), frozenset(map(repr, value)))
         return
     if isinstance(value, (Sequence, Mapping)) and type(value).__module__ in ("builtins", "collections"):
-        found[way] = _Part(id(value), len(value))
+        found[way] = _Part(None if isinstance(value, tuple) else id(value), len(value))
     for name, inner in _inside(value):
         _walk(inner, (*way, name), found, seen)
 
