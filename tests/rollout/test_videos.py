@@ -384,7 +384,7 @@ def test_a_folder_that_cannot_be_costs_the_video_and_one_warning(tmp_path):
     (tmp_path / "run.json").write_text("a file")
 
     (text,) = warnings_of(lambda: record(recorder(tmp_path / "run.json"), evaluation=1))
-    assert "NotADirectoryError" in text
+    assert f"{tmp_path}/run.json is a file, but a folder is needed there. Move the file away" in text
 
 
 @pytest.mark.parametrize("asked", [0, 4])
