@@ -5,15 +5,40 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import contract, current_task, move_aside, save_checkpoint
-from ding_lite.middleware.arguments import require, require_count
-from ding_lite.policy import Policy
+from ding_lite.engine import (
+    Context,
+    UnsavedError,
+    WriteError,
+    contract,
+    current_task,
+    move_aside,
+    plain,
+    remove_leftovers,
+    require_writable,
+    save_checkpoint,
+)
+from ding_lite.middleware.arguments import require_count
+from ding_lite.policy import ActMode, LearnMode
+
+_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
+_EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
+_RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
+"""Keys of a file that belong to no object."""
+_LONGEST_REST = 64  # iterations between two tries on a disk that refuses
+
+
+class HasState(Protocol):
+    """A policy, a torch module, an optimizer, or an object of a user's own."""
+
+    def state_dict(self) -> Any:
+        """Its state as plain data."""
 
 
 class CkptSaver:
@@ -24,87 +49,187 @@ class CkptSaver:
     ends. Each file is whole or not there, also if the process dies meanwhile, and `load_checkpoint` reads it without
     running code. A folder that an earlier run left there is moved aside first, to `ckpt.1` and so on.
 
-    Reads:
-        ctx.train_iter; ctx.eval_value and ctx.eval_weights where there was an evaluation; ctx.env_step where there is one.
-        All at the end of the iteration, so that it may stand anywhere in the pipeline.
+    A file that cannot be written does not end the run: there is one warning with path, reason and fix, and later iterations
+    try again, after 1, 2, 4, and at most 64 of them. Where the last state cannot be written, `task.run` raises `UnsavedError`
+    once the run has ended.
 
-    Of several policies, `state["policies"]` holds what stands there for one otherwise, by name:
-    `policy.load_state_dict(load_checkpoint(path)["policies"]["name"])`.
+    Other things than policies can be saved. Each file holds beside `counters`, which go into the constructor of the context
+    of a run that goes on:
+
+    | saved | in the file |
+    | --- | --- |
+    | a policy | its state: `policy.load_state_dict(load_checkpoint(path))` |
+    | another object with `state_dict`, such as a torch module | `load_checkpoint(path)["model"]` |
+    | a dict of policies | `load_checkpoint(path)["policies"]["name"]` |
+    | a dict of other objects, such as a module and its optimizer | `load_checkpoint(path)["name"]` |
+
+    In a context without `train_iter`, N and `train_freq` count finished iterations.
+
+    Reads, where the context has them:
+        ctx.train_iter, ctx.env_step, ctx.env_episode, ctx.train_epoch, ctx.total_step; ctx.eval_weights, and where they are not
+        None, ctx.eval_value and ctx.last_eval_iter. All at the end of the iteration, so that it may stand anywhere in the
+        pipeline.
 
     Args:
-        policy: what is saved; a dict of policies, by name, where there are several, as beside agents_evaluator.
+        policy: what is saved; a dict by name, where there are several, as beside agents_evaluator.
         save_dir: the run's folder, such as cfg.exp_name.
         train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
         save_finish: whether to save at the end.
         keep_last: how many regular checkpoints stay, at least 1.
+        counters: fields of a context of your own that are saved among the counters as well.
+
+    Raises:
+        TypeError: something has no `state_dict`, or one with other things than plain data in it.
+        WriteError: nothing can be written to `save_dir`.
     """
 
     def __init__(
         self,
-        policy: Policy | Mapping[str, Policy],
+        policy: HasState | Mapping[str, HasState],
         save_dir: str | PathLike[str],
         train_freq: int | None = None,
         save_finish: bool = True,
         keep_last: int = 3,
+        counters: Sequence[str] = (),
     ) -> None:
-        policies = tuple(policy.values()) if isinstance(policy, Mapping) else (policy,)
-        for one in policies:
-            require("CkptSaver", one, "learn_mode", "the policy itself")
+        _require_savable(policy)
         if train_freq is not None:
             require_count("CkptSaver", "train_freq", train_freq, low=1)
         require_count("CkptSaver", "keep_last", keep_last, low=1)
         if not isinstance(save_dir, (str, PathLike)):
             kind = type(save_dir).__name__
             raise TypeError(f"CkptSaver wants the run's folder, such as cfg.exp_name, got {save_dir!r:.80} of type {kind}.")
+        if isinstance(counters, str):
+            raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
+        require_writable(self._folder / "final.pt")
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
+        self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
         self._last_iter = 0
         self._best = -float("inf")
+        self._better: tuple[float, dict[str, Any]] | None = None
+        """Value and file of weights that are better than those on the disk."""
         self._kept: list[str] = []
-        self._is_first = True
+        self._has_begun, self._is_first = False, True
+        self._failures, self._rest = 0, 0
+        self._warned: set[tuple[str, int | None]] = set()
         contract(
-            reads=("train_iter",),
-            may_read=("env_step", "eval_value", "eval_weights", "last_eval_iter"),
-            uses=tuple(one.learn_mode for one in policies),
+            reads_after=counters,
+            may_read=(*_COUNTERS, *_EVALUATION),
+            uses=tuple(getattr(one, "learn_mode", one) for one in _things(policy)),
             stage="record",
         )(self)
 
-    def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
+    def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
+        if not self._has_begun:
+            remove_leftovers(self._folder)
+            self._has_begun = True
         yield
-        if self._train_freq is not None and ctx.train_iter - self._last_iter >= self._train_freq:
-            self._last_iter = ctx.train_iter
-            self._save_regular(ctx)
+        if current_task().finish:
+            self._save_last(ctx)
+            return
+        self._note_best(ctx)
+        self._rest = max(self._rest - 1, 0)
+        if self._rest:
+            return
+        for kind, error in (("iteration", self._save_regular(ctx)), ("best", self._save_best())):
+            if error is not None and (kind, error.errno) not in self._warned:
+                self._warned.add((kind, error.errno))
+                warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
+
+    def _save_last(self, ctx: Any) -> None:
+        """All that is still to be saved when the run ends; what is lost is raised once the other middleware have ended."""
+        self._note_best(ctx)
+        regular, best = self._save_regular(ctx), self._save_best()
+        last = self._save_final(ctx) if self._save_finish else regular
+        lost = last or best
+        if lost is None:
+            return
+        kept = f" The newest checkpoint of the run is {self._folder / self._kept[-1]}." if self._kept else ""
+        what = "its state at the end" if lost is last else "the best policy"
+        current_task().raise_at_end(
+            UnsavedError(
+                lost.errno,
+                f"the run has ended, but {what} is not saved: {lost}{kept} As long as this process lives, "
+                "save_checkpoint(policy.state_dict(), path) writes it elsewhere.",
+                lost.filename,
+            )
+        )
+
+    def _save_regular(self, ctx: Any) -> WriteError | None:
+        """Save `iteration_N.pt` if it is due."""
+        count = _count(ctx)
+        if self._train_freq is None or count - self._last_iter < self._train_freq:
+            return None
+        name = f"iteration_{count}.pt"
+        error = self._save({**self._whole(), **self._counted(ctx)}, name)
+        if error is not None:
+            return error
+        self._last_iter = count
+        self._kept = [*(old for old in self._kept if old != name), name]
+        for old in self._kept[: -self._keep_last]:
+            try:
+                (self._folder / old).unlink(missing_ok=True)
+            except OSError as refused:
+                warnings.warn(f"cannot remove {self._folder / old} ({refused.strerror}): remove it by hand.", stacklevel=2)
+        self._kept = self._kept[-self._keep_last :]
+        return None
+
+    def _note_best(self, ctx: Any) -> None:
+        """Take the weights that this iteration evaluated, if none were better."""
         evaluated = getattr(ctx, "eval_weights", None)
-        if evaluated is not None and ctx.eval_value > self._best:
-            self._best = ctx.eval_value
-            lineage = {"eval_value": ctx.eval_value, "evaluated_at": ctx.last_eval_iter}
-            self._save({**self._best_of(evaluated), **lineage, **_counters(ctx)}, "best.pt")
-        if self._save_finish and current_task().finish:
-            self._save({**self._whole(), **_counters(ctx)}, "final.pt")
+        if evaluated is not None and ctx.eval_value > (self._better[0] if self._better else self._best):
+            lineage = {"eval_value": ctx.eval_value, "evaluated_at": getattr(ctx, "last_eval_iter", _count(ctx))}
+            self._better = ctx.eval_value, {**self._best_of(evaluated), **lineage, **self._counted(ctx)}
+
+    def _save_best(self) -> WriteError | None:
+        """Save `best.pt` if the best weights are not on the disk yet."""
+        if self._better is None:
+            return None
+        value, state = self._better
+        error = self._save(state, "best.pt")
+        if error is None:
+            self._best, self._better = value, None
+        return error
+
+    def _save_final(self, ctx: Any) -> WriteError | None:
+        """Save `final.pt`."""
+        return self._save({**self._whole(), **self._counted(ctx)}, "final.pt")
+
+    def _save(self, state: Mapping[str, Any], name: str) -> WriteError | None:
+        """Write one file; what the disk refuses is returned, not raised."""
+        try:
+            if self._is_first:
+                move_aside(self._folder)
+            self._is_first = False
+            save_checkpoint(state, self._folder / name)
+        except WriteError as error:
+            self._failures += 1
+            self._rest = min(2 ** (self._failures - 1), _LONGEST_REST)
+            return error
+        self._failures = 0
+        self._warned = {(kind, number) for kind, number in self._warned if not name.startswith(kind)}
+        return None
 
     def _whole(self) -> dict[str, Any]:
         policy = self._policy
-        if isinstance(policy, Mapping):
-            return {"policies": {name: one.state_dict() for name, one in policy.items()}}
-        return policy.state_dict()
+        if not isinstance(policy, Mapping):
+            state: dict[str, Any] = policy.state_dict()
+            return state if _is_policy(policy) else {"model": state}
+        states = {name: one.state_dict() for name, one in policy.items()}
+        return {"policies": states} if _are_policies(policy) else states
 
     def _best_of(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        if isinstance(self._policy, Mapping):
-            return {"policies": {name: {"model": weights[name]} for name in self._policy if name in weights}}
-        return {"model": weights}
+        policy = self._policy
+        if not isinstance(policy, Mapping) or not policy.keys() & weights.keys():
+            return {"model": weights}
+        known = [name for name in policy if name in weights]
+        named = {name: {"model": weights[name]} if _is_policy(policy[name]) else weights[name] for name in known}
+        return {"policies": named} if _are_policies(policy) else named
 
-    def _save(self, state: Mapping[str, Any], name: str) -> None:
-        if self._is_first:
-            move_aside(self._folder)
-        self._is_first = False
-        save_checkpoint(state, self._folder / name)
-
-    def _save_regular(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        self._kept.append(f"iteration_{ctx.train_iter}.pt")
-        self._save({**self._whole(), **_counters(ctx)}, self._kept[-1])
-        for name in self._kept[: -self._keep_last]:
-            (self._folder / name).unlink(missing_ok=True)
-        self._kept = self._kept[-self._keep_last :]
+    def _counted(self, ctx: Any) -> dict[str, Any]:
+        counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
+        return {"counters": {**counters, "total_step": ctx.total_step + 1}}  # this iteration is finished as well
 
     def state_dict(self) -> dict[str, Any]:
         """What it saved last."""
@@ -116,6 +241,45 @@ class CkptSaver:
         self._is_first = False
 
 
-def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, Any]:
-    names = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
-    return {"counters": {name: getattr(ctx, name) for name in names if hasattr(ctx, name)}}
+def _count(ctx: Any) -> int:
+    """Gradient steps so far, or finished iterations where the context counts no gradient steps."""
+    count: int = ctx.train_iter if hasattr(ctx, "train_iter") else ctx.total_step + 1
+    return count
+
+
+def _is_policy(one: object) -> bool:
+    return hasattr(one, "learn_mode")
+
+
+def _things(policy: HasState | Mapping[str, HasState]) -> tuple[HasState, ...]:
+    return tuple(policy.values()) if isinstance(policy, Mapping) else (policy,)
+
+
+def _are_policies(policy: Mapping[str, HasState]) -> bool:
+    return all(_is_policy(one) for one in policy.values())
+
+
+def _require_savable(policy: Any) -> None:
+    """Refuse what cannot be saved, by name, before anything runs."""
+    if not isinstance(policy, Mapping):
+        _require_state("the policy itself", policy)
+        return
+    if not policy:
+        raise ValueError("CkptSaver({}) has nothing to save: name what it saves, such as {'model': model}.")
+    for name, one in policy.items():
+        if not isinstance(name, str) or name in _RESERVED:
+            raise ValueError(f"CkptSaver cannot save anything as {name!r}: take a string other than {', '.join(_RESERVED)}.")
+        _require_state(f"the policy itself as {name!r}", one)
+
+
+def _require_state(described: str, one: Any) -> None:
+    start = f"CkptSaver wants {described}, got {one!r:.80} of type {type(one).__name__}"
+    if isinstance(one, (LearnMode, ActMode)):
+        raise TypeError(f"{start}: pass the policy that it belongs to.")
+    if isinstance(one, type):
+        raise TypeError(f"{start}, the class: make an object of it, {one.__name__}(...).")
+    if not callable(getattr(one, "state_dict", None)):
+        fix = "pass the model, not its state_dict()" if hasattr(one, "shape") else "a torch module or an optimizer has one"
+        raise TypeError(f"{start}, which has no state_dict(): {fix}.")
+    if not _is_policy(one):
+        plain(one.state_dict(), f"what CkptSaver gets from {type(one).__name__}.state_dict()")

@@ -10,13 +10,12 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Task, contract, current_task, write_atomically
+from ding_lite.engine import Task, WriteError, contract, current_task, remove_leftovers, write_atomically, writing
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.tallies import Tally
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
@@ -95,7 +94,7 @@ class RunLogger:
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._folder = None if cfg is None else Path(cfg.exp_name)
         if cfg is not None and self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._folder)
             write_atomically(self._folder / "config.json", json.dumps(cfg.to_dict(), indent=2).encode())
         self._tally = Tally()
         self._given = tuple(sinks)
@@ -146,7 +145,7 @@ class RunLogger:
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step}
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
-            self._keep("the picture of the pipeline", lambda folder: task.draw(folder / "pipeline.svg"))
+            self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=self._after))
             if self._log.wandb != "disabled":
@@ -200,15 +199,19 @@ class RunLogger:
         now = time.monotonic()
         self._earlier_s, self._began = self._earlier_s + now - self._began, now
         if task.max_lag + task.async_mode:
-            self._keep("what overlapping brought", partial(_keep_lanes, task))
+            with contextlib.suppress(RuntimeError):  # no iteration was completed
+                self._keep("the picture of the lanes", "timeline.svg", task.timeline)
+                self._keep("what overlapping brought", "lanes.txt", task.report)
 
-    def _keep(self, what: str, write: Callable[[Path], object]) -> None:
-        """Write something into the run's folder, where there is one."""
+    def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file into the run's folder, where there is one."""
+        if self._folder is None:
+            return
         try:
-            if self._folder is not None:
-                write(self._folder)
-        except OSError as error:
-            warnings.warn(f"{what} is not written to {self._folder}: {error}. Training goes on.", stacklevel=2)
+            with writing(self._folder / name):
+                write(self._folder / name)
+        except WriteError as error:
+            warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next rows go on from, and after which step."""
@@ -221,9 +224,3 @@ class RunLogger:
         self._tally.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._after = state["after"] if self._sinks is None else self._after
-
-
-def _keep_lanes(task: Task, folder: Path) -> None:
-    with contextlib.suppress(RuntimeError):  # no iteration was completed
-        task.timeline(folder / "timeline.svg")
-        task.report(folder / "lanes.txt")

@@ -7,12 +7,20 @@ from ding_lite.basics.checkpoints import (
     CheckpointError,
     arrays,
     load_checkpoint,
-    move_aside,
     plain,
     save_checkpoint,
-    write_atomically,
 )
 from ding_lite.basics.configs import Config, ConfigError, bounded
+from ding_lite.basics.files import (
+    UnsavedError,
+    WriteError,
+    move_aside,
+    remove_leftovers,
+    require_writable,
+    temporary_beside,
+    write_atomically,
+    writing,
+)
 from ding_lite.basics.messages import add_note, did_you_mean, require_extra
 from ding_lite.basics.nesting import unflatten
 
@@ -20,6 +28,8 @@ __all__ = [
     "CheckpointError",
     "Config",
     "ConfigError",
+    "UnsavedError",
+    "WriteError",
     "add_note",
     "arrays",
     "bounded",
@@ -27,8 +37,12 @@ __all__ = [
     "load_checkpoint",
     "move_aside",
     "plain",
+    "remove_leftovers",
     "require_extra",
+    "require_writable",
     "save_checkpoint",
+    "temporary_beside",
     "unflatten",
     "write_atomically",
+    "writing",
 ]

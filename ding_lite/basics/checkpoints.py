@@ -1,17 +1,21 @@
 """Checkpoint files: plain data in one zip file, whole or not there at all, and no code in it ever runs.
 
-Room: ding_lite.basics, floor 0. Torch, when a file is written or read.
+Room: ding_lite.basics, floor 0. Imports the room's files; torch, when a checkpoint is written or read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from ding_lite.basics.files import write_atomically
 
 _PLAIN = (int, float, str, bool, complex, type(None))
 _KEYS = (str, int, float, bool)
@@ -32,6 +36,8 @@ def plain(state: Any, where: str = "state") -> Any:
     import numpy as np
     import torch
 
+    if torch.nn.parameter.is_lazy(state):
+        raise TypeError(f"{where} has no shape yet: let the module compute something before it is saved.")
     if isinstance(state, torch.Tensor):
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
@@ -73,12 +79,11 @@ def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path
 
     Raises:
         TypeError: something in it is no plain data.
-        OSError: the file cannot be written; the one before is still there.
+        WriteError: the file cannot be written; the one before is still there.
     """
     import torch
 
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Serialised in memory first: torch.save() to a path reports a full disk as "unexpected pos".
     serialised = io.BytesIO()
     torch.save(plain(state), serialised)
@@ -91,51 +96,92 @@ def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str,
 
     Raises:
         CheckpointError: the file is not there, is damaged, or holds more than plain data.
+        ValueError: there is no such device.
     """
     import torch
 
     path = Path(path)
+    _require_device(device)
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {path}.")
+        raise CheckpointError(_missing(path))
     try:
-        with zipfile.ZipFile(path) as archive:
-            # torch.load() itself does not notice a flipped bit, be it in the data or in the attribute that marks a folder.
-            broken = archive.testzip() or next((part.filename for part in archive.infolist() if part.external_attr), None)
-        if broken is not None:
-            raise CheckpointError(f"the checkpoint {path} is damaged: its part {broken!r} does not fit its checksum.")
+        _require_sound(path)
         state = torch.load(path, map_location=device, weights_only=True)
     except CheckpointError:
         raise
-    except Exception as error:
-        raise CheckpointError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from error
+    except Exception as error:  # noqa: BLE001  torch raises many kinds, and its text advises to switch the protection off
+        raise CheckpointError(_unreadable(path, error)) from None
     if not isinstance(state, dict):
-        raise CheckpointError(f"the checkpoint {path} holds a {type(state).__name__}, not the dict of save_checkpoint().")
+        raise CheckpointError(
+            f"the checkpoint {path} holds a {type(state).__name__}, not the dict of save_checkpoint(): save a dict, such as "
+            "what state_dict() gives."
+        )
     return state
 
 
-def move_aside(path: Path) -> None:
-    """Let what an earlier run left at `path`, a file or a folder, make room: it becomes `name.1`, or the next free number."""
-    if not path.exists():
-        return
-    number = 1
-    while (older := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    path.rename(older)
+def _require_device(device: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'load_checkpoint(device={device!r}) wants a device of torch, such as "cpu" or "cuda:0".') from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'load_checkpoint(device={device!r}), but torch sees no GPU here: take device="cpu".')
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _require_sound(path: Path) -> None:
+    """Refuse what torch.load() would not notice: a flipped bit, and a small file that unpacks to more than it holds."""
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+        packed = next((part.filename for part in parts if part.compress_type != zipfile.ZIP_STORED), None)
+        if packed is not None or sum(part.file_size for part in parts) > path.stat().st_size:
+            raise CheckpointError(
+                f"the checkpoint {path} cannot be read: it would unpack to more than it holds, which no file of "
+                f"save_checkpoint() does.{_others(path)}"
+            )
+        # The attribute marks a folder; torch.load() does not notice a flipped bit in it either.
+        broken = archive.testzip() or next((part.filename for part in parts if part.external_attr), None)
+    if broken is not None:
+        raise CheckpointError(
+            f"the checkpoint {path} is damaged: its part {broken!r} does not fit its checksum. Copy it again from where it "
+            f"came from.{_others(path)}"
+        )
+
+
+def _missing(path: Path) -> str:
+    start = f"there is no checkpoint {path}"
+    if path.is_dir():
+        return f"{start}: that is a folder, name a file in it.{_others(path / '...')}"
+    if path.is_symlink():
+        target = os.readlink(path)
+        return f"{start}: that is a link to {target}, which does not exist. Make the link anew.{_others(path)}"
+    if not path.parent.is_dir():
+        return f"{start}: there is no folder {path.parent} either. Check the path; it counts from {Path.cwd()}."
+    return f"{start}.{_others(path)}"
+
+
+def _others(path: Path) -> str:
+    """Which checkpoints lie in the same folder or one floor below it, newest first."""
+    found = []
+    for file in (file for pattern in ("*.pt", "*/*.pt") for file in path.parent.glob(pattern) if file != path):
+        with contextlib.suppress(OSError):  # a run that still goes on may remove it
+            found.append((file.stat().st_mtime, str(file.relative_to(path.parent))))
+    if not found:
+        return f" There is no other file *.pt in {path.parent}."
+    return f" In {path.parent} there is {', '.join(name for _, name in sorted(found, reverse=True)[:5])}."
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    start = f"the checkpoint {path} cannot be read"
+    if isinstance(error, OSError):
+        return f"{start}: {error.strerror or error}. Check its permissions and the disk."
+    thing = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if thing is not None:
+        return (
+            f"{start}: it holds {thing[1]}, but a checkpoint holds plain data alone, since anything else may run code. If the "
+            "file is yours, save it again by save_checkpoint(...); if it is a stranger's, do not load it in another way."
+        )
+    if isinstance(error, zipfile.BadZipFile):
+        return f"{start}: it is cut off, or no checkpoint at all ({error}).{_others(path)}"
+    return f"{start}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}.{_others(path)}"

@@ -50,6 +50,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
         self._left = 0
+        self._errors_at_end: list[Exception] = []
         self.async_mode, self.max_lag = False, 0
         self._timeline: Timeline | None = None
         self._clear()
@@ -160,7 +161,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         Raises:
             PipelineError: the contracts show that this pipeline cannot work. Nothing has run.
             BaseException: what a middleware raised, with a note naming it and the iteration. The generators that had
-                yielded have seen it.
+                yielded have seen it. Or what `raise_at_end` was given, after a run that went well otherwise.
         """
         self._require_open("run()")
         if self._iterating:
@@ -173,6 +174,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         if self._ended:
             self._finish = self._ended = False
         self._iterating = True
+        self._errors_at_end.clear()
         try:
             with self._current(), interruptible(self._ask_to_finish) as interrupts:
                 if self._ran:
@@ -180,7 +182,13 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
                 self._ran = True
                 loop = self._overlap if self.async_mode or self.max_lag else self._loop
                 loop(max_step.__index__())
+                if self._errors_at_end:
+                    raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
+        except BaseException as error:
+            for other in self._errors_at_end:
+                add_note(error, f"and {type(other).__name__}: {other}")
+            raise
         finally:
             self._ended, self._iterating = True, False
 
@@ -251,6 +259,16 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         else:
             self._lanes.defer(work)
         return work
+
+    def raise_at_end(self, error: Exception) -> None:
+        """Raise this error when the run has ended as it would without it: for a loss that need not stop the others.
+
+        A saver calls it where the last state cannot be written: each middleware completes the iteration, and the program fails
+        nevertheless. Outside of a run the error is raised at once.
+        """
+        if not self._iterating:
+            raise error
+        self._errors_at_end.append(error)
 
     @property
     def steps_left(self) -> int:

@@ -20,7 +20,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from ding_lite.engine import BrokenOff, move_aside, write_atomically
+from ding_lite.engine import BrokenOff, move_aside, remove_leftovers, temporary_beside, write_atomically, writing
 from ding_lite.envs import Episode, episode_seed, make_envs
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.films import Film, Filmed
@@ -98,6 +98,8 @@ class EpisodeRecorder:
             The video; None where there is none.
         """
         try:
+            if self._is_first:
+                remove_leftovers(self.folder)
             if evaluation == 0 and self._is_first:
                 move_aside(self.folder)
             self._is_first = False
@@ -115,8 +117,9 @@ class EpisodeRecorder:
     def _film(self, policy: EvalMode, told: dict[str, Any], is_stopping: Callable[[], bool]) -> Path:
         name = f"evaluation_{told['evaluation']:06d}"
         seed = episode_seed(self._seed, _NO_ENV, told["evaluation"])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with Film(self.folder / f"{name}.tmp", self._fps) as film:
+        with writing(self.folder / name):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with Film(temporary_beside(self.folder / name), self._fps) as film:
             episode = self._play(_copied(policy, seed), seed, film, is_stopping)
             film.finish()
             told |= {"return": episode.return_, "length": episode.length, "complete": not film.is_cut}

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics import move_aside, write_atomically
+from ding_lite.basics import move_aside, write_atomically, writing
 from ding_lite.sinks.groups import plain_row
 
 
@@ -25,7 +25,8 @@ class _Lines(ABC):
 
     def __init__(self, path: str | PathLike[str], after: int | None, step: str) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         if after is None:
             move_aside(self.path)
         elif self.path.exists():
@@ -144,10 +145,10 @@ def append_whole(path: Path, content: bytes) -> None:
     """Add to the end of a file, all of it or nothing.
 
     Raises:
-        OSError: the disk refuses; the file is as it was.
+        WriteError: the disk refuses; the file is as it was.
     """
     # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
-    with open(path, "ab", buffering=0) as file:
+    with writing(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
         if file.write(content) < len(content):
             file.truncate(end)  # or the next line would be joined to half a one

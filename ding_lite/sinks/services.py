@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from ding_lite.basics import require_extra
+from ding_lite.basics import require_extra, writing
 from ding_lite.sinks.files import append_whole
 from ding_lite.sinks.groups import images_of, plain_row
 
@@ -65,7 +65,8 @@ class TensorBoard:
     def _begun(self) -> Path:
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder / "events"):
+            self.folder.mkdir(parents=True, exist_ok=True)
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         path = self.folder / f"events.out.tfevents.{seconds}.{socket.gethostname()}.{os.getpid()}.{nanoseconds:09}"
         first = 0 if self._after is None else self._after + 1
@@ -149,7 +150,8 @@ class WeightsAndBiases:
         require_extra("wandb", "wandb", "WeightsAndBiases()")
         import wandb
 
-        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # where it cannot, wandb would write somewhere else
+        with writing(self.folder / "wandb" / "run"):
+            (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # where it cannot, wandb would write somewhere else
         if self._mode == "offline":
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it calls home all the same
         wandb.setup(wandb.Settings(silent=True))  # else it asks for a key where there is a terminal

@@ -7,6 +7,8 @@ import os
 import pathlib
 import pickle
 import resource
+import traceback
+import zipfile
 
 import numpy as np
 import pytest
@@ -158,6 +160,45 @@ class TestDamage:
             with pytest.raises(CheckpointError, match=rf"there is no checkpoint {path}"):
                 load_checkpoint(path)
 
+    def test_what_is_there_instead_is_named(self, tmp_path):
+        for number, name in enumerate(("ckpt/best.pt", "ckpt/iteration_100.pt", "ckpt/iteration_200.pt")):
+            os.utime(save_checkpoint({}, tmp_path / name), (number, number))
+        (tmp_path / "ckpt/link.pt").symlink_to(tmp_path / "gone.pt")
+        there = "iteration_200.pt, iteration_100.pt, best.pt."
+        in_run = ", ".join(f"ckpt/{name}" for name in there.split(", "))
+        expected = {
+            "ckpt/final.pt": f". In {tmp_path}/ckpt there is {there}",
+            "ckpt": f": that is a folder, name a file in it. In {tmp_path}/ckpt there is {there}",
+            ".": f": that is a folder, name a file in it. In {tmp_path} there is {in_run}",
+            "ckpt/link.pt": f": that is a link to {tmp_path}/gone.pt, which does not exist. Make the link anew. "
+            f"In {tmp_path}/ckpt there is {there}",
+            "runs/x.pt": f": there is no folder {tmp_path}/runs either. Check the path; it counts from {os.getcwd()}.",
+        }
+        for name, end in expected.items():
+            with pytest.raises(CheckpointError) as caught:
+                load_checkpoint(tmp_path / name)
+            assert str(caught.value) == f"there is no checkpoint {tmp_path / name}{end}"
+
+    def test_a_file_cut_off_says_so_and_names_the_others(self, tmp_path):
+        path = save_checkpoint({"x": torch.ones(9)}, tmp_path / "final.pt")
+        save_checkpoint({}, tmp_path / "best.pt")
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(CheckpointError) as caught:
+            load_checkpoint(path)
+
+        assert str(caught.value) == (
+            f"the checkpoint {path} cannot be read: it is cut off, or no checkpoint at all (File is not a zip file). "
+            f"In {tmp_path} there is best.pt."
+        )
+
+    def test_a_device_that_is_not_there_is_no_fault_of_the_file(self, tmp_path):
+        path = save_checkpoint({"x": 1}, tmp_path / "a.pt")
+        with pytest.raises(ValueError, match=r"load_checkpoint\(device='gpu'\) wants a device of torch, such as \"cpu\""):
+            load_checkpoint(path, "gpu")
+        if not torch.cuda.is_available():
+            with pytest.raises(ValueError, match=r"load_checkpoint\(device='cuda'\), but torch sees no GPU here: take device="):
+                load_checkpoint(path, "cuda")
+
     def test_a_file_that_holds_no_dict_is_refused(self, tmp_path):
         torch.save([1, 2], tmp_path / "a.pt")
         with pytest.raises(CheckpointError, match="holds a list, not the dict of save_checkpoint"):
@@ -192,5 +233,21 @@ class TestStrangers:
 
     def test_an_object_of_a_class_is_refused_too(self, tmp_path):
         torch.save({"x": collections.deque([1])}, tmp_path / "a.pt")
-        with pytest.raises(CheckpointError, match="cannot be read"):
+        with pytest.raises(CheckpointError, match=r"cannot be read: it holds collections\.deque, but .* plain data") as caught:
             load_checkpoint(tmp_path / "a.pt")
+
+        assert "weights_only" not in "".join(traceback.format_exception(caught.value))  # torch's advice to run the code
+
+    @pytest.mark.parametrize("bomb", ["packed", "overlapping"])
+    def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_it_does(self, tmp_path, bomb):
+        path = save_checkpoint({"x": torch.zeros(1_000_000)}, tmp_path / "a.pt")
+        with zipfile.ZipFile(path) as archive:
+            parts = {part.filename: archive.read(part) for part in archive.infolist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if bomb == "packed" else zipfile.ZIP_STORED) as archive:
+            for name, content in parts.items():
+                archive.writestr(name, content)
+            if bomb == "overlapping":  # many parts that are the same bytes
+                (large,) = (part for part in archive.filelist if part.file_size >= 4_000_000)
+                archive.filelist += [large] * 5
+        with pytest.raises(CheckpointError, match=r"a\.pt cannot be read: it would unpack to more than it holds"):
+            load_checkpoint(path)

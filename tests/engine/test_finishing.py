@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ding_lite.engine import Context, Task, contract
+from ding_lite.engine import Context, Task, contract, current_task
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -237,3 +237,30 @@ class TestStop:
         assert (3, who) in closed
         assert all((k, who) in log for k in range(3))
         assert len(closed) == len(set(closed))
+
+
+@MODES
+def test_an_error_for_the_end_is_raised_when_everything_else_has_ended(mode):
+    log = []
+
+    @contract(stage="learn")
+    def lose(ctx):
+        if ctx.total_step == 1:
+            current_task().raise_at_end(OSError("the disk is full"))
+            current_task().raise_at_end(OSError("and the other one"))
+
+    task = Task()
+    with task.start(ctx=Counts(), **mode):
+        task.use(halves("learn", log)).use(lose)
+        with pytest.raises(OSError, match="the disk is full") as caught:
+            task.run(max_step=3)
+        assert log == [(step, "learn", half) for step in range(3) for half in (1, 2)]
+        assert caught.value.__notes__ == ["and OSError: and the other one"]
+        task.run(max_step=2)  # without an error of the run before
+
+    assert len(log) == 10
+
+
+def test_outside_of_a_run_an_error_for_the_end_is_raised_at_once():
+    with pytest.raises(OSError, match="the disk is full"):
+        Task().raise_at_end(OSError("the disk is full"))

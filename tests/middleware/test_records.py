@@ -83,7 +83,7 @@ def test_the_final_checkpoint_is_the_policy_as_it_ended_also_when_max_step_ends_
 
     assert all(torch.equal(final["model"][name], weight) for name, weight in policy.get_weights().items())
     assert final["counters"] == {
-        "total_step": 2,
+        "total_step": 3,
         "env_step": 192,
         "env_episode": final["counters"]["env_episode"],
         "train_iter": policy.version,
@@ -102,7 +102,7 @@ def test_a_finish_set_by_a_later_middleware_is_saved_too(tmp_path):
             task.use(one)
         task.run(max_step=100)
 
-    assert load_checkpoint(tmp_path / "run/ckpt/final.pt")["counters"]["total_step"] == 2
+    assert load_checkpoint(tmp_path / "run/ckpt/final.pt")["counters"]["total_step"] == 3
 
 
 def test_regular_checkpoints_come_every_train_freq_and_only_the_last_stay(tmp_path):
@@ -140,7 +140,7 @@ def test_a_context_without_evaluation_can_be_saved_from_too(tmp_path):
     with task.start(ctx=Small()):
         task.use(CkptSaver(policy, tmp_path / "small", train_freq=1)).run(max_step=1)
 
-    assert load_checkpoint(tmp_path / "small/ckpt/iteration_5.pt")["counters"] == {"total_step": 0, "train_iter": 5}
+    assert load_checkpoint(tmp_path / "small/ckpt/iteration_5.pt")["counters"] == {"total_step": 1, "train_iter": 5}
 
 
 def test_a_saver_that_would_never_save_is_refused(tmp_path):

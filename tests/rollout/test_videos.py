@@ -17,6 +17,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ding_lite.engine import temporary_beside
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
 from ding_lite.rollout import EpisodeRecorder, LocalWorker
@@ -183,6 +184,18 @@ def test_what_an_earlier_run_left_is_moved_aside_and_a_resumed_run_films_again(t
     assert files(tmp_path / "videos.1") == [first.with_suffix(".json").name, first.name]
     names = ["evaluation_000000_return_45", "evaluation_000002_return_54"]
     assert files(tmp_path / "videos") == [name + end for name in names for end in (".json", ".mp4")]
+
+
+def test_what_a_killed_run_left_half_filmed_is_removed(tmp_path):
+    half = temporary_beside(tmp_path / "videos" / "evaluation_000008")
+    gone = half.with_name(half.name.replace(f".{os.getpid()}.", f".{2**22 + 1}."))  # above the largest number of a process
+    gone.parent.mkdir()
+    for path in (half, gone):
+        path.write_bytes(b"half")
+    record(recorder(tmp_path, every=2), counting(1.0), evaluation=9)
+
+    assert list(gone.parent.iterdir()) == [half]
+    half.unlink()
 
 
 # When it films.
@@ -371,7 +384,7 @@ def test_a_folder_that_cannot_be_costs_the_video_and_one_warning(tmp_path):
     (tmp_path / "run.json").write_text("a file")
 
     (text,) = warnings_of(lambda: record(recorder(tmp_path / "run.json"), evaluation=1))
-    assert "NotADirectoryError" in text
+    assert f"{tmp_path}/run.json is a file, but a folder is needed there. Move the file away" in text
 
 
 @pytest.mark.parametrize("asked", [0, 4])

@@ -1,0 +1,173 @@
+"""Files of a run: each whole or not there at all, and one message with path, reason and fix where it cannot be written.
+
+Room: ding_lite.basics, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+_TEMPORARY = re.compile(r".+\.(?P<machine>[A-Za-z0-9-]+)\.(?P<pid>[0-9]+)\.tmp")
+_BY_PATH = frozenset(
+    getattr(errno, name) for name in ("ENOENT", "EEXIST", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "EROFS", "ELOOP")
+)
+"""Errors whose reason is a place in the path."""
+_ELSEWHERE = "choose another folder"
+
+
+class WriteError(OSError):
+    """A file that cannot be written: path, reason and fix in one message; `errno` and `filename` as in any OSError."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class UnsavedError(WriteError):
+    """A run that came to its end, whose last state could not be written."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder.
+
+    Its folder is made where it is missing.
+
+    Raises:
+        WriteError: the disk refuses; the file before is still there.
+    """
+    temporary = temporary_beside(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def move_aside(path: Path) -> None:
+    """Let what an earlier run left at `path`, a file or a folder, make room: it becomes `name.1`, or the next free number."""
+    if not path.exists():
+        return
+    number = 1
+    while os.path.lexists(older := path.with_name(f"{path.stem}.{number}{path.suffix}")):
+        number += 1
+    with writing(older):
+        path.rename(older)
+
+
+@contextlib.contextmanager
+def writing(path: str | PathLike[str]) -> Iterator[None]:
+    """In the block the file or folder `path` is written: what the disk refuses is raised as a `WriteError` about it."""
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        number = error.errno or errno.EIO
+        what, fix = (_obstacle(Path(path)) if number in _BY_PATH else None) or _refusal(Path(path), error)
+        raise WriteError(number, _message(path, what, fix), str(path)) from error
+
+
+def require_writable(path: str | PathLike[str]) -> None:
+    """Refuse a path at which no file can be written, as far as can be seen without writing one.
+
+    Raises:
+        WriteError: a broken link or a file stands where a folder is needed, or this user may not write there.
+    """
+    found = _obstacle(Path(path))
+    if found is not None:
+        raise WriteError(errno.EACCES, _message(path, *found), str(path))
+
+
+def temporary_beside(path: Path) -> Path:
+    """Where to write what becomes `path` once it is whole. The name tells machine and process: see `remove_leftovers`."""
+    return path.with_name(f"{path.name}.{_machine()}.{os.getpid()}.tmp")
+
+
+def remove_leftovers(folder: str | PathLike[str]) -> None:
+    """Remove the temporary files that killed processes left directly in `folder`.
+
+    A file stays where its process still runs, or ran on another machine or in another container: nobody can know then.
+    """
+    with contextlib.suppress(OSError):  # no such folder
+        for name in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(name)
+            if found and found["machine"] == _machine() and _is_gone(int(found["pid"])):
+                with contextlib.suppress(OSError):  # another run was faster, or this user may not
+                    os.unlink(os.path.join(folder, name))
+
+
+def _machine() -> str:
+    """This machine, and where processes have numbers of their own, as in containers, which of them."""
+    name = re.sub("[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
+    with contextlib.suppress(OSError):
+        return f"{name}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return name
+
+
+def _is_gone(pid: int) -> bool:
+    if os.name != "posix":  # elsewhere a signal 0 ends the process
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # somebody else's, or no number of a process
+        pass
+    return False
+
+
+def _message(path: str | PathLike[str], what: str, fix: str) -> str:
+    return f"cannot write {os.fspath(path)}: {what}. {fix[0].upper()}{fix[1:]}."
+
+
+def _obstacle(path: Path) -> tuple[str, str] | None:
+    """Which place in the path is in the way, and the fix; None where none is to be seen."""
+    folder = path.parent
+    for place in (*reversed(path.parents), path):
+        if os.path.islink(place) and not os.path.exists(place):
+            target = os.readlink(place)
+            return f"{place} is a link to {target}, which does not exist", f"make {target}, or remove the link"
+        if place == path or not os.path.exists(place):
+            break
+        if not os.path.isdir(place):
+            return f"{place} is a file, but a folder is needed there", f"move the file away, or {_ELSEWHERE}"
+        folder = place
+    if os.path.isdir(path):
+        return f"{path} is a folder", "move it away, or choose another name"
+    if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        return None
+    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f"{folder} is on a disk that can only be read", f"mount it for writing, or {_ELSEWHERE}"
+    return f"this user may not write to {folder}", f"change its permissions (chmod u+w), or {_ELSEWHERE}"
+
+
+def _refusal(path: Path, error: OSError) -> tuple[str, str]:
+    """What the system says, and the fix."""
+    said = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full ({said})", f"delete something on it, or {_ELSEWHERE}"
+    if error.errno == errno.EDQUOT:
+        return f"this user's share of the disk is used up ({said})", f"delete something of yours on it, or {_ELSEWHERE}"
+    if error.errno == errno.EFBIG:
+        return f"it is larger than a file may be here ({said})", f"raise the limit (ulimit -f), or {_ELSEWHERE}"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"its name is too long ({said})", "choose a shorter one"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"the system does not permit it ({said})", f"change the permissions of {path.parent}, or {_ELSEWHERE}"
+    return f"the system refuses ({said})", f"check the disk, or {_ELSEWHERE}"

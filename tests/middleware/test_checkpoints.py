@@ -1,0 +1,448 @@
+"""CkptSaver where the disk refuses, and where there is no policy and no reinforcement learning."""
+
+import contextlib
+import dataclasses
+import resource
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from ding_lite import Context, Task, contract
+from ding_lite.config import DQNConfig
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, load_checkpoint
+from ding_lite.middleware import CkptSaver, online_logger
+
+
+@dataclasses.dataclass
+class Fitting(Context):
+    """Not of reinforcement learning: it counts batches."""
+
+    batches: int = dataclasses.field(default=0, metadata={"kept": True})
+    eval_value: float = -float("inf")
+    eval_weights: dict[str, torch.Tensor] | None = None
+
+
+def fitting(model, optimizer=None):
+    """A middleware that learns a little."""
+
+    @contract(reads=("batches",), writes=("batches",), uses=(model,), stage="learn")
+    def fit(ctx):
+        with torch.no_grad():
+            model.weight += 1
+        ctx.batches += 4
+
+    return fit
+
+
+def weight_of(value):
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(model.weight, value)
+    return model
+
+
+def run(pipeline, steps, ctx=None, **mode):
+    task = Task()
+    with task.start(ctx=ctx or Fitting(), **mode):
+        for one in pipeline:
+            task.use(one)
+        task.run(max_step=steps)
+    return task
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def all_warnings():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+def in_the_way(folder, begin, end):
+    """A middleware: in these iterations a link to nowhere stands where the folder of checkpoints was."""
+    away = folder.with_name("away")
+
+    def disturb(ctx):
+        if ctx.total_step == begin:
+            if folder.exists():
+                folder.rename(away)
+            folder.symlink_to(folder.with_name("gone"))
+        if ctx.total_step == end:
+            folder.unlink()
+            if away.exists():
+                away.rename(folder)
+
+    return disturb
+
+
+class TestRefusingDisk:
+    def test_a_checkpoint_that_cannot_be_written_is_warned_of_once_and_tried_again(self, tmp_path):
+        model, folder = weight_of(0.0), tmp_path / "ckpt"
+        with all_warnings() as caught:
+            run([in_the_way(folder, 2, 5), fitting(model), CkptSaver(model, tmp_path, train_freq=1, keep_last=9)], 8)
+        found = [str(warning.message) for warning in caught]
+
+        assert found == [
+            f"cannot write {folder}/iteration_3.pt: {folder} is a link to {tmp_path}/gone, which does not exist. "
+            f"Make {tmp_path}/gone, or remove the link. The run goes on, and later iterations try again."
+        ]
+        # Tried in the iterations that end as 3, 4 and 6, and from there on each time.
+        assert names(folder) == ["final.pt", *(f"iteration_{n}.pt" for n in (1, 2, 6, 7, 8))]
+
+    def test_the_next_trouble_after_a_success_is_warned_of_again(self, tmp_path):
+        model, folder = weight_of(0.0), tmp_path / "ckpt"
+        with all_warnings() as caught:
+            disturbed = [in_the_way(folder, 1, 2), in_the_way(folder, 4, 5)]
+            run([*disturbed, fitting(model), CkptSaver(model, tmp_path, train_freq=1)], 8)
+
+        assert [str(warning.message).partition(":")[0] for warning in caught] == [
+            f"cannot write {folder}/iteration_{n}.pt" for n in (2, 5)
+        ]
+
+    def test_the_best_weights_wait_in_memory_until_the_disk_takes_them(self, tmp_path):
+        model, folder = weight_of(0.0), tmp_path / "ckpt"
+
+        def evaluate(ctx):
+            if ctx.total_step in (1, 2):  # the second one is worse
+                ctx.eval_value, ctx.eval_weights = 9.0 - ctx.total_step, {"weight": model.weight.detach().clone()}
+
+        with all_warnings() as caught:
+            run([in_the_way(folder, 1, 5), evaluate, fitting(model), CkptSaver(model, tmp_path)], 12)
+        best = load_checkpoint(folder / "best.pt")
+
+        assert [str(warning.message).partition(":")[0] for warning in caught] == [f"cannot write {folder}/best.pt"]
+        assert best["eval_value"] == 8.0
+        assert best["model"]["weight"].item() == 1.0
+        assert best["counters"] == {"total_step": 2}
+        assert load_checkpoint(folder / "final.pt")["model"]["weight"].item() == 12.0
+
+    def test_a_disk_that_refuses_for_long_is_asked_less_and_less(self, tmp_path):
+        class Counted(torch.nn.Linear):
+            asked = 0
+
+            def state_dict(self, *args, **kwargs):
+                self.asked += 1
+                return super().state_dict(*args, **kwargs)
+
+        model, folder = Counted(1, 1), tmp_path / "ckpt"
+        with all_warnings() as caught:
+            run([in_the_way(folder, 1, 300), fitting(model), CkptSaver(model, tmp_path, train_freq=1, save_finish=False)], 301)
+
+        assert len(caught) == 1
+        assert 8 < model.asked < 20
+
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+    @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=str)
+    def test_a_run_that_cannot_save_its_last_state_ends_well_and_then_fails(self, tmp_path, mode):
+        model, ended = weight_of(0.0), []
+        folder = tmp_path / "ckpt"
+
+        def last(ctx):
+            yield
+            ended.append(ctx.total_step)
+
+        with pytest.raises(UnsavedError) as caught:
+            run([last, in_the_way(folder, 2, 99), fitting(model), CkptSaver(model, tmp_path, train_freq=2)], 3, **mode)
+
+        assert str(caught.value) == (
+            f"the run has ended, but its state at the end is not saved: cannot write {folder}/final.pt: {folder} is a link to "
+            f"{tmp_path}/gone, which does not exist. Make {tmp_path}/gone, or remove the link. "
+            f"The newest checkpoint of the run is {folder}/iteration_2.pt. "
+            "As long as this process lives, save_checkpoint(policy.state_dict(), path) writes it elsewhere."
+        )
+        assert isinstance(caught.value, WriteError)
+        assert caught.value.filename == str(folder / "final.pt")
+        assert ended == [0, 1, 2]
+
+    def test_the_last_row_is_logged_before_the_run_fails(self, tmp_path):
+        model = weight_of(0.0)
+
+        def learn(ctx):
+            ctx.train_iter += 1
+
+        cfg = DQNConfig(exp_name=tmp_path)
+        disturb = in_the_way(tmp_path / "ckpt", 1, 99)
+        for pipeline in ([CkptSaver(model, tmp_path), online_logger(cfg)], [online_logger(cfg), CkptSaver(model, tmp_path)]):
+            with pytest.raises(UnsavedError):
+                run([disturb, learn, *pipeline], 2, OnlineRLContext())
+            assert (tmp_path / "metrics.jsonl").read_text().count('"train_iter": 2,') == 1
+            (tmp_path / "ckpt").unlink()
+
+    def test_best_weights_that_never_got_to_the_disk_are_an_error_too(self, tmp_path):
+        model, folder = weight_of(0.0), tmp_path / "ckpt"
+
+        def evaluate(ctx):
+            ctx.eval_value, ctx.eval_weights = 1.0, {"weight": torch.zeros(1, 1)}
+
+        saver = CkptSaver(model, tmp_path, save_finish=False)
+        expected = rf"the best policy is not saved: cannot write {folder}/best\.pt: .*is a link"
+        with all_warnings(), pytest.raises(UnsavedError, match=expected):
+            run([in_the_way(folder, 0, 99), evaluate, saver], 3)
+
+    def test_where_a_later_middleware_fails_as_well_its_error_leaves_the_run_with_the_other_as_a_note(self, tmp_path):
+        model = weight_of(0.0)
+
+        def broken(ctx):
+            yield
+            if ctx.total_step == 1:
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine") as caught:
+            run([broken, in_the_way(tmp_path / "ckpt", 1, 99), CkptSaver(model, tmp_path)], 2)
+
+        assert any("UnsavedError: the run has ended, but" in note for note in caught.value.__notes__)
+
+    def test_a_run_after_one_that_was_not_saved_begins_without_its_error(self, tmp_path):
+        model, folder = weight_of(0.0), tmp_path / "ckpt"
+        task = Task()
+        with task.start(ctx=Fitting()):
+            task.use(in_the_way(folder, 1, 2)).use(fitting(model)).use(CkptSaver(model, tmp_path))
+            with pytest.raises(UnsavedError):
+                task.run(max_step=2)
+            task.run(max_step=2)
+
+        assert load_checkpoint(folder / "final.pt")["counters"] == {"total_step": 4}
+
+    def test_a_file_that_grows_too_large_for_a_limit_is_tried_again_when_there_is_room(self, tmp_path):
+        model, limits = torch.nn.Linear(100, 100), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+        def limit(ctx):
+            if ctx.total_step in (1, 2):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (10_000 if ctx.total_step == 1 else limits[0], limits[1]))
+
+        try:
+            with all_warnings() as caught:
+                run([limit, CkptSaver(model, tmp_path, train_freq=1)], 4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert [str(warning.message) for warning in caught] == [
+            f"cannot write {tmp_path}/ckpt/iteration_2.pt: it is larger than a file may be here (File too large). "
+            "Raise the limit (ulimit -f), or choose another folder. The run goes on, and later iterations try again."
+        ]
+        assert names(tmp_path / "ckpt") == ["final.pt", *(f"iteration_{n}.pt" for n in (1, 3, 4))]
+
+    def test_a_program_on_a_full_disk_runs_to_its_end_and_exits_with_an_error(self, tmp_path):
+        script = """
+            import resource, sys, torch
+            from ding_lite import Context, task
+            from ding_lite.middleware import CkptSaver
+
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            with task.start(ctx=Context()):
+                task.use(lambda ctx: print("iteration", ctx.total_step))
+                task.use(CkptSaver(torch.nn.Linear(100, 100), sys.argv[1], train_freq=1))
+                task.run(max_step=3)
+        """
+        lines = "\n".join(line[12:] for line in script.splitlines())
+        done = subprocess.run([sys.executable, "-c", lines, tmp_path], capture_output=True, text=True, check=False)
+
+        assert done.returncode == 1
+        assert done.stdout.split("\n") == ["iteration 0", "iteration 1", "iteration 2", ""]
+        assert done.stderr.count("The run goes on, and later iterations try again.") == 1
+        assert "UnsavedError: the run has ended, but its state at the end is not saved: cannot write" in done.stderr
+        assert names(tmp_path / "ckpt") == []
+
+
+class TestBeforeTheRun:
+    def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_fix(self, tmp_path):
+        (tmp_path / "file").write_text("mine")
+        (tmp_path / "link").symlink_to(tmp_path / "gone")
+        for name, expected in (
+            ("file", "is a file, but a folder is needed there"),
+            ("link", "is a link to .*gone, which does"),
+        ):
+            with pytest.raises(
+                WriteError, match=rf"cannot write {tmp_path}/{name}/ckpt/final\.pt: {tmp_path}/{name} {expected}"
+            ):
+                CkptSaver(weight_of(0.0), tmp_path / name)
+            with pytest.raises(WriteError, match=rf"cannot write {tmp_path}/{name}/config\.json: {tmp_path}/{name} {expected}"):
+                online_logger(DQNConfig(exp_name=tmp_path / name))
+
+    def test_a_link_to_nowhere_in_the_place_of_ckpt_is_refused(self, tmp_path):
+        (tmp_path / "ckpt").symlink_to(tmp_path / "gone")
+        with pytest.raises(WriteError, match=rf"{tmp_path}/ckpt is a link to {tmp_path}/gone, which does not exist\. Make"):
+            CkptSaver(weight_of(0.0), tmp_path)
+
+    def test_a_refused_or_an_unused_saver_leaves_nothing_behind(self, tmp_path):
+        CkptSaver(weight_of(0.0), tmp_path / "run")
+
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_a_killed_run_left_half_written_is_removed_at_the_next_start(self, tmp_path):
+        script = """
+            import os, signal, sys, torch
+            from ding_lite import Context, task
+            from ding_lite.config import DQNConfig
+            from ding_lite.engine import write_atomically
+            from ding_lite.middleware import CkptSaver
+            from pathlib import Path
+
+            folder, fsync = Path(sys.argv[1]), os.fsync
+            with task.start(ctx=Context()):
+                task.use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1))
+                task.run(max_step=2)
+            os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+            if os.fork() == 0:
+                write_atomically(folder / "metrics.csv", b"half")
+            os.wait()
+            write_atomically(folder / "ckpt" / "iteration_3.pt", b"half")
+        """
+        lines = "\n".join(line[12:] for line in script.splitlines())
+        done = subprocess.run([sys.executable, "-c", lines, tmp_path], capture_output=True, check=False)
+        left = list(tmp_path.rglob("*.tmp"))
+        cfg = DQNConfig(exp_name=tmp_path)
+        run([CkptSaver(weight_of(0.0), tmp_path), online_logger(cfg)], 1, OnlineRLContext())
+
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert {path.name.partition(".")[0] for path in left} == {"metrics", "iteration_3"}
+        assert list(tmp_path.rglob("*.tmp")) == []
+        assert names(tmp_path / "ckpt.1") == ["final.pt", "iteration_1.pt", "iteration_2.pt"]
+
+    @pytest.mark.parametrize(
+        ("policy", "error", "message"),
+        [
+            (
+                torch.nn.Linear,
+                TypeError,
+                r"got <class .*Linear'> of type type, the class: make an object of it, Linear\(\.\.\.\)",
+            ),
+            (
+                None,
+                TypeError,
+                r"wants the policy itself, got None of type NoneType, which has no state_dict\(\): a torch module",
+            ),
+            ({}, ValueError, r"CkptSaver\(\{\}\) has nothing to save: name what it saves, such as \{'model': model\}"),
+            ({"counters": weight_of(0.0)}, ValueError, "cannot save anything as 'counters': take a string other than"),
+            ({1: weight_of(0.0)}, ValueError, "cannot save anything as 1: take a string"),
+            (
+                weight_of(0.0).state_dict(),
+                TypeError,
+                r"as 'weight', got .*no state_dict\(\): pass the model, not its state",
+            ),
+            (torch.nn.LazyLinear(1), TypeError, r"LazyLinear\.state_dict\(\)\['weight'\] has no shape yet: let the module"),
+        ],
+    )
+    def test_what_cannot_be_saved_is_refused_by_name(self, policy, error, message, tmp_path):
+        with pytest.raises(error, match=message):
+            CkptSaver(policy, tmp_path)
+
+    def test_a_state_that_no_checkpoint_holds_is_refused_by_name(self, tmp_path):
+        class Mine:
+            def state_dict(self):
+                return {"seen": {1, 2}}
+
+        with pytest.raises(TypeError, match=r"what CkptSaver gets from Mine\.state_dict\(\)\['seen'\] is a set, which no"):
+            CkptSaver({"mine": Mine()}, tmp_path)
+
+    def test_a_counter_that_the_context_lacks_is_refused_before_the_run(self, tmp_path):
+        with pytest.raises(PipelineError, match="CkptSaver reads ctx.batchs, but Fitting declares no such field: did you mean"):
+            run([CkptSaver(weight_of(0.0), tmp_path, counters=("batchs",))], 1)
+        with pytest.raises(TypeError, match=r"CkptSaver\(counters='batches'\) wants several names of fields: write"):
+            CkptSaver(weight_of(0.0), tmp_path, counters="batches")
+
+
+class TestOutsideOfReinforcementLearning:
+    def test_a_module_is_saved_now_and_then_and_at_the_end_by_iterations(self, tmp_path):
+        model, other = weight_of(0.0), weight_of(5.0)
+        run([fitting(model), CkptSaver(model, tmp_path, train_freq=2, counters=("batches",))], 5)
+        other.load_state_dict(load_checkpoint(tmp_path / "ckpt/final.pt")["model"])
+
+        assert other.weight.item() == 5.0
+        assert names(tmp_path / "ckpt") == ["final.pt", "iteration_2.pt", "iteration_4.pt"]
+        assert load_checkpoint(tmp_path / "ckpt/iteration_4.pt")["counters"] == {"total_step": 4, "batches": 16}
+        assert load_checkpoint(tmp_path / "ckpt/iteration_4.pt")["model"]["weight"].item() == 4.0
+
+    def test_a_dict_of_a_module_its_optimizer_and_an_object_of_ones_own_is_saved_by_name(self, tmp_path):
+        class Mine:
+            seen = 7
+
+            def state_dict(self):
+                return {"seen": self.seen}
+
+        model = weight_of(1.0)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1)).backward()
+        optimizer.step()
+        run([CkptSaver({"model": model, "optimizer": optimizer, "mine": Mine()}, tmp_path)], 1, Context())
+        saved = load_checkpoint(tmp_path / "ckpt/final.pt")
+        again = torch.optim.Adam(weight_of(0.0).parameters())
+        again.load_state_dict(saved["optimizer"])
+
+        assert saved.keys() == {"model", "optimizer", "mine", "counters"}
+        assert again.state_dict()["state"][0]["step"] == 1
+        assert saved["mine"] == {"seen": 7}
+
+    @pytest.mark.parametrize("several", [False, True])
+    def test_the_best_of_a_module_are_the_weights_that_the_context_says_were_evaluated(self, tmp_path, several):
+        model = weight_of(0.0)
+
+        def evaluate(ctx):
+            ctx.eval_value, ctx.eval_weights = -abs(ctx.total_step - 3), {"weight": model.weight.detach().clone()}
+
+        saved = {"model": model, "optimizer": torch.optim.SGD(model.parameters())} if several else model
+        run([evaluate, fitting(model), CkptSaver(saved, tmp_path)], 6)
+        best = load_checkpoint(tmp_path / "ckpt/best.pt")
+
+        assert (best["eval_value"], best["evaluated_at"]) == (0.0, 4)
+        assert best["model"]["weight"].item() == 3.0
+
+    @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=str)
+    def test_every_counter_is_saved_in_every_mode(self, tmp_path, mode):
+        @contract(reads=("env_step", "env_episode"), writes=("env_step", "env_episode"), stage="collect")
+        def collect(ctx):
+            ctx.env_step += 10
+            ctx.env_episode += 2
+
+        @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+        def learn(ctx):
+            ctx.train_iter += 3
+
+        run([collect, learn, CkptSaver(weight_of(0.0), tmp_path)], 4, OnlineRLContext(), **mode)
+
+        assert load_checkpoint(tmp_path / "ckpt/final.pt")["counters"] == {
+            "total_step": 4, "env_step": 40, "env_episode": 8, "train_iter": 12,
+        }  # fmt: skip
+
+    def test_the_contract_names_every_field_that_it_reads(self, tmp_path):
+        class Watched(OfflineRLContext):
+            seen = set()
+
+            def __getattribute__(self, name):
+                if not name.startswith("_") and name in OfflineRLContext.__dataclass_fields__:
+                    Watched.seen.add(name)
+                return super().__getattribute__(name)
+
+        saver = CkptSaver(weight_of(0.0), tmp_path, train_freq=1)
+        ctx = Watched(eval_value=1.0, eval_weights={"weight": torch.zeros(1, 1)}, train_iter=1)
+        Watched.seen.clear()
+        list(saver(ctx))
+        terms = contract_of(saver)
+
+        assert Watched.seen <= {*terms.reads, *terms.may_read, *terms.reads_after}
+        assert {"total_step", "train_epoch", "train_iter", "eval_value", "eval_weights", "last_eval_iter"} == Watched.seen
+
+
+def test_a_run_goes_on_at_the_step_after_the_last_one(tmp_path):
+    cfg, model, seen = DQNConfig(exp_name=tmp_path), weight_of(0.0), []
+
+    def learn(ctx):
+        ctx.train_iter += 2
+        seen.append(ctx.total_step)
+
+    run([learn, CkptSaver(model, tmp_path), online_logger(cfg, train_show_freq=1)], 3, OnlineRLContext())
+    first = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    counters = load_checkpoint(tmp_path / "ckpt/final.pt")["counters"]
+    run([learn, CkptSaver(model, tmp_path), online_logger(cfg, train_show_freq=1)], 3, OnlineRLContext(**counters))
+    rows = [*first, *(tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert [row.startswith(f'{{"total_step": {step}, ') for step, row in enumerate(rows)] == [True] * 6
+    assert load_checkpoint(tmp_path / "ckpt/final.pt")["counters"]["total_step"] == 6
