@@ -13,7 +13,7 @@ from ding_lite.basics.checkpoints import (
     write_atomically,
 )
 from ding_lite.basics.configs import Config, ConfigError, bounded
-from ding_lite.basics.messages import add_note, did_you_mean, require_extra
+from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "load_checkpoint",
     "move_aside",
     "plain",
+    "printable",
     "require_extra",
     "save_checkpoint",
     "unflatten",
