@@ -13,6 +13,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
+from ding_lite.middleware.arguments import require_settings
 from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import LearnMode
 
@@ -45,6 +46,7 @@ def offpolicy_data_fetcher(
         TypeError: no replay buffer.
     """
     source = sampler(buffer_, "offpolicy_data_fetcher")
+    require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
     batch_size = cfg.policy.learn.batch_size
     enough = max(1, cfg.policy.learn.learning_starts)
     if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
