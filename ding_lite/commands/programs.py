@@ -1,6 +1,6 @@
 """Programs: what the commands do, and what their options mean.
 
-Room: ding_lite.commands, floor 7. Imports reports; tyro, the extra `cli`.
+Room: ding_lite.commands, floor 7. Imports reports and the basics; tyro, the extra `cli`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loggers: numbers under names, reduced where they arise and aggregated where they come together.
 
-Room: ding_lite.metrics, floor 1. Imports the basics, and the room's kinds, paths, merging and settings.
+Room: ding_lite.metrics, floor 1. Imports the basics, and the room's bases, kinds, paths, merging and settings.
 """
 
 from __future__ import annotations
