@@ -6,6 +6,7 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
 """What most middleware want first, in the words of a script."""
@@ -27,7 +28,39 @@ def require(middleware: str, given: object, attribute: str, described: str) -> N
     except AttributeError:
         raise TypeError(
             f"{middleware} wants {described}, got {given!r:.80} of type {type(given).__name__}, which has no {attribute!r}."
+            f"{_instead(given) if 'configuration' in described else ''}"
         ) from None
+
+
+def require_settings(middleware: str, cfg: object, *names: str, such_as: str = "DQNConfig") -> None:
+    """Refuse a configuration that lacks one of these settings, such as "policy.learn.batch_size".
+
+    Raises:
+        TypeError: naming the setting.
+    """
+    for name in names:
+        require(middleware, cfg, name, f"a configuration with {name}, such as {such_as}")
+
+
+def require_evaluations(middleware: str, cfg: object) -> None:
+    """Refuse a configuration that lacks one of the settings that evaluators use.
+
+    Raises:
+        TypeError: naming the setting.
+    """
+    evaluator = (f"policy.eval.evaluator.{name}" for name in ("eval_freq", "eval_freq_env_step"))
+    require_settings(middleware, cfg, *evaluator, "env.n_evaluator_episode", "env.stop_value", "log.video_every")
+
+
+def _instead(given: object) -> str:
+    """What to pass in the place of something that is nearly a configuration."""
+    if isinstance(given, type):
+        return f" Pass an instance, {given.__name__}()."
+    if isinstance(given, Mapping):
+        return " Make one from its settings: DQNConfig().override(settings)."
+    if hasattr(given, "learn") and hasattr(given, "collect"):
+        return " Pass cfg, not cfg.policy."
+    return ""
 
 
 def require_count(middleware: str, name: str, given: object, low: int) -> None:

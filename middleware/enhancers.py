@@ -16,7 +16,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import require_settings
 from ding_lite.middleware.gatherings import REWRITTEN, rewrite
 
 
@@ -45,8 +45,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     Reference:
         Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
     """
-    for name in ("nstep", "discount_factor"):
-        require("nstep_reward_enhancer", cfg, f"policy.{name}", f"a configuration with policy.{name}, such as DQNConfig")
+    require_settings("nstep_reward_enhancer", cfg, "policy.nstep", "policy.discount_factor")
     n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
 
     @contract(**REWRITTEN, stage="process")

@@ -11,7 +11,7 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import decayed
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import require, require_settings
 
 
 def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
@@ -26,6 +26,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         cfg: uses policy.other.eps: type, start, end and decay (environment steps).
     """
     require("eps_greedy_handler", cfg, "policy.other.eps", "a configuration with policy.other.eps, such as DQNConfig")
+    require_settings("eps_greedy_handler", cfg, *(f"policy.other.eps.{name}" for name in ("type", "start", "end", "decay")))
     eps = cfg.policy.other.eps
 
     @contract(reads=("env_step", "collect_kwargs"), writes=("collect_kwargs",), stage="explore")

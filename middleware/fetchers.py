@@ -6,13 +6,14 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
+from ding_lite.middleware.arguments import require_settings
 from ding_lite.middleware.gatherings import GATHERED, gathered
 from ding_lite.policy import LearnMode
 
@@ -40,11 +41,12 @@ def offpolicy_data_fetcher(
         reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
     Raises:
-        ValueError: a single buffer can never hold learning_starts transitions; or shares that do not sum to 1. After
-            learning, a policy that gives no priorities to a buffer that goes by them.
+        ValueError: a single buffer can never hold learning_starts transitions; a batch is larger than all buffers; or shares
+            that do not sum to 1. After learning, a policy that gives no priorities to a buffer that goes by them.
         TypeError: no replay buffer.
     """
     source = sampler(buffer_, "offpolicy_data_fetcher")
+    require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
     batch_size = cfg.policy.learn.batch_size
     enough = max(1, cfg.policy.learn.learning_starts)
     if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
@@ -52,6 +54,7 @@ def offpolicy_data_fetcher(
             f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning would "
             "never start. Lower the one or raise the other."
         )
+    _require_room(batch_size, source.buffers)
     columns = columns_read(policy, reward_model)
     nstep = getattr(cfg.policy, "nstep", 1)
     is_unchecked = nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
@@ -81,6 +84,17 @@ def offpolicy_data_fetcher(
             source.update_priority(batch, _priority_in(ctx.train_output))
 
     return fetch_by_priority if source.takes_priorities else fetch
+
+
+def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:
+    """Refuse a batch of more transitions than the buffers can hold: it would repeat them, and may exceed memory."""
+    holds = sum(getattr(one, "capacity", batch_size) for one in buffers)
+    if batch_size > holds:
+        which = "buffer holds" if len(buffers) == 1 else "buffers hold"
+        raise ValueError(
+            f"policy.learn.batch_size = {batch_size:,}, and the replay {which} {holds:,} transitions: each batch would repeat "
+            "some. Lower the one or raise the other."
+        )
 
 
 def _warn_of_single_steps(batch: Tree, nstep: int) -> None:

@@ -86,7 +86,8 @@ class RunLogger:
         sinks: Sequence[Sink],
     ) -> None:
         if cfg is not None:
-            require(name, cfg, "log", RUN_CONFIG)
+            for setting in ("log", "log.every_s", "exp_name", "to_dict"):
+                require(name, cfg, setting, RUN_CONFIG)
         if train_show_freq is not None:
             require_count(name, "train_show_freq", train_show_freq, low=1)
         self.__name__ = name

@@ -15,7 +15,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import require, require_settings
 from ding_lite.middleware.gatherings import GATHERED, gathered
 
 
@@ -62,7 +62,8 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
         Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
     """
     require("sequence_pusher", buffer_, "push", "a ReplayBuffer")
-    require("sequence_pusher", cfg.policy.learn, "burn_in", "a configuration with policy.learn.burn_in, such as R2D2Config")
+    settings = ("burn_in", "unroll_len", "priority_eta")
+    require_settings("sequence_pusher", cfg, *(f"policy.learn.{name}" for name in settings), such_as="R2D2Config")
     learn = cfg.policy.learn
     window = SequenceWindow(learn.burn_in, stride=learn.unroll_len)
 

@@ -82,10 +82,11 @@ class Tally:
             waiting.clear()
 
     def _aggregate_alone(self, reduced: Mapping[Any, Any], key: str) -> None:
-        try:
-            self._root.aggregate([reduced], key=key)
-        except (TypeError, ValueError) as error:
-            warnings.warn(f"a part of what was logged is lost: {error}", stacklevel=2)
+        for (*path, name), stats in flatten(reduced):
+            try:
+                self._root.aggregate([{name: stats}], key=(key, *path))
+            except (TypeError, ValueError) as error:
+                warnings.warn(f"a part of what was logged is lost: {error}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next rows go on from."""

@@ -21,7 +21,7 @@ from ding_lite.basics.files import (
     write_atomically,
     writing,
 )
-from ding_lite.basics.messages import add_note, did_you_mean, require_extra
+from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "load_checkpoint",
     "move_aside",
     "plain",
+    "printable",
     "remove_leftovers",
     "require_extra",
     "require_writable",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import os
 import types
@@ -18,13 +19,28 @@ from ding_lite.basics.messages import did_you_mean
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
+_LARGEST = 2**63 - 1  # of the whole numbers that torch and numpy hold
+
 
 class ConfigError(ValueError, TypeError, AttributeError):
     """A key that does not exist, or a value of the wrong type or out of range."""
 
 
-def bounded(default: Any, low: float | None = None, high: float | None = None) -> Any:
-    """A dataclass field whose numbers stay in [low, high]; None means unbounded on that side.
+def bounded(
+    default: Any = dataclasses.MISSING,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    finite: bool = True,
+    default_factory: Any = dataclasses.MISSING,
+) -> Any:
+    """A dataclass field whose numbers stay in [low, high], those in its lists and tuples as well.
+
+    Args:
+        default: of the field.
+        low, high: None means unbounded on that side; a whole number always fits into 64 bits.
+        finite: whether infinite numbers are refused.
+        default_factory: makes the default instead, where that is a list.
 
     Example:
         >>> @dataclasses.dataclass
@@ -35,7 +51,10 @@ def bounded(default: Any, low: float | None = None, high: float | None = None) -
             ...
         ding_lite.basics.configs.ConfigError: Learn.batch_size = 0 is out of range: it is at least 1.
     """
-    return dataclasses.field(default=default, metadata={"low": low, "high": high})
+    metadata = {"low": low, "high": high, "finite": finite}
+    if default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass
@@ -178,15 +197,34 @@ def _plain(value: Any) -> Any:
 
 
 def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
-    low, high = metadata.get("low"), metadata.get("high")
-    if isinstance(value, numbers.Real) and ((low is not None and value < low) or (high is not None and value > high)):
-        limits = [f"at least {low:g}" if low is not None else "", f"at most {high:g}" if high is not None else ""]
-        raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(filter(None, limits))}.")
     if isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
-            _check_numbers({}, item, f"{where}[{position}]")
-    if isinstance(value, float) and value != value:
-        raise ConfigError(f"{where} = {value!r} is no number.")
+            _check_numbers(metadata, item, f"{where}[{position}]")
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        if value != value:
+            raise ConfigError(f"{where} = {value!r} is no number.")
+        limits = _limits_missed(metadata, value)
+        if limits:
+            raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(limits)}.")
+
+
+def _limits_missed(metadata: Mapping[str, Any], value: Any) -> list[str]:
+    """The limits of a field, where the number is not within them; of a whole number only the one that it misses."""
+    low, high = metadata.get("low"), metadata.get("high")
+    is_whole = isinstance(value, int)
+    if high is None and is_whole and metadata:
+        high = _LARGEST
+    is_low, is_high = low is not None and value < low, high is not None and value > high
+    is_endless = metadata.get("finite", False) and value in (math.inf, -math.inf)
+    if not (is_low or is_high or is_endless):
+        return []
+    limits = [f"at least {_spelt_limit(low)}"] if low is not None and not (is_whole and is_high) else []
+    limits += [f"at most {_spelt_limit(high)}"] if high is not None and not (is_whole and is_low) else []
+    return [*limits, "finite"] if not (is_low or is_high) else limits
+
+
+def _spelt_limit(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 def _converted(hint: Any, value: Any, where: str) -> Any:
@@ -217,7 +255,7 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             return hint.from_dict(value)
     elif hint is float:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
-            return float(value)
+            return _as_float(value, where)
     elif hint is int:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return int(value)
@@ -227,6 +265,13 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     elif isinstance(value, origin or hint):
         return value
     raise ConfigError(f"{where} = {value!r} is a {type(value).__name__}, it is declared {_spelt(hint)}.")
+
+
+def _as_float(value: Any, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where} = {value!r:.20}... is out of range: no float can hold it.") from error
 
 
 def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:

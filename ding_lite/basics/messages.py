@@ -1,4 +1,5 @@
-"""What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors.
+"""What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors, names
+from strangers.
 
 Room: ding_lite.basics, floor 0. Standard library only.
 """
@@ -54,6 +55,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`": did you mean 'env_step'?"` for the nearest known name, `"."` when none is near."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f": did you mean {near[0]!r}?" if near else "."
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with a question mark for each letter that a terminal would take as a command, or cannot show.
+
+    For what is printed and holds the name of a file, a folder or a metric: it may come from a stranger.
+
+    Args:
+        text: any.
+        keep: letters that stay, such as a line break.
+
+    Example:
+        >>> printable("run\\x1b[2J")
+        'run?[2J'
+    """
+    return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -1,6 +1,6 @@
 """Programs: what the commands do, and what their options mean.
 
-Room: ding_lite.commands, floor 7. Imports reports; tyro, the extra `cli`.
+Room: ding_lite.commands, floor 7. Imports reports and the basics; tyro, the extra `cli`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from ding_lite.basics import require_extra
+from ding_lite.basics import printable, require_extra
 from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
 _ABOUT = "Look at runs of ding_lite: all that is known of them on a page, one metric as a picture, a live run in the terminal."
@@ -28,7 +28,7 @@ def report(run_dirs: tuple[Path, ...], out: Path = Path("report.html"), videos: 
         out: The page to write.
         videos: Of each run, how many of its newest videos go onto the page.
     """
-    print(write_page(run_dirs, out, videos_per_run=videos))
+    print(printable(str(write_page(run_dirs, out, videos_per_run=videos))))
 
 
 def plot(
@@ -47,7 +47,7 @@ def plot(
         out: The picture to write, in .png, .svg or .pdf.
         smooth: Rows that each point is the mean of: itself and those before it.
     """
-    print(plot_runs(run_dirs, metric, x, out, smooth))
+    print(printable(str(plot_runs(run_dirs, metric, x, out, smooth))))
 
 
 def watch(run_dir: Path, once: bool = False, every: float = 1.0) -> None:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args=list(sys.argv[1:] if argv is None else argv),
         )
     except (ReportError, ImportError, OSError) as error:
-        print(f"ding-lite: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"ding-lite: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

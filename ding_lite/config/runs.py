@@ -19,16 +19,16 @@ class EnvConfig(Config):
     id: str = "CartPole-v1"
     """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one."""
 
-    collector_env_num: int = bounded(8, low=1)
+    collector_env_num: int = bounded(8, low=1, high=100_000)
     """Environments to collect in, stepped together."""
 
-    evaluator_env_num: int = bounded(8, low=1)
+    evaluator_env_num: int = bounded(8, low=1, high=100_000)
     """Environments to evaluate in, stepped together."""
 
     max_episode_steps: int | None = bounded(None, low=1)
     """Steps after which an episode is truncated; None leaves that to the environment."""
 
-    workers: int = bounded(1, low=1)
+    workers: int = bounded(1, low=1, high=10_000)
     """Into how many pieces the environments to collect in are split, each acting with random numbers of its own."""
 
     backend: Literal["local", "process"] = "local"
@@ -40,7 +40,7 @@ class EnvConfig(Config):
     log_info: tuple[str, ...] = ()
     """Names in the infos of steps whose mean over each episode is logged, as collect/custom_metrics/NAME_mean, _min, _max."""
 
-    n_evaluator_episode: int = bounded(8, low=1)
+    n_evaluator_episode: int = bounded(8, low=1, high=1_000_000)
     """Episodes an evaluation."""
 
     stop_value: float | None = None
@@ -71,10 +71,10 @@ def _threshold(env_id: str) -> float | None:
 class LogConfig(Config):
     """What is written of a run, and shown."""
 
-    every_s: float = bounded(2.0, low=0.0)
+    every_s: float = bounded(2.0, low=0.0, finite=False)
     """Seconds between two rows of metrics; each evaluation has one of its own."""
 
-    show_every_s: float = bounded(2.0, low=0.0)
+    show_every_s: float = bounded(2.0, low=0.0, finite=False)
     """Seconds between two looks on the console."""
 
     tensorboard: bool = False

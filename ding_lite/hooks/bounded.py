@@ -30,10 +30,10 @@ from ding_lite.nn import BoundedActorCritic, make_bounded_actor_critic
 class BoundedLearnConfig(OffPolicyLearnConfig):
     """Learning an actor and critics from replayed transitions."""
 
-    batch_size: int = bounded(128, low=1)
+    batch_size: int = bounded(128, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
-    update_per_collect: int = bounded(8, low=1)
+    update_per_collect: int = bounded(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
     learning_rate_actor: float | None = bounded(None, low=0)
@@ -50,7 +50,7 @@ class BoundedLearnConfig(OffPolicyLearnConfig):
 class BoundedCollectConfig(CollectConfig):
     """Collecting."""
 
-    n_sample: int = bounded(8, low=1)
+    n_sample: int = bounded(8, low=1, high=10_000_000)
     """Transitions a collection, rounded up to whole steps of all environments."""
 
     noise_correlation: float = bounded(0.0, low=0, high=0.999)
@@ -62,7 +62,7 @@ class BoundedCollectConfig(CollectConfig):
 class BoundedConfig(OffPolicyConfig):
     """What policies need to know that act within a Box and learn from replay."""
 
-    random_collect_size: int = bounded(1000, low=0)
+    random_collect_size: int = bounded(1000, low=0, high=10_000_000)
     """Environment steps with random actions before the policy acts, for StepCollector."""
 
     learn: BoundedLearnConfig = dataclasses.field(default_factory=BoundedLearnConfig)

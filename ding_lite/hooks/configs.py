@@ -34,13 +34,13 @@ class EvalConfig(Config):
 class ModelConfig(Config):
     """The encoder of observations."""
 
-    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [128, 128])
+    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [128, 128], low=1, high=16_384)
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
     """After each hidden layer."""
 
-    conv_layers: list[tuple[int, int, int]] | None = None
+    conv_layers: list[tuple[int, int, int]] | None = bounded(None, low=1, high=16_384)
     """For images: (channels, kernel, stride) of each convolution; None chooses by the size of the image."""
 
 
@@ -48,16 +48,16 @@ class ModelConfig(Config):
 class LearnConfig(Config):
     """Gradient steps."""
 
-    batch_size: int = bounded(64, low=1)
+    batch_size: int = bounded(64, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
     learning_rate: float = bounded(1e-3, low=0)
     """Of Adam."""
 
-    lr_schedule: list[tuple[float, float]] | None = None
+    lr_schedule: list[tuple[float, float]] | None = bounded(None, low=0)
     """Points (gradient step, learning rate), linear between them, for policies with a LearningRateSchedule; None keeps it."""
 
-    grad_clip_norm: float | None = bounded(None, low=0)
+    grad_clip_norm: float | None = bounded(None, low=0, finite=False)
     """Largest norm of the gradient; None for no clipping."""
 
 
@@ -65,10 +65,10 @@ class LearnConfig(Config):
 class CollectConfig(Config):
     """Collecting."""
 
-    n_sample: int = bounded(64, low=1)
+    n_sample: int = bounded(64, low=1, high=10_000_000)
     """Transitions a collection, rounded up to whole steps of all environments."""
 
-    n_episode: int = bounded(8, low=1)
+    n_episode: int = bounded(8, low=1, high=1_000_000)
     """Episodes a collection, where whole episodes are collected."""
 
 
@@ -102,7 +102,7 @@ class PolicyConfig(Config):
 class ActorCriticModelConfig(ModelConfig):
     """Actor and critic."""
 
-    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
+    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "tanh"
@@ -123,13 +123,13 @@ class OnPolicyLearnConfig(LearnConfig):
     entropy_weight: float = bounded(0.0, low=0)
     """Of the entropy bonus."""
 
-    entropy_schedule: list[tuple[float, float]] | None = None
+    entropy_schedule: list[tuple[float, float]] | None = bounded(None, low=0)
     """Points (gradient step, weight of the entropy bonus), linear between them; None keeps it."""
 
     value_weight: float = bounded(0.5, low=0)
     """Of the critic's loss."""
 
-    grad_clip_norm: float | None = bounded(0.5, low=0)
+    grad_clip_norm: float | None = bounded(0.5, low=0, finite=False)
     """Largest norm of the gradient; None for no clipping."""
 
 
@@ -148,10 +148,10 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 class EpochsLearnConfig(ActorCriticLearnConfig):
     """Learning from a rollout in several passes."""
 
-    epoch_per_collect: int = bounded(10, low=1)
+    epoch_per_collect: int = bounded(10, low=1, high=1_000_000)
     """Passes over each rollout."""
 
-    batch_size: int = bounded(128, low=1)
+    batch_size: int = bounded(128, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
 
@@ -159,7 +159,7 @@ class EpochsLearnConfig(ActorCriticLearnConfig):
 class OnPolicyCollectConfig(CollectConfig):
     """Collecting, and judging what was collected."""
 
-    n_sample: int = bounded(512, low=1)
+    n_sample: int = bounded(512, low=1, high=10_000_000)
     """Transitions a rollout, rounded up to whole steps of all environments."""
 
     discount_factor: float = bounded(0.99, low=0, high=1)

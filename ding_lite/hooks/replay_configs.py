@@ -16,7 +16,7 @@ from ding_lite.hooks.configs import LearnConfig, ModelConfig, PolicyConfig
 class OffPolicyLearnConfig(LearnConfig):
     """Learning from replayed transitions."""
 
-    update_per_collect: int = bounded(64, low=1)
+    update_per_collect: int = bounded(64, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
     learning_starts: int = bounded(1000, low=0)
@@ -33,7 +33,7 @@ class OffPolicyLearnConfig(LearnConfig):
 class ReplayConfig(Config):
     """Replay."""
 
-    replay_buffer_size: int = bounded(50_000, low=1)
+    replay_buffer_size: int = bounded(50_000, low=1, high=1_000_000_000)
     """Transitions that the buffer holds."""
 
 
@@ -69,7 +69,7 @@ class OffPolicyConfig(PolicyConfig):
     discount_factor: float = bounded(0.99, low=0, high=1)
     """gamma, a step."""
 
-    nstep: int = bounded(1, low=1)
+    nstep: int = bounded(1, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
 
     learn: OffPolicyLearnConfig = dataclasses.field(default_factory=OffPolicyLearnConfig)
@@ -91,10 +91,10 @@ class ValueBasedConfig(OffPolicyConfig):
 class HeadModelConfig(ModelConfig):
     """An encoder with layers of its own behind it."""
 
-    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer of the encoder."""
 
-    head_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    head_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer behind it."""
 
 

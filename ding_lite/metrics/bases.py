@@ -8,11 +8,14 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import numbers
+import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 _NO_STATE = {"settings", "is_root", "clock"}
+_LARGEST = sys.float_info.max
 
 
 class StatsBase(abc.ABC):
@@ -104,11 +107,22 @@ def checked_window(window: float | None) -> int | None:
     Raises:
         ValueError: it is no whole number above 0.
     """
-    if window is None or window == math.inf:
+    if window is None:
         return None
-    if isinstance(window, bool) or window != window or window != int(window) or window < 1:
+    number = plain_number(window)
+    if number == math.inf:
+        return None
+    if number is None or number != number or number != int(number) or number < 1:
         raise ValueError(f"window={window!r} is no whole number above 0: say over how many values, or leave it out for all.")
-    return int(window)
+    return int(number)
+
+
+def plain_number(value: Any) -> float | None:
+    """A number, an array or a tensor of one number, as a float or an int; None where it is something else, or a bool."""
+    number = value.item() if math.prod(getattr(value, "shape", ())) == 1 and hasattr(value, "item") else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+        return None
+    return number if isinstance(number, (int, float)) else float(number)
 
 
 def off_device(value: Any) -> Any:
@@ -134,29 +148,63 @@ def fetched(values: Iterable[Any]) -> list[Any]:
     return numbers
 
 
-def at_once(values: Sequence[Any]) -> Sequence[Any]:
-    """The same values; as numbers, where they are tensors of one number in this process' memory."""
-    if not values or not getattr(values[0], "is_cpu", False):
-        return values
+def at_once(values: Any) -> list[Any]:
+    """Several values as a list; as numbers, where they are an array, or tensors of one number, in this process' memory.
+
+    Raises:
+        TypeError: they are text, names that lead to values, or a single value.
+    """
+    is_array = hasattr(values, "shape")
+    is_one = len(values.shape) == 0 if is_array else not isinstance(values, Iterable)
+    if is_one or isinstance(values, (str, bytes, Mapping)):
+        other = "log_dict() takes names with their values" if isinstance(values, Mapping) else "log_value() takes a single one"
+        raise TypeError(
+            f"log_values() takes several values, as a list, an array or a tensor, got {values!r:.60} "
+            f"of type {type(values).__name__}: {other}."
+        )
+    if is_array and len(values.shape) == 1 and getattr(values, "is_cpu", True) and hasattr(values, "tolist"):
+        return list(values.tolist())
+    several = list(values)
+    if not several or not getattr(several[0], "is_cpu", False):
+        return several
     try:
-        return [value.item() for value in values]
+        return [value.item() for value in several]
     except (AttributeError, RuntimeError):  # not all of them
-        return values
+        return several
 
 
 def detached(value: Any, told: str) -> Any:
     """A number; or, of a tensor whose device would have to be waited for, a copy [] there, out of the graph.
 
-    A copy, because optimizers and running statistics change their tensors in place.
+    A copy, because optimizers and running statistics change their tensors in place. A number that no float can hold is
+    infinite.
     """
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise ValueError(f"{told} takes numbers, got a tensor of shape {tuple(value.shape)}: reduce it before.")
-        return value.item() if value.is_cpu else value.detach().reshape(()).clone()
+        if not value.is_cpu and not value.is_complex():
+            return value.detach().reshape(()).clone()
     try:
         number = value.item() if hasattr(value, "item") else value
-        return number if type(number) in (int, float) else float(number)
+        return held(number) if type(number) in (int, float) else float(number)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{told} takes numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
         ) from error
+    except OverflowError:  # a fraction, say
+        return math.inf if number > 0 else -math.inf
+
+
+def held(number: float) -> float:
+    """The number, or an infinite one where it is whole and larger than any float."""
+    if -_LARGEST <= number <= _LARGEST or number != number:
+        return number
+    return math.inf if number > 0 else -math.inf
+
+
+def total_of(values: Iterable[float]) -> float:
+    """Their sum, whole where they are; infinite where no float can hold it, NaN for infinities of both signs."""
+    total: float = 0
+    for value in values:
+        total = held(total + value)
+    return total

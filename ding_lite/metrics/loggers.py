@@ -1,11 +1,15 @@
 """Loggers: numbers under names, reduced where they arise and aggregated where they come together.
 
-Room: ding_lite.metrics, floor 1. Imports the basics, and the room's kinds, paths, merging and settings.
+Room: ding_lite.metrics, floor 1. Imports the basics, and the room's bases, kinds, paths, merging and settings.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +17,7 @@ from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import matched, told
-from ding_lite.metrics.paths import Key, Path, StatsTree, path_of
+from ding_lite.metrics.paths import Key, Path, StatsTree, no_key, path_of
 from ding_lite.metrics.settings import ABSENT, modern, note
 
 _Asked = tuple[Any, ...]
@@ -92,7 +96,12 @@ class MetricsLogger:
                 through one.
             TypeError: the value is no number.
         """
-        push, asked = self._known.get(key, _UNKNOWN)
+        if percentiles is not None and hasattr(percentiles, "tolist"):
+            percentiles = percentiles.tolist()  # an array would be compared number by number
+        try:
+            push, asked = self._known.get(key, _UNKNOWN)
+        except TypeError:
+            raise no_key(key) from None
         if asked == (reduce, window, ema_coeff, percentiles, with_throughput) and not settings:
             push(value)
             return
@@ -100,12 +109,21 @@ class MetricsLogger:
         self._find(key, asked, settings, "mean").push(value)
 
     def log_values(self, key: Key, values: Sequence[Any], **settings: Any) -> None:
-        """`log_value` for each of several values, at little more than the price of one."""
-        values = at_once(values)
-        if not values:
+        """`log_value` for each of several values, at little more than the price of one.
+
+        Args:
+            key: as of `log_value`.
+            values: a list, an array or a tensor; of the latter two each row is a value.
+            **settings: as of `log_value`.
+
+        Raises:
+            TypeError: a single value, or a dict; see also `log_value`.
+        """
+        several = at_once(values)
+        if not several:
             return
-        self.log_value(key, values[0], **settings)
-        self._stats[path_of(key)].push_all(values[1:])
+        self.log_value(key, several[0], **settings)
+        self._stats[path_of(key)].push_all(several[1:])
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
         """`log_value` for every value of a nested dict, under its names behind those of `key`."""
@@ -134,7 +152,10 @@ class MetricsLogger:
             >>> 0 < logger.peek("block") < 1
             True
         """
-        push, asked = self._known.get(key, _UNKNOWN)
+        try:
+            push, asked = self._known.get(key, _UNKNOWN)
+        except TypeError:
+            raise no_key(key) from None
         if asked != (reduce, window, ema_coeff, None, None) or settings:
             push = self._find(key, (reduce, window, ema_coeff, None, None), settings, "ema").push
         return Timer(push)
@@ -167,7 +188,7 @@ class MetricsLogger:
         """
         path = () if key is None else path_of(key)
         if path in self._stats:
-            return self._peek(path, compile, throughput, latest_merged_only)
+            return self._look(path, compile, throughput, latest_merged_only)()
         if key is not None and path not in self._tree:
             if default is not ABSENT:
                 return default
@@ -178,22 +199,24 @@ class MetricsLogger:
             inside = {there: stats for there, stats in inside.items() if not stats.is_empty}
         if throughput:
             inside = {there: stats for there, stats in inside.items() if getattr(stats, "clock", None) is not None}
-        return unflatten({there[len(path) :]: self._peek(there, compile, throughput, latest_merged_only) for there in inside})
+        looks = {there: self._look(there, compile, throughput, latest_merged_only) for there in inside}
+        return unflatten({there[len(path) :]: self._guarded(there, look) for there, look in looks.items()})
 
-    def _peek(self, path: Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Any:
+    def _look(self, path: Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Callable[[], Any]:
+        """What gives the value; that there is one is known when it is returned."""
         stats = self._stats[path]
         if throughput:
             clock = getattr(stats, "clock", None)
             if clock is None:
                 raise ValueError(f"of {path!r} no throughput is kept: log it as a sum, with_throughput=True.")
-            return clock.rate(stats.peek())
+            return lambda: clock.rate(stats.peek())
         if latest_merged_only:
             if path not in self._merged:
                 raise ValueError(f"latest_merged_only: {path!r} was logged here, not aggregated.")
             stats = self._made(stats)
             if path in self._latest:
                 stats.merge(self._latest[path])
-        return stats.peek(compile=compile)
+        return partial(stats.peek, compile=compile)
 
     @staticmethod
     def peek_results(results: Any) -> Any:
@@ -230,7 +253,7 @@ class MetricsLogger:
         values: dict[Path, Any] = {}
         for path, stats in self._stats.items():
             is_wanted = empty or not stats.is_empty
-            value = stats.reduce()
+            value = self._guarded(path, stats.reduce, stats.clear)
             clock = getattr(stats, "clock", None)
             if is_wanted:
                 values[path] = value
@@ -277,7 +300,20 @@ class MetricsLogger:
             stats = self._tree.add(path, self._made(found[0]))
             self._merged.add(path)
         self._latest[path] = found
-        stats.merge(found)
+        self._guarded(path, partial(stats.merge, found))
+
+    def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
+        """What the call gives, or NaN where it raises: what is wrong with one value is no reason to lose the others."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  a kind of one's own may raise anything
+            kind = type(self._stats[path]).__name__
+            warnings.warn(
+                f"{path!r} is lost, no other value is: its kind, {kind}, raised {type(error).__name__}: {error}", stacklevel=4
+            )
+            if otherwise is not None:
+                otherwise()
+            return math.nan
 
     # Keeping.
 
@@ -355,13 +391,14 @@ class MetricsLogger:
                 raise ValueError(f"{path!r} was first logged as {told(stats)}, now as {told(new)}: take another name.")
 
     def _kind(self, path: Path, kind: str) -> type[StatsBase]:
-        if kind not in self._lookup:
+        if not isinstance(kind, str) or kind not in self._lookup:
             hint = did_you_mean(str(kind), self._lookup)
             raise ValueError(f"{path!r}: there is no reduce={kind!r}{hint} Take one of {', '.join(self._lookup)}.")
         return self._lookup[kind]
 
     def _new(self, path: Path, kind: str, settings: dict[str, Any]) -> StatsBase:
         cls = self._kind(path, kind)
+        self._require_known(path, kind, settings)
         try:
             stats = cls(**settings)
         except TypeError as error:
@@ -369,10 +406,31 @@ class MetricsLogger:
         stats.is_root = self.root
         return stats
 
+    def _require_known(self, path: Path, kind: str, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that the kind does not have, and tell who has them."""
+        wrong = next((name for name in settings if not _takes(self._lookup[kind], name)), None)
+        if wrong is None:
+            return
+        own = [name for name in signature(self._lookup[kind]).parameters if _takes(self._lookup[kind], name)]
+        others = [repr(name) for name, cls in self._lookup.items() if _takes(cls, wrong)]
+        raise ValueError(
+            f"{path!r}: reduce={kind!r} has no setting {wrong!r}, it has {', '.join(own) or 'none'}: leave {wrong}="
+            f"{settings[wrong]!r} out{', or take ' + ' or '.join(others) if others else ''}."
+        )
+
     def _made(self, like: StatsBase) -> StatsBase:
         stats = type(like)(**like.settings)
         stats.is_root = self.root
         return stats
+
+
+def _takes(cls: type[StatsBase], name: str) -> bool:
+    """Whether a kind has this setting."""
+    parameters = signature(cls).parameters
+    kinds = {it.kind for it in parameters.values()}
+    return Parameter.VAR_KEYWORD in kinds or (
+        name in parameters and parameters[name].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    )
 
 
 class Timer:

@@ -16,8 +16,25 @@ Path: TypeAlias = "tuple[Any, ...]"
 
 
 def path_of(key: Key) -> Path:
-    """The names of a key, from the outermost."""
-    return key if type(key) is tuple else (key,)
+    """The names of a key, from the outermost.
+
+    Raises:
+        TypeError: it is a list or another thing that cannot be a key of a dict.
+    """
+    path: Path = key if type(key) is tuple else (key,)
+    try:
+        hash(path)
+    except TypeError:
+        raise no_key(key) from None
+    return path
+
+
+def no_key(key: Any) -> TypeError:
+    """Says what a key is, where this is none."""
+    instead = (
+        f": write {tuple(key)!r}" if isinstance(key, list) and key and all(isinstance(it, (str, int)) for it in key) else ""
+    )
+    return TypeError(f"{key!r:.60} of type {type(key).__name__} is no key: a key is a name, or a tuple of names{instead}.")
 
 
 class StatsTree:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device
+from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device, plain_number
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 """Which ones `percentiles=True` means."""
@@ -93,9 +93,12 @@ class PercentilesStats(_CollectedStats):
 
     def __init__(self, window: float | None = None, percentiles: bool | Iterable[float] = True) -> None:
         wanted = PERCENTILES if percentiles is True else percentiles
-        self._wanted = tuple(wanted) if isinstance(wanted, Iterable) else ()
-        if not self._wanted or not all(isinstance(it, (int, float)) and 0 <= it <= 100 for it in self._wanted):
-            raise ValueError(f"percentiles={percentiles!r} are not numbers from 0 to 100, nor True for the usual ones.")
+        found = [plain_number(it) for it in wanted] if isinstance(wanted, Iterable) and not isinstance(wanted, str) else []
+        self._wanted = tuple(it for it in found if it is not None and 0 <= it <= 100)
+        if not self._wanted or len(self._wanted) < len(found):
+            raise ValueError(
+                f"percentiles={percentiles!r} are not numbers from 0 to 100, nor True for the usual ones: write [50, 90], say."
+            )
         super().__init__(window, percentiles=self._wanted)
 
     def push(self, value: Any) -> None:
@@ -105,5 +108,17 @@ class PercentilesStats(_CollectedStats):
         values = [value for value in fetched(self._values) if value == value]
         if not compile:
             return values
-        found = np.percentile(values, self._wanted).tolist() if values else [math.nan] * len(self._wanted)
-        return dict(zip(self._wanted, found))
+        values = np.sort(np.array(values, np.float64)).tolist()  # a thousand numbers in a tenth of Python's time
+        return {wanted: _percentile(values, wanted) for wanted in self._wanted}
+
+
+def _percentile(values: Sequence[float], wanted: float) -> float:
+    """The value at `wanted` percent of the way through the sorted ones, on the line between its neighbours; NaN of none."""
+    if not values:
+        return math.nan
+    place = wanted * (len(values) - 1) / 100
+    share, below = math.modf(place)
+    low, high = values[int(below)], values[min(int(below) + 1, len(values) - 1)]
+    if not share or low == high:  # not by the formula, in which 0 * inf is NaN
+        return low
+    return (1 - share) * low + share * high

@@ -1,6 +1,6 @@
 """Totals: kinds of statistics that add numbers up, as a mean or a sum.
 
-Room: ding_lite.metrics, floor 1. Imports the room's numbers and throughputs.
+Room: ding_lite.metrics, floor 1. Imports the room's bases, numbers and throughputs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ding_lite.metrics.bases import held, plain_number, total_of
 from ding_lite.metrics.numbers import NumberStats
 from ding_lite.metrics.throughputs import Throughput
 
@@ -57,29 +58,36 @@ class MeanStats(NumberStats):
 
     def _seen(self) -> tuple[float, int]:
         recent = self._recent()
-        return self._sum + math.fsum(recent), self._count + len(recent)
+        try:
+            total = math.fsum(recent)
+        except (OverflowError, ValueError):  # more than a float can hold; infinities of both signs
+            total = float(total_of(recent))
+        return self._sum + total, self._count + len(recent)
 
 
 class EmaStats(NumberStats):
     """`(1 - c) * old + c * new` for each value, from the first one on. NaN is left out.
 
-    The running value outlives `reduce`, which is what makes it a moving average; who logged nothing in a cycle hands on
-    nothing. Merged, each component counts by how many values it has seen in the cycle.
+    So an infinite value stays in it, except with `c = 1`, which is the newest value. The running value outlives `reduce`, which
+    is what makes it a moving average; who logged nothing in a cycle hands on nothing. Merged, each component counts by how many
+    values it has seen in the cycle.
     """
 
     stats_cls_identifier = "ema"
 
     def __init__(self, ema_coeff: float = 0.01) -> None:
-        if isinstance(ema_coeff, bool) or not 0 < ema_coeff <= 1:
+        coeff = plain_number(ema_coeff)
+        if coeff is None or not 0 < coeff <= 1:
             raise ValueError(f"ema_coeff={ema_coeff!r} is not above 0 and at most 1: it is the weight of the newest value.")
-        self._coeff, self._value = ema_coeff, math.nan
-        super().__init__(ema_coeff=ema_coeff)
+        self._coeff: float = coeff
+        self._value: float | None = None
+        super().__init__(ema_coeff=coeff)
         del self.settings["window"]
 
     def push(self, value: Any) -> None:
-        old = self._value
-        if type(value) is float and self._waiting is None and old == old and value == value:
-            self._value = old + self._coeff * (value - old)  # here, and not in _add, because every timer ends here
+        old, coeff = self._value, self._coeff
+        if type(value) is float and self._waiting is None and old is not None and value == value and coeff != 1:
+            self._value = (1 - coeff) * old + coeff * value  # here, and not in _add, because every timer ends here
             self._count += 1
         else:
             self._take(value)
@@ -94,19 +102,20 @@ class EmaStats(NumberStats):
     def _add(self, value: float) -> None:
         self._has_any = True
         if value == value:
-            old = self._value
-            self._value = old + self._coeff * (value - old) if old == old else value
+            old, coeff = self._value, self._coeff
+            self._value = value if old is None or coeff == 1 else (1 - coeff) * old + coeff * value  # 0 * inf would be NaN
             self._count += 1
 
     def peek(self, compile: bool = True) -> Any:
         self._settle()
-        return self._value if compile else [self._value]
+        value = math.nan if self._value is None else self._value
+        return value if compile else [value]
 
     def merge(self, incoming_stats: Sequence[EmaStats]) -> None:
         for other in incoming_stats:
             other._settle()
-            if other._count:
-                self._merged += other._value * other._count
+            if other._count and other._value is not None:
+                self._merged += float(other._value) * other._count
                 self._count += other._count
         if self._count:
             self._value = self._merged / self._count
@@ -146,19 +155,19 @@ class SumStats(NumberStats):
     def _add(self, value: float) -> None:
         self._has_any = True
         if value == value:
-            self._sum += value
+            self._sum = held(self._sum + value)
 
     def peek(self, compile: bool = True) -> Any:
         recent = self._recent()
-        total = self._sum + sum(recent) if recent else self._sum
+        total = total_of([self._sum, *recent]) if recent else self._sum
         return total if compile else [total]
 
     def merge(self, incoming_stats: Sequence[SumStats]) -> None:
         if self._window is None:
-            self._sum += sum([other._sum for other in incoming_stats])
+            self._sum = total_of([self._sum, *[other._sum for other in incoming_stats]])
             self._wait_for(incoming_stats)
         else:
-            self._sum += sum([other.peek() for other in incoming_stats])
+            self._sum = total_of([self._sum, *[other.peek() for other in incoming_stats]])
         self._has_any = True
 
 

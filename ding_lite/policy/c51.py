@@ -25,13 +25,13 @@ from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 class C51ModelConfig(DQNModelConfig):
     """The network that gives probabilities of returns."""
 
-    n_atom: int = bounded(101, low=2)
+    n_atom: int = bounded(101, low=2, high=16_384)
     """Returns that have a probability each, evenly from v_min to v_max."""
 
-    v_min: float = -100.0
+    v_min: float = bounded(-100.0)
     """The least return, discounted; with discount_factor 0.99, -100 and 100 are enough for rewards within 1 of 0."""
 
-    v_max: float = 100.0
+    v_max: float = bounded(100.0)
     """The greatest return, discounted."""
 
 

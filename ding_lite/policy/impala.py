@@ -33,19 +33,19 @@ from ding_lite.hooks import (
 class IMPALALearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
-    epoch_per_collect: int = bounded(1, low=1)
+    epoch_per_collect: int = bounded(1, low=1, high=1_000_000)
     """Passes over each rollout."""
 
-    batch_size: int = bounded(512, low=1)
+    batch_size: int = bounded(512, low=1, high=10_000_000)
     """Transitions a gradient step: whole columns of environments drawn at random, or the rollout where it has no more."""
 
     vtrace: bool = True
     """Correct for the policy that acted; False takes what it did for the learner's own."""
 
-    rho_clip: float = bounded(1.0, low=0)
+    rho_clip: float = bounded(1.0, low=0, finite=False)
     """Largest importance weight of a step in its target and in the policy gradient."""
 
-    c_clip: float = bounded(1.0, low=0)
+    c_clip: float = bounded(1.0, low=0, finite=False)
     """Largest importance weight that a correction is carried back with."""
 
 

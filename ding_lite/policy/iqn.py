@@ -27,16 +27,16 @@ from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 class IQNModelConfig(HeadModelConfig, DQNModelConfig):
     """The network that gives quantiles of returns."""
 
-    quantile_embedding_size: int = bounded(64, low=1)
+    quantile_embedding_size: int = bounded(64, low=1, high=16_384)
     """Cosines that tell the network which quantile is asked for."""
 
-    num_quantiles: int = bounded(8, low=1)
+    num_quantiles: int = bounded(8, low=1, high=16_384)
     """Quantiles drawn for each row's prediction."""
 
-    num_target_quantiles: int = bounded(8, low=1)
+    num_target_quantiles: int = bounded(8, low=1, high=16_384)
     """Quantiles drawn for each row's target."""
 
-    num_acting_quantiles: int = bounded(8, low=1)
+    num_acting_quantiles: int = bounded(8, low=1, high=16_384)
     """Quantiles whose mean an action is chosen by, in the middle of parts of equal probability."""
 
 

@@ -33,7 +33,7 @@ from ding_lite.hooks import (
 class PPOModelConfig(ActorCriticModelConfig):
     """Actor and critic."""
 
-    lstm_size: int | None = bounded(None, low=1)
+    lstm_size: int | None = bounded(None, low=1, high=16_384)
     """Of an LSTM behind the encoder, which actor and critic then share, for tasks that have to be remembered; None for none."""
 
 
@@ -41,7 +41,7 @@ class PPOModelConfig(ActorCriticModelConfig):
 class PPOLearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
-    unroll_len: int | None = bounded(None, low=1)
+    unroll_len: int | None = bounded(None, low=1, high=100_000)
     """With an LSTM, steps of each sequence that is learned from; None for those of the rollout."""
 
     clip_ratio: float = bounded(0.2, low=0, high=1)

@@ -25,7 +25,7 @@ from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 class QRDQNModelConfig(DQNModelConfig):
     """The network that gives quantiles of returns."""
 
-    num_quantiles: int = bounded(32, low=1)
+    num_quantiles: int = bounded(32, low=1, high=16_384)
     """Quantiles of each action's return, in the middle of parts of equal probability."""
 
 

@@ -47,10 +47,10 @@ from ding_lite.nn import make_recurrent_q_network
 class R2D2ModelConfig(ModelConfig):
     """The recurrent Q-network."""
 
-    encoder_hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64])
+    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer before the LSTM."""
 
-    lstm_size: int = bounded(64, low=1)
+    lstm_size: int = bounded(64, low=1, high=16_384)
     """Of the LSTM."""
 
     dueling: bool = True
@@ -61,16 +61,16 @@ class R2D2ModelConfig(ModelConfig):
 class R2D2LearnConfig(OffPolicyLearnConfig):
     """Learning from replayed sequences."""
 
-    burn_in: int = bounded(8, low=0)
+    burn_in: int = bounded(8, low=0, high=100_000)
     """Steps at the start of each sequence that only bring its stored state up to date with the newest weights."""
 
-    unroll_len: int = bounded(16, low=1)
+    unroll_len: int = bounded(16, low=1, high=100_000)
     """Steps behind these, which are learned from."""
 
-    batch_size: int = bounded(32, low=1)
+    batch_size: int = bounded(32, low=1, high=10_000_000)
     """Sequences a gradient step."""
 
-    update_per_collect: int = bounded(8, low=1)
+    update_per_collect: int = bounded(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
     learning_starts: int = bounded(100, low=0)
@@ -87,7 +87,7 @@ class R2D2LearnConfig(OffPolicyLearnConfig):
 class R2D2CollectConfig(CollectConfig):
     """Collecting."""
 
-    n_sample: int = bounded(128, low=1)
+    n_sample: int = bounded(128, low=1, high=10_000_000)
     """Transitions a collection; for each environment a multiple of unroll_len."""
 
 
@@ -95,7 +95,7 @@ class R2D2CollectConfig(CollectConfig):
 class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
     """Exploration, and replay by priority."""
 
-    replay_buffer_size: int = bounded(10_000, low=1)
+    replay_buffer_size: int = bounded(10_000, low=1, high=1_000_000_000)
     """Sequences that the buffer holds."""
 
     eps: EpsConfig = dataclasses.field(default_factory=lambda: EpsConfig(decay=10_000))
@@ -106,7 +106,7 @@ class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
 class R2D2PolicyConfig(ValueBasedConfig):
     """R2D2."""
 
-    nstep: int = bounded(5, low=1)
+    nstep: int = bounded(5, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, within a sequence."""
 
     model: R2D2ModelConfig = dataclasses.field(default_factory=R2D2ModelConfig)

@@ -38,7 +38,7 @@ class RainbowModelConfig(HeadModelConfig, C51ModelConfig):
 class RainbowPolicyConfig(C51PolicyConfig):
     """Rainbow."""
 
-    nstep: int = bounded(3, low=1)
+    nstep: int = bounded(3, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
 
     model: RainbowModelConfig = dataclasses.field(default_factory=RainbowModelConfig)

@@ -36,7 +36,7 @@ class SACLearnConfig(BoundedLearnConfig):
     learning_rate_alpha: float | None = bounded(None, low=0)
     """Of the logarithm of the temperature; None for that of the critics, learning_rate."""
 
-    target_entropy: float | None = None
+    target_entropy: float | None = bounded(None)
     """In nats, of actions in units, from -1 to 1 each; None for one below 0 for each number of an action."""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ding_lite.basics import require_extra
+from ding_lite.basics import printable, require_extra
 from ding_lite.reports.curves import Curve
 from ding_lite.reports.labels import label_of, tick, time_unit
 
@@ -123,8 +123,8 @@ def draw(
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             _fill(axes, panel, seeds)
             if named:
-                axes.set_ylabel(_whole(label_of(panel.metric)))
-                axes.set_title(_whole(panel.title), loc="left")
+                axes.set_ylabel(printable(label_of(panel.metric), keep="\n"))
+                axes.set_title(printable(panel.title, keep="\n"), loc="left")
         if legend:
             _add_legend(figure, panels)
     return figure
@@ -178,7 +178,7 @@ def _fill(axes: Axes, panel: Panel, seeds: bool) -> None:
         _draw_line(axes, line, unit_s, seeds)
     if panel.threshold is not None:
         axes.axhline(panel.threshold, color=INK, linewidth=0.8, linestyle=_ACROSS, zorder=1.5)
-    axes.set_xlabel(_whole(f"{label_of(panel.x)} ({unit})" if unit else label_of(panel.x)))
+    axes.set_xlabel(printable(f"{label_of(panel.x)} ({unit})" if unit else label_of(panel.x), keep="\n"))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=not unit, steps=_STEPS))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
     for axis in (axes.xaxis, axes.yaxis):
@@ -219,9 +219,4 @@ def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
         title_fontsize=6.5, alignment="left",
     )  # fmt: skip
     for text, (_, name) in zip(legend.get_texts(), entries):
-        text.set_text(_whole(name))  # afterwards: matplotlib leaves out a name that begins with "_"
-
-
-def _whole(name: str) -> str:
-    """The name with a question mark for each half of a letter, which a broken file may hold and no font can draw."""
-    return name.encode(errors="replace").decode()
+        text.set_text(printable(name, keep="\n"))  # afterwards: matplotlib leaves out a name that begins with "_"

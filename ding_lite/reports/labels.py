@@ -75,7 +75,7 @@ def readable(value: float | None) -> str:
         return NOTHING
     if value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{value:,.1f}".removesuffix(".0") if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.1f}".removesuffix(".0") if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
 def spelt(value: Any) -> str:

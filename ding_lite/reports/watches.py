@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ding_lite.basics import require_extra
+from ding_lite.basics import printable, require_extra
 from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
 from ding_lite.reports.rows import Columns, Numbers, Tail
@@ -121,13 +121,13 @@ class Watch:
         from rich.console import Group
         from rich.text import Text
 
-        head = Text(_clean(str(self._config.get("exp_name") or self.folder)), "bold")
+        head = Text(printable(str(self._config.get("exp_name") or self.folder)), "bold")
         env = self._config.get("env")
         about = [env.get("id") if isinstance(env, Mapping) else None, f"seed {self._config.get('seed')}"]
         if self._config:
-            head.append("  " + _clean(", ".join(str(part) for part in about if part)), "dim")
+            head.append("  " + printable(", ".join(str(part) for part in about if part)), "dim")
         words, style = self.state()
-        parts: list[RenderableType] = [head, Text(words, style)]
+        parts: list[RenderableType] = [head, Text(printable(words), style)]
         if self.columns.count:
             parts += [*self._progress(), *self._sparklines(), self._newest()]
         return Group(*parts)
@@ -180,8 +180,8 @@ class Watch:
             cells = []
             for name in names:
                 if (told := self._told(name)) is not None:
-                    cells.append(Text.assemble((_clean(name.partition("/")[2] or name), "dim"), " ", told, no_wrap=True))
-            lines.add_row(Text(_clean(topic), "bold"), SideBySide(cells, padding=(0, 3)))
+                    cells.append(Text.assemble((printable(name.partition("/")[2] or name), "dim"), " ", told, no_wrap=True))
+            lines.add_row(Text(printable(topic), "bold"), SideBySide(cells, padding=(0, 3)))
         return lines
 
     def _told(self, name: str) -> str | None:
@@ -222,8 +222,3 @@ def _place(name: str) -> tuple[int, str]:
     topic = _topic(name)
     order = ("counters", *_TOPICS)
     return (order.index(topic), "") if topic in order else (len(order), topic)
-
-
-def _clean(name: str) -> str:
-    """What a file says, without anything that a terminal would take as a command."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -28,10 +28,10 @@ from ding_lite.nn import make_network, make_normalizer, seeded
 class RNDRewardConfig(Config):
     """Random network distillation."""
 
-    hidden_size_list: list[int] = dataclasses.field(default_factory=lambda: [64, 64])
+    hidden_size_list: list[int] = bounded(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer, of both networks."""
 
-    feature_size: int = bounded(32, low=1)
+    feature_size: int = bounded(32, low=1, high=16_384)
     """Width of what is predicted."""
 
     learning_rate: float = bounded(1e-4, low=0)

@@ -13,10 +13,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any, TextIO
 
-from ding_lite.basics import require_extra
+from ding_lite.basics import printable, require_extra
 from ding_lite.sinks.groups import plain_row
 
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
@@ -55,8 +54,8 @@ class Console:
         self.say("  ".join(f"{name} {_readable(value)}" for name, value in line.items() if value is not None))
 
     def say(self, text: str) -> None:
-        """Print text. A closed pipe does not stop a run."""
-        print(text, file=_Enduring(self._stream or sys.stdout), flush=True)
+        """Print text, without anything that a terminal would take as a command. A closed pipe does not stop a run."""
+        print(printable(text, keep="\n"), file=_Enduring(self._stream or sys.stdout), flush=True)
 
     def close(self) -> None:
         """Nothing is open between two lines."""
@@ -103,7 +102,7 @@ class LiveConsole(Console):
         if self._live is None:
             super().say(text)
         else:
-            self._live.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+            self._live.console.print(printable(text, keep="\n"), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the last numbers on the terminal and give it back. What is written afterwards begins a new view."""
@@ -162,10 +161,10 @@ class _Curve:
     def add(self, value: float) -> None:
         self._waiting.append(value)
         if len(self._waiting) == self._each:
-            self._points.append(fmean(self._waiting))
+            self._points.append(_mean(self._waiting))
             self._waiting = []
         if len(self._points) == 32:
-            self._points = [fmean(self._points[at : at + 2]) for at in range(0, 32, 2)]
+            self._points = [_mean(self._points[at : at + 2]) for at in range(0, 32, 2)]
             self._each *= 2
 
     def __str__(self) -> str:
@@ -204,11 +203,12 @@ def _cells(values: Mapping[str, Any], curves: Mapping[str, _Curve]) -> dict[str,
         path, _, kind = name.rpartition("_")
         if name == "time_s" or isinstance(value, (list, dict)) or (kind in ("min", "max") and f"{path}_mean" in values):
             continue
-        text = " ".join(_readable(value).split())
+        text = printable(" ".join(_readable(value).split()))
         if kind == "mean":
             label, ends = label.removesuffix("_mean"), [values.get(f"{path}_{end}") for end in ("min", "max")]
             text += "" if None in ends else f" ({_readable(ends[0])} to {_readable(ends[1])})"
-        groups.setdefault(group, []).append((label, f"{text} {curves[name]}" if name in curves else text))
+        shown = f"{text} {curves[name]}" if name in curves else text
+        groups.setdefault(printable(group), []).append((printable(label), shown))
     return groups
 
 
@@ -227,13 +227,17 @@ def _laid_out(cells: Sequence[tuple[str, str]], width: int) -> Iterator[tuple[st
         used += needed
 
 
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)  # their sum may be more than a float can hold
+
+
 def _is_terminal(stream: TextIO) -> bool:
     return hasattr(stream, "isatty") and stream.isatty()
 
 
 def _readable(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+        return f"{value:.1f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
     return f"{value:,}" if type(value) is int else str(value)
 
 
@@ -245,6 +249,8 @@ def sparkline(values: Sequence[float]) -> str:
         '▁▂▃█'
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
+    if math.isinf(high - low):  # more than a float can hold
+        return sparkline([value / 4 for value in values])
     return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * (len(_BARS) - 1))] for value in values)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 import warnings
 from collections import deque
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 _PLAIN = (int, float, str, bool, type(None))
 _MOST = 1000  # numbers of one array in a row
+_LARGEST = sys.float_info.max
 _DEAR_S = 0.01
 _REST = 20
 
@@ -115,7 +117,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row in int, float, str, bool, None, and lists and dicts of these; what is none of it, an image say, is left out.
 
     Arrays and tensors, on whichever device, become numbers where they have no dimension, and lists where they hold at most
-    1,000 numbers and are no images.
+    1,000 numbers and are no images. A whole number that no float can hold is infinite.
 
     Example:
         >>> import torch
@@ -124,7 +126,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = {}
     for name, value in row.items():
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN and type(value) is not int:
             values[name] = value
             continue
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
@@ -139,6 +141,8 @@ def images_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) is int:
+        return value if -_LARGEST <= value <= _LARGEST else math.copysign(math.inf, 1 if value > 0 else -1)
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -149,7 +153,7 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     for kind in (int, float):
         if isinstance(value, kind):
-            return kind(value)
+            return _plain(kind(value))
     raise TypeError(f"{type(value).__name__} is not plain")
 
 

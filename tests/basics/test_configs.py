@@ -112,6 +112,8 @@ class TestRefusals:
             ("learn.learning_rate", np.float32("nan"), "Learn.learning_rate = nan is no number"),
             ("learn.clip", math.nan, "Learn.clip = nan is no number"),
             ("learn.clip", -1, "Learn.clip = -1.0 is out of range: it is at least 0."),
+            ("learn.clip", math.inf, "Learn.clip = inf is out of range: it is at least 0 and finite."),
+            ("learn.batch_size", 2**63, "Learn.batch_size = 9223372036854775808 is out of range: it is at most 9,223,372,036"),
             ("learn.clip", "no", "Learn.clip = 'no' is a str, it is declared float | None"),
             ("learn.optimizer", "adm", "Learn.optimizer = 'adm' is a str, it is declared Literal['adam', 'sgd']"),
             ("learn", 3, "Main.learn = 3 is a int, it is declared Learn"),
@@ -220,9 +222,9 @@ VALUES = st.fixed_dictionaries(
         "layers": st.none() | st.lists(st.tuples(st.integers(), st.integers(), st.integers())),
         "span": st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)),
         "size": st.lists(st.integers()).map(tuple),
-        "learn.batch_size": st.integers(1),
+        "learn.batch_size": st.integers(1, 2**63 - 1),
         "learn.learning_rate": st.floats(0, 1),
-        "learn.clip": st.none() | st.floats(0),
+        "learn.clip": st.none() | st.floats(0, allow_infinity=False),
         "learn.optimizer": st.sampled_from(["adam", "sgd"]),
     },
 )
@@ -297,3 +299,39 @@ def test_a_default_out_of_its_own_range_is_found_when_it_is_used():
 
     with pytest.raises(ConfigError, match=r"Wrong\.share = 2\.0 is out of range"):
         Wrong()
+
+
+@dataclasses.dataclass
+class Limited(Config):
+    widths: list[int] = bounded(default_factory=lambda: [1, 2], low=1, high=1_000)
+    points: list[tuple[float, float]] | None = bounded(None, low=0)
+    offset: float = bounded(0.0)
+    patience: float = bounded(1.0, low=0, finite=False)
+    plain: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"widths": [4, 0]}, "Limited.widths[1] = 0 is out of range: it is at least 1."),
+        ({"widths": [10**9]}, "Limited.widths[0] = 1000000000 is out of range: it is at most 1,000."),
+        ({"points": [(0, 1), (1, math.inf)]}, "Limited.points[1][1] = inf is out of range: it is at least 0 and finite."),
+        ({"points": [(-1, 1)]}, "Limited.points[0][0] = -1.0 is out of range: it is at least 0."),
+        ({"points": [(1, math.nan)]}, "Limited.points[0][1] = nan is no number."),
+        ({"offset": -math.inf}, "Limited.offset = -inf is out of range: it is finite."),
+        ({"offset": 10**400}, "Limited.offset = 1000"),
+        ({"patience": math.nan}, "Limited.patience = nan is no number."),
+        ({"patience": -1}, "Limited.patience = -1.0 is out of range: it is at least 0."),
+    ],
+)
+def test_limits_hold_for_the_numbers_in_lists_and_endless_ones_are_refused_unless_wanted(values, words):
+    with pytest.raises(ConfigError) as caught:
+        Limited(**values)
+    assert words in str(caught.value)
+
+
+def test_what_is_within_the_limits_is_taken():
+    taken = Limited(widths=[1, 1000], points=[(0, 1e-3), (5, 0)], offset=-3, patience=math.inf, plain=math.inf)
+    assert (taken.widths, taken.points, taken.patience) == ([1, 1000], [(0.0, 1e-3), (5.0, 0.0)], math.inf)
+    assert Limited() == Limited(widths=[1, 2])
+    assert Limited().widths is not Limited().widths

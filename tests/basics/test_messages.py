@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from ding_lite.basics.messages import describe_call, location_of, name_of
+from ding_lite.basics.messages import describe_call, location_of, name_of, printable
 from ding_lite.engine import add_note, did_you_mean, require_extra
 
 
@@ -78,3 +78,11 @@ class TestExtras:
     def test_a_module_that_is_missing_is_named_with_who_wants_it_and_how_to_install_it(self):
         with pytest.raises(ImportError, match=r"^drawing needs no_such_module_anywhere, .*: pip install 'ding_lite\[plot\]'"):
             require_extra("no_such_module_anywhere", "plot", "drawing")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("runs/a b-ü_中", "runs/a b-ü_中"), ("\x1b[2J", "?[2J"), ("\x9b31m", "?31m"), ("a\nb\r\x08", "a?b??"), ("\udcff", "?")],
+)
+def test_what_a_terminal_would_take_as_a_command_is_a_question_mark(text, shown):
+    assert printable(text) == shown

@@ -144,3 +144,42 @@ def test_a_reader_that_goes_away_is_no_traceback(runs):
     os.close(writing)
 
     assert "Traceback" not in done.stderr
+
+
+STRANGE = "a\x1b[2J\x1b]0;taken\x07"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plot", "runs", "--metric", "b"], "There are "),
+        (["plot", STRANGE, "--metric", "learn/b"], "There are "),
+        (["plot", "runs", "--out", f"{STRANGE}.gif"], "a?[2J"),
+        (["report", f"nowhere{STRANGE}"], "nowherea?[2J"),
+        (["watch", f"nowhere{STRANGE}", "--once"], "nowherea?[2J"),
+    ],
+)
+def test_no_name_of_a_file_or_a_metric_commands_the_terminal(runs, capsys, argv, message):
+    (runs / "dqn_0").rename(STRANGE)
+    row = {"env_step": 1, f"learn/{STRANGE}": 2.0}
+    for folder in (Path(STRANGE), runs / "dqn_1"):
+        (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+
+    assert message in error
+    assert not {"\x1b", "\x07"} & set(error)
+
+
+def test_what_is_drawn_of_strange_names_commands_no_terminal(runs):
+    (runs / "dqn_0" / "config.json").write_text(json.dumps({"exp_name": STRANGE, "env": {"id": STRANGE}}))
+    row = {"env_step": 1, f"learn/{STRANGE}": 2.0}
+    (runs / "dqn_0" / "metrics.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "env_step": 2}) + "\n")
+    for ending in ("png", "svg", "pdf"):
+        done = run("-m", "ding_lite.commands", "plot", "runs", "--metric", f"learn/{STRANGE}", "--out", f"{STRANGE}.{ending}")
+        assert (done.returncode, done.stdout) == (0, f"a?[2J?]0;taken?.{ending}\n")
+        assert not {"\x1b", "\x07"} & set(done.stderr)
+    assert "\x1b" not in Path(f"{STRANGE}.svg").read_text()
+    done = run("-m", "ding_lite.commands", "report", "runs", "--out", f"{STRANGE}.html")
+    assert (done.returncode, done.stdout) == (0, "a?[2J?]0;taken?.html\n")
+    assert not {"\x1b", "\x07"} & set(done.stderr)

@@ -1,5 +1,8 @@
 """What a script hands to middleware by mistake is refused at once, in its own words."""
 
+import argparse
+import types
+
 import gymnasium
 import pytest
 
@@ -18,8 +21,11 @@ from ding_lite.middleware import (
     montecarlo_return_estimator,
     multistep_trainer,
     nstep_reward_enhancer,
+    offline_logger,
+    offpolicy_data_fetcher,
     online_logger,
     reward_normalizer,
+    sequence_pusher,
     termination_checker,
     trainer,
 )
@@ -81,6 +87,66 @@ PPO = PPOPolicy(PPO_CFG.policy, *SPACES)
 def test_another_object_is_refused_where_it_is_handed_over(mistake, words):
     with pytest.raises(TypeError, match=words):
         mistake()
+
+
+class EasyDict(dict):
+    """A dict whose keys are attributes, as configurations of other libraries are."""
+
+    def __getattr__(self, name):
+        if name in self:
+            return EasyDict(self[name]) if isinstance(self[name], dict) else self[name]
+        raise AttributeError(name)
+
+
+FOREIGN = {
+    "None": None,
+    "dict": CFG.to_dict(),
+    "namespace": types.SimpleNamespace(exp_name="x", policy=types.SimpleNamespace(learn=None)),
+    "argparse": argparse.Namespace(batch_size=64),
+    "easy dict": EasyDict(policy={"cuda": True, "learn": {"multi_gpu": False}, "collect": {}}, env={"manager": {}}),
+    "class": DQNConfig,
+    "policy": CFG.policy,
+    "text": "dqn.yaml",
+}
+
+TAKES_CONFIGURATION = {
+    "nstep_reward_enhancer": nstep_reward_enhancer,
+    "eps_greedy_handler": eps_greedy_handler,
+    "StepCollector": lambda cfg: StepCollector(cfg, POLICY.collect_mode, ENVS),
+    "EpisodeCollector": lambda cfg: EpisodeCollector(cfg, POLICY.collect_mode, ENVS),
+    "interaction_evaluator": lambda cfg: interaction_evaluator(cfg, POLICY.eval_mode, ENVS),
+    "OffPolicyLearner": lambda cfg: OffPolicyLearner(cfg, POLICY.learn_mode, ReplayBuffer(2000)),
+    "offpolicy_data_fetcher": lambda cfg: offpolicy_data_fetcher(cfg, ReplayBuffer(2000)),
+    "sequence_pusher": lambda cfg: sequence_pusher(cfg, ReplayBuffer(2000)),
+    "gae_estimator": lambda cfg: gae_estimator(cfg, PPO.collect_mode),
+    "online_logger": online_logger,
+    "offline_logger": offline_logger,
+}
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+@pytest.mark.parametrize("name", TAKES_CONFIGURATION)
+def test_a_configuration_that_is_none_of_ours_is_refused_by_the_middleware_that_takes_it(name, foreign):
+    if foreign == "None" and name.endswith("_logger"):
+        return  # they may be without one
+    if foreign == "policy" and name in ("offpolicy_data_fetcher", "gae_estimator"):
+        foreign_cfg = PPO_CFG.policy
+    else:
+        foreign_cfg = FOREIGN[foreign]
+    with pytest.raises(
+        TypeError, match=rf"^{name} wants .*such as \w+Config, got .* of type \w+, which has no '[\w.]+'"
+    ) as caught:
+        TAKES_CONFIGURATION[name](foreign_cfg)
+    hint = {"dict": "DQNConfig().override(settings)", "class": "Pass an instance, DQNConfig()", "policy": "not cfg.policy"}
+    assert hint.get(foreign, "") in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["env", "log"])
+def test_an_evaluator_names_the_setting_that_a_configuration_made_elsewhere_lacks(missing):
+    settings = EasyDict({name: part for name, part in CFG.to_dict().items() if name != missing})
+    with pytest.raises(TypeError, match=rf"interaction_evaluator wants a configuration with {missing}\.\w+, such as DQNConfig"):
+        interaction_evaluator(settings, POLICY.eval_mode, ENVS)
+    interaction_evaluator(EasyDict(CFG.to_dict()), POLICY.eval_mode, ENVS)
 
 
 @pytest.mark.parametrize(

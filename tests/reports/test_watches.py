@@ -96,6 +96,7 @@ def test_nothing_in_a_file_commands_the_terminal(tmp_path):
     assert not {"\x1b", "\x07", "\x9b"} & set(words)
     assert "a?[2Jb[red]c" in words
     assert "[bold]x" in words
+    assert "\x1b" not in shown(Watch(tmp_path / "not\x1bthere"))
 
 
 @pytest.mark.parametrize("config", [{}, {"max_step": 0}, {"max_step": "many"}, {"env": 3, "seed": None}])

@@ -13,7 +13,7 @@ import termios
 
 import pytest
 
-from ding_lite.sinks import Console, LiveConsole, make_console, readable_time
+from ding_lite.sinks import Console, LiveConsole, make_console, readable_time, sparkline
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 
@@ -98,6 +98,36 @@ def test_the_console_leaves_out_what_there_is_not_and_writes_numbers_for_people(
     Console(stream=stream).write({"step": 12800, "return": 187.34, "eval": None, "loss": 0.02134, "left": "<0:21"}, ROW, 0.5)
 
     assert stream.getvalue() == "step 12,800  return 187.3  loss 0.0213  left <0:21\n"
+
+
+TAKES_OVER = "a\x1b[2J\x1b]0;taken\x07\u202e"
+
+
+def test_nothing_that_is_printed_commands_the_terminal():
+    stream = io.StringIO()
+    console = Console(stream=stream)
+    console.write({"step": 1, "loss": TAKES_OVER})
+    console.say(f"everything is in runs/{TAKES_OVER}\nand above")
+    assert stream.getvalue() == "step 1  loss a?[2J?]0;taken??\neverything is in runs/a?[2J?]0;taken??\nand above\n"
+
+
+def test_names_and_values_of_a_live_view_command_no_terminal():
+    terminal = Terminal(
+        f"console.write({{}}, {{{TAKES_OVER!r} + '/x' + {TAKES_OVER!r}: 1, 'learn/text': {TAKES_OVER!r}}})\n"
+        f"console.say({TAKES_OVER!r})\nconsole.close()"
+    )
+    assert terminal.finish() == 0
+    assert b"taken" in terminal.output
+    assert [part for part in (b"\x1b[2J", b"\x1b]0;", b"\x07") if part in terminal.output] == []
+
+
+def test_numbers_of_any_size_are_shown():
+    values = "(1.7e308, -1.7e308, 10**400, float('inf'), float('nan'), *[1.7e308] * 40)"
+    code = f"for value in {values}: console.write({{}}, {{'collect/episode_return_mean': value}})"
+    terminal = Terminal(f"{code}\nconsole.close()")
+    assert terminal.finish() == 0
+    assert any("episode_return 1.7e+308 " in line for line in terminal.screen)
+    assert sparkline([-1.7e308, 0.0, 1.7e308]) == "▁▅█"
 
 
 @pytest.mark.parametrize("kind", [Console, LiveConsole])

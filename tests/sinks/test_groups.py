@@ -176,3 +176,12 @@ def test_values_that_hold_themselves_or_cannot_be_read_stop_nothing(recwarn):
 
     assert kept.rows == [{"step": 1}]
     assert len(recwarn) == 2
+
+
+def test_a_whole_number_that_no_float_can_hold_is_infinite_and_costs_no_other(tmp_path):
+    sink = Kept()
+    row = {"n": 1, "huge": 10**400, "low": -(10**400), "inside": {"many": [2, 10**400]}, "kept": 10**300, "is": True}
+    SinkGroup([sink, JsonLines(tmp_path / "rows.jsonl"), Csv(tmp_path / "rows.csv")]).write(row)
+    inf = float("inf")
+    assert sink.rows == [{**row, "huge": inf, "low": -inf, "inside": {"many": [2, inf]}}]
+    assert rows_of(tmp_path / "rows.jsonl") == [{**row, "huge": None, "low": None, "inside": {"many": [2, None]}}]

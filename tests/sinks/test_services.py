@@ -53,6 +53,11 @@ class TestTensorBoard:
             sink.write({"train_epoch": 0, "train_iter": train_iter, "loss": 1.0})
         assert self.scalars(tmp_path)["loss"] == [(3, 1.0), (6, 1.0)]
 
+    def test_a_number_of_any_size_costs_no_other_of_its_row(self, tmp_path):
+        huge = {"int": 10**400, "low": -(10**400), "float": 1.7e308, "inf": float("inf")}
+        TensorBoard(tmp_path).write({"env_step": 5, **huge, "loss": 1.0})
+        assert self.scalars(tmp_path).keys() == {"env_step", *huge, "loss"}
+
     def test_images_can_be_seen(self, tmp_path):
         from PIL import Image
 
