@@ -1,4 +1,7 @@
-"""Guards: a middleware run under its contract, both halves and what it left to others."""
+"""Guards: a middleware run under its contract, both halves and what it left to others.
+
+Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
+"""
 
 from __future__ import annotations
 

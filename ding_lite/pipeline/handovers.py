@@ -2,6 +2,8 @@
 
 A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
 each half: one that changes a value that it wrote earlier, or that it only reads, is named in the error.
+
+Room: ding_lite.pipeline, floor 0. Imports the standard library; looks at arrays and tensors where these are loaded.
 """
 
 from __future__ import annotations

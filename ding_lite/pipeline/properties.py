@@ -1,4 +1,7 @@
-"""Properties of a context: which fields one reads and writes, found in its code before anything runs."""
+"""Properties of a context: which fields one reads and writes, found in its code before anything runs.
+
+Room: ding_lite.pipeline, floor 0. Standard library only.
+"""
 
 from __future__ import annotations
 

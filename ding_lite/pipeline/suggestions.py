@@ -1,4 +1,7 @@
-"""Suggestions: the contract to write for a function without one, from what it was seen to touch."""
+"""Suggestions: the contract to write for a function without one, from what it was seen to touch.
+
+Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A view is the same object under another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Reads that are allowed cost nothing.
+
+Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
