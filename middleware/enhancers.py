@@ -51,7 +51,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 
     @contract(**REWRITTEN, stage="process")
     def enhance(ctx: OnlineRLContext) -> None:
-        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma))
+        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), wants="pieces")
 
     return enhance
 

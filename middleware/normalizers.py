@@ -17,6 +17,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
 from ding_lite.middleware.arguments import discount_factor_of, require
+from ding_lite.middleware.gatherings import rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 
@@ -48,12 +49,12 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
 
     @contract(reads=("trajectories",), writes=("trajectories",), uses=(policy,), stage="process")
     def normalize(ctx: OnlineRLContext) -> None:
-        rollout = ctx.trajectories
-        if rollout is None:
+        if ctx.trajectories is None:
             raise RuntimeError(
                 "reward_normalizer found no ctx.trajectories: put a StepCollector before it; whole episodes have no order in "
                 "which a running return could be carried on."
             )
+        rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
         columns = rollout.columns
         reward = np.asarray(columns["reward"])
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)

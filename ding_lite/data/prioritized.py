@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, as_array
-from ding_lite.data.replay import ReplayBuffer, named_rows
+from ding_lite.data.replay import Pushed, ReplayBuffer, named_rows
 from ding_lite.data.restoring import broken, whole_number
-from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.sum_trees import Floats, Places, SumTree
 from ding_lite.data.trees import Tree, first_leaf, tree
 
@@ -103,12 +102,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super()._allocate(spec)
         self._tree = SumTree(self.capacity)
 
-    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+    def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest and their priorities.
 
         Args:
-            batch: a rollout, or a tree or nested mapping of arrays or tensors [N, ...]; with a leaf `priority` [N], where these
-                priorities are to be theirs.
+            batch: as ReplayBuffer takes it; with a leaf `priority` [N], where these priorities are to be theirs.
 
         Raises:
             ValueError: leaves that differ from those already here, or priorities that are not finite and >= 0, one for each

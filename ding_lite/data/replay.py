@@ -5,17 +5,22 @@ Room: ding_lite.data, floor 1. Imports the engine and the room's trees, columns 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, SupportsIndex
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
+from ding_lite.data.episodes import Episodes
+from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.restoring import broken, require_generator, require_state, restored_columns, whole_number
 from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
+from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tree
+
+Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
+"""What `push` takes."""
 
 
 class ReplayBuffer:
@@ -90,15 +95,17 @@ class ReplayBuffer:
                 f"and {available / 1e9:.1f} GB are left: lower replay_buffer_size."
             )
 
-    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+    def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest.
 
         Args:
-            batch: a rollout, or a tree or nested mapping of arrays, tensors or lists [N, ...]; of tensors only the values.
+            batch: a rollout or episodes; a tree or nested mapping of arrays, tensors or lists [N, ...]; or a list of N
+                transitions, trees or mappings, which are stacked. Of tensors only the values.
 
         Raises:
             ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, or that are single
                 values. Nothing is added.
+            TypeError: a list of transitions in which something else stands.
         """
         self._store(named_rows(batch))
 
@@ -124,9 +131,13 @@ class ReplayBuffer:
 
     def _fitting(self, rows: Any) -> int:
         """How many rows these are, if they fit; the first that come decide the columns."""
-        leaves = {path: as_array(leaf) for path, leaf in flatten(rows)}
-        if not leaves or () in leaves:
-            raise ValueError(f"push() wants a batch with named leaves, got {type(rows).__name__} with none.")
+        by_path = dict(flatten(rows))
+        if not by_path or () in by_path:
+            raise ValueError(
+                f"push() wants a batch with named leaves, got {type(rows).__name__} with none: give a dict or tree of rows "
+                "[N, ...] by leaf name, a rollout, episodes, or a list of transitions."
+            )
+        leaves = {path: _rows_of(path, leaf) for path, leaf in by_path.items()}
         for path, leaf in leaves.items():
             if not leaf.ndim:
                 raise ValueError(
@@ -276,9 +287,23 @@ class ReplayBuffer:
         self.rng.bit_generator.state = checked["rng"]
 
 
-def named_rows(batch: Trajectories | Tree | Mapping[str, Any]) -> Any:
+def named_rows(batch: Any) -> Any:
     """What is pushed as rows [N, ...] by leaf name; what has no named leaves stays as it is."""
-    return batch.rows() if type(batch) is Trajectories else nested(batch)
+    if isinstance(batch, (Trajectories, Episodes)):
+        return batch.rows()
+    if isinstance(batch, (list, tuple)) and any(is_tree(one) or isinstance(one, Mapping) for one in batch):
+        return stack_transitions(batch, "push()")
+    return nested(batch)
+
+
+def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:
+    try:
+        return as_array(leaf)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"push() wants rows [N, ...] of one shape, got {'/'.join(path)} = {leaf!r:.60}: make each row the same shape, or "
+            "an array of objects, as to_objects makes one."
+        ) from None
 
 
 def _saved(column: np.ndarray[Any, Any]) -> torch.Tensor | list[Any]:

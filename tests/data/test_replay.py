@@ -310,7 +310,7 @@ REFUSED = {
     "no leaves": ({}, "wants a batch with named leaves"),
     "an array": (np.zeros(4), "wants a batch with named leaves, got ndarray"),
     "nothing": (None, "wants a batch with named leaves, got NoneType"),
-    "a list": ([GOOD], "wants a batch with named leaves, got list"),
+    "a list": ([GOOD], "holds number as int64 .1,. was given int64 .1, 4."),
     "a single transition": ({**GOOD, "number": np.int64(3)}, "number"),
     "numbers without an axis": ({"number": 3, "obs": {"x": 1.0, "y": {"z": True}}}, "number"),
 }  # fmt: skip
