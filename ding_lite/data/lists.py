@@ -55,10 +55,10 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
 def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
     """A list of transitions as a rollout, with `order` saying how much is known of the order of its steps.
 
-    "whole": they are all the transitions of one rollout in its order, such as `list(ctx.trajectories)`, changed or not.
-    "pieces": each comes from a rollout, such as those of `ctx.trajectories[:16]`. Steps that follow each other there are a
-    column of this rollout, [T, P] with P pieces; shorter ones begin later, and what is before them is not `valid`. A piece ends
-    as a rollout does: its last step goes on in `next_obs`.
+    "whole": they are all the transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
+    "pieces": each comes from a rollout, such as those of `ctx.trajectories[:16]`. Steps that followed each other there are a
+    column of this rollout, [T, P] with P pieces, in whichever order they are listed; shorter ones begin later, and rows before
+    them are not `valid`. A piece ends as a rollout does: its last step goes on in `next_obs`.
     "none": at least one comes from elsewhere, so that all stand side by side, [1, N].
 
     Args:
@@ -72,13 +72,17 @@ def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str
         raise ValueError(f"{who}: a list of no transitions is no rollout.")
     rows = stack_transitions(transitions, who)
     places = [place_of(one) for one in transitions]
-    known = [place for place in places if place is not None]
+    known = [place for place in places if place is not None and place[0].order != "none"]
     if len(known) < len(places):
         made = Trajectories(map_leaves(lambda leaf: leaf[None], rows))
         made.order = "none"
         return made
+    rollouts = {id(rollout): number for number, (rollout, _, _) in enumerate(reversed(known))}  # the earlier, the larger
+    order = sorted(range(len(known)), key=lambda row: (-rollouts[id(known[row][0])], *known[row][1:]))
+    known = [known[row] for row in order]
     begins = [0, *(after for after, (one, other) in enumerate(pairwise(known), 1) if not _follows(one, other)), len(known)]
     row_at, valid = _arranged(known, begins)
+    row_at = np.array(order)[row_at]
     made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
     made.order = _order(known, begins)
     return made

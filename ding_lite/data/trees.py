@@ -174,6 +174,8 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
             _collect(f"{name}.{inner}", own, value[inner], of, found)
         return
     array = _numbers(name, leaf, value, of) if isinstance(leaf, torch.Tensor) else _objects(leaf, value)
+    if array.dtype.kind == "O" and leaf.dtype.kind in "US" and (is_cut := array.astype(leaf.dtype) != array).any():
+        raise ValueError(f"{name} of {of} is {leaf.dtype}, which cannot hold {array[is_cut].flat[0]!r}: give shorter text.")
     try:
         found.append((leaf, np.broadcast_to(array, tuple(leaf.shape))))
     except ValueError:
@@ -205,7 +207,7 @@ def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[A
 def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
     """As an array of objects of which each is one element; numpy would look into lists."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
-        return value
+        return value.astype(object)
     boxed = np.empty(len(value) if leaf.ndim and isinstance(value, (list, tuple)) else (), object)
     boxed[...] = value if boxed.ndim else None
     if not boxed.ndim:
