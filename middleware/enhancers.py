@@ -67,8 +67,8 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 def _warn_of_short_rollouts(rollout: Trajectories, n: int) -> None:
     steps, envs = rollout.num_steps, rollout.num_envs
     warnings.warn(
-        f"policy.nstep = {n}, and a rollout has {steps} steps of each of {envs} environments: rewards are summed up over {steps} "
-        f"steps at most. Collect {n} or more, policy.collect.n_sample = {n * envs}, or set policy.nstep = {steps}.",
+        f"policy.nstep = {n}, and a rollout has {steps} steps of each of {envs} environments: rewards are summed up over "
+        f"{steps} steps at most. Collect {n} or more, policy.collect.n_sample = {n * envs}, or set policy.nstep = {steps}.",
         stacklevel=3,
     )
 
