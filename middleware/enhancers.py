@@ -67,8 +67,8 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 def _warn_of_short_rollouts(rollout: Trajectories, n: int) -> None:
     steps, envs = rollout.num_steps, rollout.num_envs
     warnings.warn(
-        f"policy.nstep = {n}, and a rollout has {steps} steps of each of {envs} environments: rewards are summed up over "
-        f"{steps} steps at most. Collect {n} or more, policy.collect.n_sample = {n * envs}, or set policy.nstep = {steps}.",
+        f"policy.nstep = {n} is longer than a rollout, whose length is {steps} (in each of {envs} environments), so that no "
+        f"reward is a sum of {n}: set policy.collect.n_sample = {n * envs} or more, or policy.nstep = {steps}.",
         stacklevel=3,
     )
 

@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -96,6 +97,18 @@ class _ReturnScale:
         return {**self._returns.state_dict(), "carried": torch.from_numpy(self._carried.copy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; with another number of environments, each with a return of 0 so far."""
-        self._returns.load_state_dict({name: leaf for name, leaf in state.items() if name != "carried"})
-        self._carried = state["carried"].cpu().numpy().copy()
+        """Go on from a saved state; with another number of environments, each with a return of 0 so far.
+
+        Raises:
+            ValueError: a state without the returns so far, [B] float, or with numbers that are not finite. Nothing is changed.
+        """
+        carried = state.get("carried")
+        if not isinstance(carried, Tensor) or carried.ndim != 1 or not carried.is_floating_point():
+            raise ValueError(f"a state of reward_normalizer has 'carried', a tensor [B] of floats, got {carried!r:.60}.")
+        trial = copy.deepcopy(self._returns)
+        trial.load_state_dict({name: leaf for name, leaf in state.items() if name != "carried"})
+        for name, leaf in {**trial.state_dict(), "carried": carried}.items():
+            if not leaf.isfinite().all():
+                raise ValueError(f"this state of reward_normalizer has {name} = {leaf.tolist()!r:.60}, which is not finite.")
+        self._returns.load_state_dict(trial.state_dict())
+        self._carried = carried.cpu().numpy().copy()

@@ -302,7 +302,7 @@ def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once():
     no = np.zeros((2, 4), bool)
     one = Trajectories({"reward": np.ones((2, 4), np.float32), "next_obs": np.ones((2, 4)), "terminated": no, "truncated": no})
     enhance = nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
-    words = r"policy.nstep = 3, and a rollout has 2 steps of each of 4 environments: .*n_sample = 12, or set policy.nstep = 2"
+    words = r"policy.nstep = 3 is longer than a rollout, whose length is 2 .*: set policy.collect.n_sample = 12 or more, or"
     with pytest.warns(UserWarning, match=words):
         enhance(OnlineRLContext(trajectories=one))
     enhance(OnlineRLContext(trajectories=one))
