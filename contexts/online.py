@@ -55,11 +55,11 @@ class OnlineRLContext(Context):
 
     trajectories: Trajectories | None = dataclasses.field(default=None, metadata=_STEP_COLLECTOR)
     """This iteration's rollout, leaves [T, B, ...]; None before collection, and where whole episodes were collected instead.
-    Written by StepCollector."""
+    Written by StepCollector. A list of transitions may be put in its place."""
 
     episodes: Episodes | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
     """This iteration's whole episodes, in the order of `finished_episodes`; None before collection. Written by
-    EpisodeCollector."""
+    EpisodeCollector. A list of episodes may be put in its place."""
 
     trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
     """Index in `trajectories` of each environment's last transition. Written by StepCollector."""

@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,8 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     Args:
         cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
 
+    Warns, in the first iteration, where a rollout is shorter than n steps, so that no window has n.
+
     Raises:
         RuntimeError: in an iteration, rewards are such sums already.
 
@@ -47,12 +50,26 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     """
     require_settings("nstep_reward_enhancer", cfg, "policy.nstep", "policy.discount_factor")
     n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
+    has_warned = False
 
     @contract(**REWRITTEN, stage="process")
     def enhance(ctx: OnlineRLContext) -> None:
-        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma))
+        nonlocal has_warned
+        if not has_warned and isinstance(ctx.trajectories, Trajectories) and ctx.trajectories.num_steps < n:
+            has_warned = True
+            _warn_of_short_rollouts(ctx.trajectories, n)
+        rewrite(ctx, "nstep_reward_enhancer", lambda rollout: _with_nstep_rewards(rollout, n, gamma), wants="pieces")
 
     return enhance
+
+
+def _warn_of_short_rollouts(rollout: Trajectories, n: int) -> None:
+    steps, envs = rollout.num_steps, rollout.num_envs
+    warnings.warn(
+        f"policy.nstep = {n} is longer than a rollout, whose length is {steps} (in each of {envs} environments), so that no "
+        f"reward is a sum of {n}: set policy.collect.n_sample = {n * envs} or more, or policy.nstep = {steps}.",
+        stacklevel=3,
+    )
 
 
 def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajectories:

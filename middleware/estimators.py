@@ -15,7 +15,7 @@ from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require
-from ding_lite.middleware.gatherings import GATHERED, gathered
+from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
 from ding_lite.policy import CollectMode
 
 
@@ -46,7 +46,11 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     # The learner, because the newest critic judges: not the copy that collects.
     @contract(**GATHERED, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        batch = policy.with_values(gathered(ctx, "gae_estimator").batch)
+        found = gathered(ctx, "gae_estimator", wants="pieces")
+        if not len(found):
+            ctx.train_data = None
+            return
+        batch = policy.with_values(own_batch(found))
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
@@ -90,7 +94,11 @@ def montecarlo_return_estimator(
 
     @contract(**GATHERED, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        batch = gathered(ctx, "montecarlo_return_estimator", episodes_first=True).batch
+        found = gathered(ctx, "montecarlo_return_estimator", episodes_first=True, wants="pieces")
+        if not len(found):
+            ctx.train_data = None
+            return
+        batch = own_batch(found)
         if not has_leaf(batch, "valid"):
             batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))
         if critic is not None:

@@ -14,7 +14,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
 from ding_lite.middleware.arguments import require_settings
-from ding_lite.middleware.gatherings import GATHERED, gathered
+from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
 from ding_lite.policy import LearnMode
 
 
@@ -143,6 +143,7 @@ def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
 
     @contract(**GATHERED, writes=("train_data",), stage="process")
     def fetch(ctx: OnlineRLContext) -> None:
-        ctx.train_data = gathered(ctx, "onpolicy_data_fetcher", episodes_first=True).batch
+        found = gathered(ctx, "onpolicy_data_fetcher", episodes_first=True, wants="pieces")
+        ctx.train_data = own_batch(found) if len(found) else None
 
     return fetch

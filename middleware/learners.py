@@ -18,6 +18,7 @@ from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.fetchers import offpolicy_data_fetcher
+from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
@@ -98,7 +99,7 @@ def _learning(who: str, policy: LearnMode) -> Callable[[AnyRLContext], None]:
 def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -> dict[str, Any]:
     """What learning gave to log, without the lag."""
     before = policy.train_iter
-    output = policy.forward(ctx.train_data)
+    output = policy.forward(batch_of(ctx.train_data))
     ctx.train_output = {**output, **lag}
     ctx.train_iter += policy.train_iter - before
     return output

@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
 from ding_lite.middleware.arguments import discount_factor_of, require
+from ding_lite.middleware.gatherings import rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 
@@ -48,12 +50,12 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
 
     @contract(reads=("trajectories",), writes=("trajectories",), uses=(policy,), stage="process")
     def normalize(ctx: OnlineRLContext) -> None:
-        rollout = ctx.trajectories
-        if rollout is None:
+        if ctx.trajectories is None:
             raise RuntimeError(
                 "reward_normalizer found no ctx.trajectories: put a StepCollector before it; whole episodes have no order in "
                 "which a running return could be carried on."
             )
+        rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
         columns = rollout.columns
         reward = np.asarray(columns["reward"])
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)
@@ -95,6 +97,18 @@ class _ReturnScale:
         return {**self._returns.state_dict(), "carried": torch.from_numpy(self._carried.copy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; with another number of environments, each with a return of 0 so far."""
-        self._returns.load_state_dict({name: leaf for name, leaf in state.items() if name != "carried"})
-        self._carried = state["carried"].cpu().numpy().copy()
+        """Go on from a saved state; with another number of environments, each with a return of 0 so far.
+
+        Raises:
+            ValueError: a state without the returns so far, [B] float, or with numbers that are not finite. Nothing is changed.
+        """
+        carried = state.get("carried")
+        if not isinstance(carried, Tensor) or carried.ndim != 1 or not carried.is_floating_point():
+            raise ValueError(f"a state of reward_normalizer has 'carried', a tensor [B] of floats, got {carried!r:.60}.")
+        trial = copy.deepcopy(self._returns)
+        trial.load_state_dict({name: leaf for name, leaf in state.items() if name != "carried"})
+        for name, leaf in {**trial.state_dict(), "carried": carried}.items():
+            if not leaf.isfinite().all():
+                raise ValueError(f"this state of reward_normalizer has {name} = {leaf.tolist()!r:.60}, which is not finite.")
+        self._returns.load_state_dict(trial.state_dict())
+        self._carried = carried.cpu().numpy().copy()

@@ -16,14 +16,15 @@ from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_seque
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
-from ding_lite.middleware.gatherings import GATHERED, gathered
+from ding_lite.middleware.gatherings import GATHERED, gathered, rollout_of
 
 
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
     """Put this iteration's transitions into the replay buffer.
 
     Reads:
-        ctx.trajectories, or ctx.episodes where whole episodes were collected instead.
+        ctx.trajectories, or ctx.episodes where whole episodes were collected instead; or a list of transitions, or of episodes,
+            in their place.
 
     Args:
         cfg: nothing of it; in the seed's place.
@@ -35,7 +36,8 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     @contract(**GATHERED, uses=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
         found = gathered(ctx, "data_pusher")
-        buffer_.push(found if isinstance(found, Trajectories) else found.rows())
+        if len(found):
+            buffer_.push(found if isinstance(found, Trajectories) else found.rows())
 
     return push
 
@@ -71,12 +73,13 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     def push(ctx: OnlineRLContext) -> None:
         if ctx.trajectories is None:
             raise RuntimeError("sequence_pusher found no ctx.trajectories: put a StepCollector before it.")
-        if "discount" in ctx.trajectories.columns:
+        found = rollout_of(ctx.trajectories, "sequence_pusher", "whole")
+        if "discount" in found.columns:
             raise ValueError(
                 "sequence_pusher found a column 'discount': nstep_reward_enhancer has summed up rewards already, and the "
                 "policy sums up policy.nstep of them itself, within a sequence. Leave nstep_reward_enhancer out."
             )
-        rollout = window.prepend(ctx.trajectories)
+        rollout = window.prepend(found)
         if rollout is not None:
             rows = cut_sequences(rollout, learn.burn_in + learn.unroll_len, learn.burn_in)
             rows.setdefault("valid", np.ones_like(rows["terminated"]))

@@ -17,7 +17,7 @@ from ding_lite.data import Trajectories, Tree, has_leaf, is_tree, map_leaves, ne
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.gatherings import REWRITTEN, rewrite
+from ding_lite.middleware.gatherings import REWRITTEN, own_batch, rewrite
 from ding_lite.middleware.outputs import hand_over, log_outputs
 
 _LOGGED = ("learn_metrics",)
@@ -90,7 +90,7 @@ def reward_estimator(
                 'reward_estimator(of="trajectories") found ctx.train_data, which was made of the rewards of before, so that '
                 "others would change nothing: put it before gae_estimator, or before whatever else made ctx.train_data."
             )
-        rewrite(ctx, "reward_estimator", lambda rollout: _with_leaves_of(estimated(rollout.batch, ctx), rollout))
+        rewrite(ctx, "reward_estimator", lambda rollout: _with_leaves_of(estimated(own_batch(rollout), ctx), rollout))
 
     return estimate if of == "train_data" else estimate_collected
 

@@ -6,12 +6,13 @@ Room: ding_lite.data, floor 1. Imports the engine.
 from ding_lite.basics import unflatten
 from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects
 from ding_lite.data.episodes import Episodes, cut_episodes
+from ding_lite.data.lists import listed_episodes, listed_transitions, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
 from ding_lite.data.mixtures import Buffers, Sampler, sampler
 from ding_lite.data.prioritized import PrioritizedReplayBuffer
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.replay import ReplayBuffer
-from ding_lite.data.rollouts import RolloutBuffer, Trajectories
+from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.sum_trees import SumTree
 from ding_lite.data.trees import (
@@ -33,6 +34,7 @@ __all__ = [
     "Buffers",
     "Episodes",
     "Leaf",
+    "Order",
     "PrioritizedReplayBuffer",
     "Recycler",
     "ReplayBuffer",
@@ -52,6 +54,8 @@ __all__ = [
     "has_leaf",
     "holds_objects",
     "is_tree",
+    "listed_episodes",
+    "listed_transitions",
     "map_leaves",
     "merge_lead",
     "minibatches",
@@ -61,6 +65,7 @@ __all__ = [
     "spec_bytes",
     "spec_like",
     "stack_rows",
+    "stack_transitions",
     "to_device",
     "to_objects",
     "tree",

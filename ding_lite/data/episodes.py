@@ -11,13 +11,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, first_leaf, map_leaves, tree
+from ding_lite.data.rollouts import Trajectories, TreeSequence, writable
+from ding_lite.data.trees import Tree, first_leaf, map_leaves, view
 
 _AGAIN = ("obs", "next_obs", "action")  # of which zeros need not be in their space
 
 
-class Episodes(Sequence[Tree]):
+class Episodes(TreeSequence):
     """E whole episodes: a sequence of batches [T_i, ...], and one time-major batch [T_max, E, ...].
 
     In that batch an episode shorter than the longest is followed by rows that `valid` leaves out: obs, next_obs and action of
@@ -25,9 +25,12 @@ class Episodes(Sequence[Tree]):
     As the last row of each episode is terminated or truncated, nothing that runs through the batch from its end to its
     beginning, such as an advantage or a return, carries anything from these rows into an episode.
 
+    An episode is a view: `episode.reward = 0` and `episode.reward.fill_(0)` write into the rows, or, once the batch or its
+    columns were made, into these, from which rows are read from then on.
+
     Args:
         rows: arrays [N, ...] by leaf name, nested where a space is: every step of the first episode, then of the second, and
-            so on. Not copied.
+            so on. Not copied, but for those that are only to be read.
         lengths: [E] steps of each, N in all.
 
     Raises:
@@ -39,11 +42,13 @@ class Episodes(Sequence[Tree]):
         (2, [2.0, 3.0, 4.0], [[0.0, 2.0], [1.0, 3.0], [0.0, 4.0]])
     """
 
+    _name = "ctx.episodes"
+
     def __init__(self, rows: Mapping[str, Any], lengths: Sequence[int] | np.ndarray[Any, Any]) -> None:
-        self._rows = dict(rows)
+        self._rows: dict[str, Any] | None = {name: writable(column) for name, column in rows.items()}
         self.lengths = np.asarray(lengths, np.int64).reshape(-1)
         """[E] int64, steps of each episode."""
-        count = len(first_leaf(self._rows)) if self._rows else 0
+        count = len(first_leaf(self._rows)) if self._rows else 0  # they are given up once columns were made
         if self.lengths.sum() != count or (self.lengths < 1).any():
             raise ValueError(
                 f"Episodes() of {count} steps was given the lengths {self.lengths.tolist()}: each is at least 1, and together "
@@ -52,8 +57,11 @@ class Episodes(Sequence[Tree]):
         self._ends = np.cumsum(self.lengths)
 
     def rows(self) -> dict[str, Any]:
-        """Every step once, [N, ...] by leaf name, episode after episode; no copies."""
-        return dict(self._rows)
+        """Every step once, [N, ...] by leaf name, episode after episode; no copies before the columns were made."""
+        if self._rows is not None:
+            return dict(self._rows)
+        real = self.valid.T
+        return {name: map_leaves(lambda leaf: leaf.swapaxes(0, 1)[real], column) for name, column in self.columns.items()}
 
     @cached_property
     def valid(self) -> np.ndarray[Any, Any]:
@@ -67,15 +75,17 @@ class Episodes(Sequence[Tree]):
         begins = self._ends - self.lengths
         step = np.arange(len(self.valid))[:, None]
         row_at = begins + np.minimum(step, self.lengths - 1)
-        return {
+        columns = {
             name: map_leaves(lambda leaf, again=name in _AGAIN: _spread(leaf, row_at, self.valid, again), column)
-            for name, column in self._rows.items()
+            for name, column in self.rows().items()
         }
+        self._rows = None  # from here on they are read from the columns, so that a change reaches both
+        return columns
 
     @cached_property
     def batch(self) -> Tree:
         """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
-        return tree({**self.columns, "valid": self.valid})
+        return view({**self.columns, "valid": self.valid}, "episodes")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -88,7 +98,9 @@ class Episodes(Sequence[Tree]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         end, length = self._ends[index], self.lengths[index]
-        return tree(map_leaves(lambda leaf: leaf[end - length : end], self._rows))
+        if self._rows is not None:
+            return view(map_leaves(lambda leaf: leaf[end - length : end], self._rows), "episodes")
+        return view(map_leaves(lambda leaf: leaf[:length, index], self.columns), "episodes")
 
 
 def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:

@@ -6,14 +6,14 @@ Room: ding_lite.data, floor 1. Imports the room's replay, sum trees, columns, ro
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, as_array
-from ding_lite.data.replay import ReplayBuffer, named_rows
-from ding_lite.data.rollouts import Trajectories
+from ding_lite.data.replay import Pushed, ReplayBuffer, named_rows
+from ding_lite.data.restoring import broken, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree
 from ding_lite.data.trees import Tree, first_leaf, tree
 
@@ -55,6 +55,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ([1.0, 1.0, 1.0, 1.0], True)
         >>> buffer.update_priority(batch.index, torch.tensor([0.0, 3.0, 1.0, 1.0]))
     """
+
+    _SAVED: ClassVar[tuple[str, ...]] = (*ReplayBuffer._SAVED, "alpha", "scaled", "highest", "sampled")
+    _CALLED: ClassVar[str] = "prioritised replay buffer"
 
     def __init__(
         self,
@@ -99,12 +102,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super()._allocate(spec)
         self._tree = SumTree(self.capacity)
 
-    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+    def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest and their priorities.
 
         Args:
-            batch: a rollout, or a tree or nested mapping of arrays or tensors [N, ...]; with a leaf `priority` [N], where these
-                priorities are to be theirs.
+            batch: as ReplayBuffer takes it; with a leaf `priority` [N], where these priorities are to be theirs.
 
         Raises:
             ValueError: leaves that differ from those already here, or priorities that are not finite and >= 0, one for each
@@ -201,20 +203,31 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             "sampled": self._sampled,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state.
-
-        Raises:
-            ValueError: it was saved by a buffer of another capacity or alpha, or is no such state.
-        """
-        if missing := {"alpha", "scaled", "highest", "sampled"} - set(state):
-            raise ValueError(f"this is no state of a prioritised replay buffer: it lacks {sorted(missing)}.")
+    def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        checked, kind = super()._checked(state), self._CALLED
         if state["alpha"] != self._alpha:
             raise ValueError(f"priorities of alpha={state['alpha']} cannot go on with alpha={self._alpha}: make it the same.")
-        super().load_state_dict(state)
-        self._tree.fill(0, self._size, state["scaled"].numpy())
-        self._tree.fill(self._size, self.capacity, 0.0)
-        self._highest, self._sampled = state["highest"], state["sampled"]
+        scaled, size = state["scaled"], checked["size"]
+        if not isinstance(scaled, torch.Tensor) or scaled.dtype != torch.float64 or scaled.shape != (size,):
+            found = f"{scaled.dtype} {tuple(scaled.shape)}" if isinstance(scaled, torch.Tensor) else type(scaled).__name__
+            raise broken(kind, "scaled", found, f"it is a tensor of float64 ({size},), a priority for each transition")
+        least, most = (0.0, self._scaled(_LARGEST) * (1 + 1e-9))
+        wrong = ~((scaled > least) & (scaled <= most))  # nan is neither
+        if wrong.any():
+            place = int(wrong.to(torch.uint8).argmax())
+            raise broken(kind, f"scaled[{place}]", scaled[place].item(), "a priority is finite and above 0")
+        highest = state["highest"]
+        if not isinstance(highest, (int, float)) or not 0 < highest <= _LARGEST:
+            raise broken(kind, "highest", highest, "the largest priority so far is finite and above 0")
+        sampled = whole_number(state, "sampled", kind, 0)
+        return {**checked, "scaled": scaled.numpy(force=True), "highest": float(highest), "sampled": sampled}
+
+    def _restore(self, checked: Mapping[str, Any]) -> None:
+        super()._restore(checked)
+        if self._columns is not None:
+            self._tree.fill(0, self._size, checked["scaled"])
+            self._tree.fill(self._size, self.capacity, 0.0)
+        self._highest, self._sampled = checked["highest"], checked["sampled"]
 
 
 def _require_priorities(priority: Floats, call: str, index: Places | None = None) -> float:

@@ -5,17 +5,22 @@ Room: ding_lite.data, floor 1. Imports the engine and the room's trees, columns 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, SupportsIndex
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
 
-from ding_lite.basics import unflatten
-from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, to_objects, write_rows
+from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
+from ding_lite.data.episodes import Episodes
+from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
+from ding_lite.data.restoring import broken, require_generator, require_state, restored_columns, whole_number
 from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, flatten, map_leaves, nested, tree
+from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tree
+
+Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
+"""What `push` takes."""
 
 
 class ReplayBuffer:
@@ -40,6 +45,10 @@ class ReplayBuffer:
         >>> len(buffer), buffer.sample(3).obs.shape
         (8, torch.Size([3, 4]))
     """
+
+    _SAVED: ClassVar[tuple[str, ...]] = ("capacity", "size", "next", "columns", "rng")
+    """What a saved state has."""
+    _CALLED: ClassVar[str] = "replay buffer"
 
     def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
         if not isinstance(capacity, SupportsIndex) or isinstance(capacity, bool):
@@ -74,24 +83,29 @@ class ReplayBuffer:
         return spec_bytes(spec) * self.capacity
 
     def _allocate(self, spec: Spec) -> None:
+        self._require_memory(spec)
+        self._spec = spec
+        self._columns = map_leaves(lambda leaf: np.zeros((self.capacity, *leaf.shape), leaf.dtype), spec)
+
+    def _require_memory(self, spec: Spec) -> None:
         needed, available = self.bytes_for(spec), available_bytes()
         if available is not None and needed > available:
             raise MemoryError(
                 f"a replay buffer of {self.capacity:,} transitions of {spec_bytes(spec):,} bytes needs {needed / 1e9:.1f} GB, "
                 f"and {available / 1e9:.1f} GB are left: lower replay_buffer_size."
             )
-        self._spec = spec
-        self._columns = map_leaves(lambda leaf: np.zeros((self.capacity, *leaf.shape), leaf.dtype), spec)
 
-    def push(self, batch: Trajectories | Tree | Mapping[str, Any]) -> None:
+    def push(self, batch: Pushed) -> None:
         """Add transitions, overwriting the oldest.
 
         Args:
-            batch: a rollout, or a tree or nested mapping of arrays, tensors or lists [N, ...]; of tensors only the values.
+            batch: a rollout or episodes; a tree or nested mapping of arrays, tensors or lists [N, ...]; or a list of N
+                transitions, trees or mappings, which are stacked. Of tensors only the values.
 
         Raises:
             ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, or that are single
                 values. Nothing is added.
+            TypeError: a list of transitions in which something else stands.
         """
         self._store(named_rows(batch))
 
@@ -117,9 +131,13 @@ class ReplayBuffer:
 
     def _fitting(self, rows: Any) -> int:
         """How many rows these are, if they fit; the first that come decide the columns."""
-        leaves = {path: as_array(leaf) for path, leaf in flatten(rows)}
-        if not leaves or () in leaves:
-            raise ValueError(f"push() wants a batch with named leaves, got {type(rows).__name__} with none.")
+        by_path = dict(flatten(rows))
+        if not by_path or () in by_path:
+            raise ValueError(
+                f"push() wants a batch with named leaves, got {type(rows).__name__} with none: give a dict or tree of rows "
+                "[N, ...] by leaf name, a rollout, episodes, or a list of transitions."
+            )
+        leaves = {path: _rows_of(path, leaf) for path, leaf in by_path.items()}
         for path, leaf in leaves.items():
             if not leaf.ndim:
                 raise ValueError(
@@ -215,33 +233,77 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state.
+        """Go back to a saved state. A state that is refused changes nothing.
 
         Raises:
-            ValueError: it was saved by a buffer of another capacity, or is no such state.
+            TypeError: no mapping, such as the path of a checkpoint.
+            ValueError: it was saved by a buffer of another capacity or class, its leaves differ from those here, or no buffer
+                can be in such a state.
+            MemoryError: its transitions would take more than the machine has left.
         """
-        if missing := {"capacity", "size", "next", "columns", "rng"} - set(state):
-            raise ValueError(f"this is no state of a replay buffer: it lacks {sorted(missing)}, it has {sorted(state)}.")
+        self._restore(self._checked(state))
+
+    def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What `_restore` takes, all of it found to fit."""
+        kind = self._CALLED
+        require_state(state, kind, self._SAVED, optional=("shapes",))
         if state["capacity"] != self.capacity:
             raise ValueError(
                 f"a replay buffer of capacity {self.capacity} cannot load one of {state['capacity']}: make it as large."
             )
-        if state["columns"] is not None:
-            columns = dict(flatten(state["columns"]))
-            for path, shape in state.get("shapes", ()):
-                columns[tuple(path)] = to_objects(columns[tuple(path)]).reshape(state["size"], *shape)
-            held = unflatten(columns)
+        size = whole_number(state, "size", kind, 0, self.capacity)
+        place = whole_number(state, "next", kind, 0, self.capacity - 1)
+        if size < self.capacity and place != size:
+            raise broken(kind, "next", place, f"a buffer of {size} transitions, which is not full, puts the next one at {size}")
+        require_generator(state["rng"], kind, self.rng)
+        return {"size": size, "next": place, "rng": state["rng"], "columns": self._checked_columns(state, size)}
+
+    def _checked_columns(self, state: Mapping[str, Any], size: int) -> Any:
+        """Its columns as arrays by name, [size, ...], of the dtypes of those here; None where it has none."""
+        kind = self._CALLED
+        if state["columns"] is None:
+            if size:
+                raise broken(kind, "columns", None, f"{size} transitions have columns")
+            return None
+        held = restored_columns(state["columns"], state.get("shapes", ()), size, kind)
+        if self._columns is None:
+            self._require_memory(spec_like(held))
+        elif self._fitting(held) is not None:
+            ours, theirs = dict(flatten(self._columns)), dict(flatten(held))
+            for path, column in ours.items():
+                if theirs[path].dtype != column.dtype:
+                    raise broken(
+                        kind, "/".join(("columns", *path)), theirs[path].dtype, f"this buffer holds it as {column.dtype}"
+                    )
+        return held
+
+    def _restore(self, checked: Mapping[str, Any]) -> None:
+        held = checked["columns"]
+        if held is not None:
             if self._columns is None:
                 self._allocate(spec_like(held))
-            self._fitting(held)
-            write_rows([self._columns], [held], slice(0, state["size"]))
-        self._size, self._next = state["size"], state["next"]
-        self.rng.bit_generator.state = state["rng"]
+            write_rows([self._columns], [held], slice(0, checked["size"]))
+        self._size, self._next = checked["size"], checked["next"]
+        self.rng.bit_generator.state = checked["rng"]
 
 
-def named_rows(batch: Trajectories | Tree | Mapping[str, Any]) -> Any:
+def named_rows(batch: Any) -> Any:
     """What is pushed as rows [N, ...] by leaf name; what has no named leaves stays as it is."""
-    return batch.rows() if type(batch) is Trajectories else nested(batch)
+    if isinstance(batch, (Trajectories, Episodes)):
+        return batch.rows()
+    if isinstance(batch, (list, tuple)) and any(is_tree(one) or isinstance(one, Mapping) for one in batch):
+        return stack_transitions(batch, "push()")
+    return nested(batch)
+
+
+def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:
+    try:
+        return as_array(leaf)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"push() wants rows [N, ...] of one shape, got {'/'.join(path)} = {leaf!r:.60}: make each row the same shape, or "
+            "an array of objects, as to_objects makes one."
+        ) from None
 
 
 def _saved(column: np.ndarray[Any, Any]) -> torch.Tensor | list[Any]:

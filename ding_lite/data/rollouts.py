@@ -6,13 +6,15 @@ Room: ding_lite.data, floor 1. Imports the room's trees and columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, allocate, spec_like
-from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, tree
+from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
+
+Order: TypeAlias = Literal["whole", "pieces", "none"]
 
 
 class RolloutBuffer:
@@ -152,14 +154,49 @@ def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
     return larger
 
 
-class Trajectories(Sequence[Tree]):
+class TreeSequence(Sequence[Tree]):
+    """Trees in an order, over arrays of a fixed size: what is read as a list, and becomes one by `+` or a slice."""
+
+    _name = "ctx.trajectories"
+
+    def __add__(self, others: Sequence[Tree]) -> list[Tree]:
+        return [*self, *others]
+
+    def __radd__(self, others: Sequence[Tree]) -> list[Tree]:
+        return [*others, *self]
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self).__name__
+        if name in _OF_LISTS:
+            raise AttributeError(
+                f"{kind} has no {name!r}, because it is arrays of a fixed size: make a list of it first, {self._name} = "
+                f"list({self._name}), which middleware takes as well."
+            )
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"{self._name}[{index!r}] cannot be replaced as a whole: write to its leaves, {self._name}[{index!r}].reward = "
+            f"..., or make a list first, {self._name} = list({self._name})."
+        )
+
+    def __delitem__(self, index: Any) -> None:
+        raise TypeError(f"{self._name}[{index!r}] cannot be deleted: make a list first, {self._name} = list({self._name}).")
+
+
+_OF_LISTS = frozenset(dir(list)) - frozenset(dir(TreeSequence)) - {"__iadd__", "__mul__", "__rmul__", "__imul__"}
+
+
+class Trajectories(TreeSequence):
     """The transitions of a rollout: a [T, B, ...] batch, and a sequence of single transitions, environment by environment.
 
     As a sequence it runs through environment 0 from its first step to its last, then environment 1, and so on: the piece of
     each environment is contiguous. Steps that were only a reset are in the batch, marked in `valid`, and not in the sequence.
 
+    A transition, and the batch, are views of the columns: `t.reward = 0` and `t.reward.fill_(0)` write into them.
+
     Args:
-        columns: arrays [T, B, ...] by leaf name, nested where a space is. Not copied.
+        columns: arrays [T, B, ...] by leaf name, nested where a space is. Not copied, but for those that are only to be read.
         valid: [T, B] bool, False for steps that were only a reset; None where all are real.
 
     Example:
@@ -169,20 +206,22 @@ class Trajectories(Sequence[Tree]):
     """
 
     def __init__(self, columns: Mapping[str, Any], valid: np.ndarray[Any, Any] | None = None) -> None:
-        self.columns: dict[str, Any] = dict(columns)
+        self.columns: dict[str, Any] = {name: writable(column) for name, column in columns.items()}
         """[T, B, ...] arrays by leaf name."""
+        self.order: Order = "whole"
+        """Whether its rows are the steps of environments one after the other: of all environments, or only pieces of them; or
+        single transitions side by side, [1, N], as of a list of which nothing else is known. See `listed_transitions`."""
         self.valid = valid
         """[T, B] bool, or None where every step is a real one."""
         first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
-        self._count = self.num_steps * self.num_envs if valid is None else int(np.count_nonzero(valid))
         self._batch: Tree | None = None
 
     @property
     def batch(self) -> Tree:
         """The [T, B, ...] tree; with a leaf `valid` [T, B] bool where some steps were only a reset."""
         if self._batch is None:
-            self._batch = tree(self.columns if self.valid is None else {**self.columns, "valid": self.valid})
+            self._batch = view(self.columns if self.valid is None else {**self.columns, "valid": self.valid}, "a rollout")
         return self._batch
 
     @property
@@ -217,7 +256,9 @@ class Trajectories(Sequence[Tree]):
                         f"{self.num_steps} steps of {self.num_envs} environments: its shape begins with these."
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
-        return Trajectories({**self.columns, **added}, self.valid)
+        made = Trajectories({**self.columns, **added}, self.valid)
+        made.order = self.order
+        return made
 
     def _places(self) -> np.ndarray[Any, Any]:
         """(t, b) of each transition, in the order of the sequence."""
@@ -225,7 +266,7 @@ class Trajectories(Sequence[Tree]):
         return np.argwhere(real)[:, ::-1]
 
     def __len__(self) -> int:
-        return self._count
+        return self.num_steps * self.num_envs if self.valid is None else int(np.count_nonzero(self.valid))
 
     @overload
     def __getitem__(self, index: int) -> Tree: ...
@@ -242,6 +283,13 @@ class Trajectories(Sequence[Tree]):
 
     def _transition(self, t: int, b: int) -> Tree:
         def element(leaf: Any) -> Any:
-            return leaf[t, b, ...] if holds_objects(leaf) else torch.as_tensor(leaf[t, b])  # an object stays in an array []
+            return leaf[t, b, ...] if holds_objects(leaf) else torch.from_numpy(leaf[t, b, ...])  # an array [] is a view too
 
-        return tree(map_leaves(element, self.columns))
+        return view(map_leaves(element, self.columns), "a rollout", (self, b, t))
+
+
+def writable(column: Any) -> Any:
+    """A column, as it is, or with copies of what cannot be written to."""
+    if all(isinstance(leaf, np.ndarray) and leaf.flags.writeable for _, leaf in flatten(column)):
+        return column
+    return map_leaves(lambda leaf: np.require(leaf, requirements="W"), column)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ding_lite.basics import arrays, plain, unflatten
 from ding_lite.data.columns import to_objects
+from ding_lite.data.restoring import broken, require_state
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, holds_objects, map_leaves
 
@@ -127,11 +128,33 @@ class SequenceWindow:
         return {"columns": leaves, "valid": plain(self._kept.valid)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
-        self._kept = None
-        if state["columns"] is not None:
+        """Go on from a saved state. A state that is refused changes nothing.
+
+        Raises:
+            TypeError: no mapping, such as the path of a checkpoint.
+            ValueError: a state that no window of this overlap can be in.
+        """
+        require_state(state, "SequenceWindow", ("columns", "valid"))
+        self._kept = None if state["columns"] is None else self._checked(state)
+
+    def _checked(self, state: Mapping[str, Any]) -> Trajectories:
+        try:
             leaves = {tuple(path): _from_plain(leaf) for path, leaf in state["columns"]}
-            self._kept = Trajectories(unflatten(leaves), arrays(state["valid"]))
+            lead = {name: leaf.shape[:2] for name, leaf in leaves.items()}
+        except (TypeError, ValueError, KeyError, AttributeError):
+            found = state["columns"]
+            raise broken("SequenceWindow", "columns", found, "it is a list of [path, tensor or objects with shape]") from None
+        if not lead or any(len(shape) < 2 or shape != next(iter(lead.values())) for shape in lead.values()):
+            named = {"/".join(path): shape for path, shape in lead.items()}
+            raise broken("SequenceWindow", "columns", named, "all of them begin with the same [steps, environments]")
+        shape = next(iter(lead.values()))
+        if not 0 < shape[0] <= self.overlap:
+            raise broken("SequenceWindow", "steps", shape[0], f"a window with overlap={self.overlap} keeps 1 to {self.overlap}")
+        valid = arrays(state["valid"])
+        if valid is not None and (getattr(valid, "dtype", None) != np.bool_ or valid.shape != shape):
+            found = f"{valid.dtype} {valid.shape}" if isinstance(valid, np.ndarray) else valid
+            raise broken("SequenceWindow", "valid", found, f"it is None or bool {shape}")
+        return Trajectories(unflatten(leaves), valid)
 
 
 def _joined(earlier: Trajectories, later: Trajectories) -> Trajectories:

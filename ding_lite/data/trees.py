@@ -23,10 +23,196 @@ Tree: TypeAlias = treetensor.Tensor
 """A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested where a space is."""
 
 _TREE: type = treetensor.Tensor  # the same class, where a type checker wants one
-_NESTING = {dict, _TREE}
 _LEAVES = {np.ndarray, torch.Tensor}
 
 Path = tuple[str, ...]
+
+
+class View(Tree):  # type: ignore[misc]
+    """A tree over the memory of a rollout or of episodes: what is written to a leaf, reaches them. Made by `view`.
+
+    `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, of several steps, `e[3].reward = 1` and
+    `e[2:5].reward = 1` do the same: they write into that memory, in its dtype. A leaf is not added or taken away.
+
+    Slices are views. All else that is made of one, such as `t.clone()` or `e[mask]`, is a tree of its own.
+    """
+
+    @property
+    def _place(self) -> tuple[Any, int, int] | None:
+        """The rollout, the environment and the step, of a transition."""
+        return vars(self).get(_PLACE)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return _as_view(found, self) if type(found) is View else found
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return _as_view(found, self) if type(found) is View and (isinstance(key, str) or _is_slice(key)) else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _OF in vars(self):
+            _write(self, {name: value})
+        else:
+            super().__setattr__(name, value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, str) and _OF in vars(self):
+            _write(self, {key: value})
+        else:
+            super().__setitem__(key, value)
+
+    def update(self, *leaves: Any, **more: Any) -> None:
+        """Write several leaves, all of them or none."""
+        if _OF in vars(self):
+            _write(self, dict(*map(nested, leaves), **more))
+        else:
+            super().update(*leaves, **more)
+
+    def __delattr__(self, name: str) -> None:
+        self._keep(name)
+        super().__delattr__(name)
+
+    def __delitem__(self, key: Any) -> None:
+        self._keep(key)
+        super().__delitem__(key)
+
+    def pop(self, key: Any, *default: Any, **more: Any) -> Any:
+        """Refused: leaves stay."""
+        self._keep(key)
+        return super().pop(key, *default, **more)
+
+    def popitem(self) -> Any:
+        """Refused: leaves stay."""
+        self._keep("any leaf")
+        return super().popitem()
+
+    def clear(self) -> None:
+        """Refused: leaves stay."""
+        self._keep("all leaves")
+        super().clear()
+
+    def setdefault(self, key: Any, *default: Any, **more: Any) -> Any:
+        """The leaf of this name; one that is not there is refused."""
+        if _OF in vars(self) and not Tree._detach(self).contains(key):
+            raise _no_such_leaf(self, key)
+        return super().setdefault(key, *default, **more)
+
+    def _keep(self, key: Any) -> None:
+        if _OF in vars(self):
+            raise ValueError(
+                f"{key} cannot be taken out of {vars(self)[_OF]}, which is a view: make a tree without it, such as "
+                "tree({name: leaf for name, leaf in t.items() if name != ...})."
+            )
+
+
+_OF, _PLACE = "_of", "_place_of"  # what a view is a view of, in words; where a transition comes from
+
+
+def view(leaves: Mapping[str, Any], of: str, place: tuple[Any, int, int] | None = None) -> View:
+    """A view of this memory.
+
+    Args:
+        leaves: tensors, arrays of objects, and mappings of them, all of them views of what is to be written to.
+        of: what it is a view of, for messages: "a rollout" or "episodes".
+        place: the rollout, the environment and the step, of a transition.
+    """
+    made = View(create_storage(_tensors(leaves)))
+    made.__dict__.update({_OF: of, _PLACE: place})
+    return made
+
+
+def place_of(transition: Any) -> tuple[Any, int, int] | None:
+    """The rollout, the environment and the step that a transition, or what `with_leaves` made of it, comes from."""
+    return vars(transition).get(_PLACE) if isinstance(transition, _TREE) else None
+
+
+def _as_view(found: View, parent: View) -> View:
+    if _OF in (known := vars(parent)):
+        found.__dict__[_OF] = known[_OF]
+    return found
+
+
+def _is_slice(key: Any) -> bool:
+    """Whether an index gives a view of each leaf, not a copy."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(isinstance(part, (int, np.integer, slice, type(None), type(...))) and part is not True for part in parts)
+
+
+def _write(target: View, values: Mapping[str, Any]) -> None:
+    """Write all of these leaves, or, if one does not fit, none."""
+    found: list[tuple[Any, Any]] = []
+    for name, value in values.items():
+        if not Tree._detach(target).contains(name):
+            raise _no_such_leaf(target, name)
+        _collect(name, Tree._detach(target).get(name), nested(value), vars(target)[_OF], found)
+    for leaf, array in found:
+        (leaf if isinstance(leaf, np.ndarray) else leaf.numpy())[...] = array
+
+
+def _no_such_leaf(target: View, name: Any) -> ValueError:
+    of, has = vars(target)[_OF], sorted(target.keys())
+    added = (
+        f"ctx.episodes = Episodes({{**ctx.episodes.rows(), {name!r}: ...}}, ctx.episodes.lengths) adds it, [N] for all steps"
+        if of == "episodes"
+        else f"ctx.trajectories = ctx.trajectories.with_columns({name}=...) adds it, [T, B]"
+    )
+    return ValueError(
+        f"{name!r} cannot be set in a view of {of} with the leaves {has}: it has no such leaf, and a new one would be lost. "
+        f"{added}; with_leaves(t, {name}=...) makes a tree of its own."
+    )
+
+
+def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]]) -> None:
+    """Add to `found` each leaf, and what is to be written there, in its dtype."""
+    if isinstance(leaf, TreeStorage):
+        names = {inner for inner, _ in leaf.iter_items()}
+        if not isinstance(value, Mapping) or set(value) != names:
+            given = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise ValueError(f"{name} of {of} has the leaves {sorted(names)}, and was given {given}: give the same.")
+        for inner, own in leaf.iter_items():
+            _collect(f"{name}.{inner}", own, value[inner], of, found)
+        return
+    array = _numbers(name, leaf, value, of) if isinstance(leaf, torch.Tensor) else _objects(leaf, value)
+    if array.dtype.kind == "O" and leaf.dtype.kind in "US" and (is_cut := array.astype(leaf.dtype) != array).any():
+        raise ValueError(f"{name} of {of} is {leaf.dtype}, which cannot hold {array[is_cut].flat[0]!r}: give shorter text.")
+    try:
+        found.append((leaf, np.broadcast_to(array, tuple(leaf.shape))))
+    except ValueError:
+        raise ValueError(
+            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given values of shape {array.shape}: give as many."
+        ) from None
+
+
+def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(value.numpy(force=True) if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given {value!r:.60}: give numbers.")
+    with np.errstate(all="ignore"):
+        cast = array.astype(leaf.numpy().dtype)
+    if leaf.dtype.is_floating_point and array.dtype.kind in "biuf":
+        fits = np.isfinite(cast) | ~np.isfinite(array)
+    else:
+        fits = cast == array
+    if not fits.all():
+        raise ValueError(
+            f"{name} of {of} is {leaf.dtype}, which cannot hold {array[~fits].flat[0].item()!r}: give values that fit."
+        )
+    return cast
+
+
+def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
+    """As an array of objects of which each is one element; numpy would look into lists."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return value.astype(object)
+    boxed = np.empty(len(value) if leaf.ndim and isinstance(value, (list, tuple)) else (), object)
+    boxed[...] = value if boxed.ndim else None
+    if not boxed.ndim:
+        boxed[()] = value
+    return boxed
 
 
 def tree(leaves: Mapping[str, Any]) -> Tree:
@@ -54,7 +240,10 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
         TypeError: a batch that is neither a tree nor a mapping.
     """
     if isinstance(batch, _TREE):
-        return tree({**dict(Tree._detach(batch).iter_items()), **leaves})
+        made = tree({**dict(Tree._detach(batch).iter_items()), **leaves})
+        if isinstance(batch, View) and batch._place is not None:
+            made.__dict__[_PLACE] = batch._place
+        return made
     return tree({**_required(batch, "with_leaves"), **leaves})
 
 
@@ -82,6 +271,9 @@ def _required(batch: Any, who: str) -> Mapping[str, Any]:
         f"{who}() wants a batch, a tree or a mapping of leaves by name, got a {type(batch).__name__}: give it a tree, as "
         'tree({"obs": ..., "reward": ...}) makes one.'
     )
+
+
+_NESTING = {dict, _TREE, View}
 
 
 def nested(batch: Any) -> Any:

@@ -5,6 +5,7 @@ Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ding_lite.functional.advantages import discounted_sum
 from ding_lite.functional.inputs import as_dtype, check_rollout, computed_dtype
+from ding_lite.functional.wide_numbers import Wide
 
 Array = TypeVar("Array", Tensor, np.ndarray)
 
@@ -64,7 +66,8 @@ def vtrace(
         pg_rho_clip: 0 or above, inf for none.
 
     Returns:
-        target and advantage, of value's dtype and device, no gradient, inputs untouched.
+        target and advantage, of value's dtype and device, no gradient, inputs untouched. A ratio too large for a float counts
+        as the huge number that it is: the result is infinite only if it is too large itself, and 0 times such a ratio is 0.
 
     Raises:
         ValueError: the tensors differ in shape, are not [T, B], or the flags are not bool.
@@ -86,13 +89,13 @@ def vtrace(
     if value.device.type == "cpu":  # numpy's calls cost a third of torch's, and there are many small ones
         with np.errstate(all="ignore"):
             arrays = _by_scan(np.exp(log_ratio.numpy()), [x.numpy() for x in others], clips, gamma, lambda_)
-        finite = np.isfinite(arrays[0]).all()
+        finite = np.isfinite(arrays[0]).all() and np.isfinite(arrays[1]).all()
         target, advantage = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
     else:
         target, advantage = _by_scan(log_ratio.exp(), others, clips, gamma, lambda_)
-        finite = target.isfinite().all()
-    if not finite:  # a signal that is not finite makes at least the target of its own row so
-        target, advantage = _row_by_row(log_ratio.exp(), others, clips, gamma, lambda_)
+        finite = target.isfinite().all() and advantage.isfinite().all()
+    if not finite:  # a signal that is not finite, or a ratio beyond all numbers, makes at least one number of its own row so
+        target, advantage = _row_by_row(log_ratio.double(), [x.double() for x in others[:3]], others[3:], clips, gamma, lambda_)
     return VTrace(as_dtype(value.dtype, target), as_dtype(value.dtype, advantage))
 
 
@@ -128,17 +131,35 @@ def _by_scan(
 
 
 def _row_by_row(
-    ratio: Tensor, others: list[Tensor], clips: tuple[float, float, float], gamma: float, lambda_: float
+    log_ratio: Tensor,
+    signals: list[Tensor],
+    flags: list[Tensor],
+    clips: tuple[float, float, float],
+    gamma: float,
+    lambda_: float,
 ) -> tuple[Tensor, Tensor]:
-    """For inputs that are not finite: masked_fill keeps within its episode what 0 * nan = nan would carry on."""
-    reward, value, next_value, terminated, truncated = others
-    rho, c, pg_rho = _clipped(ratio, clips)
+    """For inputs and ratios that are not finite, [T, B] float64.
+
+    masked_fill keeps within its episode what 0 * nan = nan would carry on; wide numbers hold ratios that no float64 holds.
+    """
+    (reward, value, next_value), (terminated, truncated) = signals, flags
+    rho, c, pg_rho = [_wide_ratio(log_ratio, clip) for clip in clips]
     done = terminated | truncated
     future = next_value.masked_fill(terminated, 0)
-    delta = rho * (reward + gamma * future - value)
-    target, trace = torch.empty_like(value), torch.zeros_like(value[0])
+    delta = rho * Wide(reward + gamma * future - value)
+    decay = c * Wide(torch.full_like(value, gamma * lambda_))
+    target, advantage = torch.empty_like(value), torch.empty_like(value)
+    trace, later = Wide(torch.zeros_like(value[0])), Wide(future[-1])
     for t in reversed(range(len(value))):
-        trace = delta[t] + gamma * lambda_ * c[t] * trace.masked_fill(done[t], 0)
-        target[t] = value[t] + trace
-    future[:-1] = torch.where(done[:-1], future[:-1], target[1:])
-    return target, pg_rho * (reward + gamma * future - value)
+        ends = done[t] if t + 1 < len(value) else torch.ones_like(done[t])
+        bootstrap = Wide(future[t]).where(ends, later)
+        advantage[t] = (pg_rho[t] * (Wide(reward[t] - value[t]) + Wide(torch.full_like(value[t], gamma)) * bootstrap)).float64()
+        trace = delta[t] + decay[t] * trace.masked_fill(done[t], 0)
+        later = Wide(value[t]) + trace
+        target[t] = later.float64()
+    return target, advantage
+
+
+def _wide_ratio(log_ratio: Tensor, clip: float) -> Wide:
+    """min(clip, e^log_ratio)."""
+    return Wide.exp(log_ratio.clip(max=math.log(clip) if clip else -math.inf))

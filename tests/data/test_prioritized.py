@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ding_lite.data import Leaf, PrioritizedReplayBuffer, SumTree, Trajectories, flatten, nested
+from ding_lite.data import Leaf, PrioritizedReplayBuffer, ReplayBuffer, SumTree, Trajectories, flatten, nested
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.functional import importance_weight
 
@@ -377,3 +377,39 @@ def test_a_copy_stands_alone():
 
     assert (other.sample(100).index == 7).all()
     assert (buffer.sample(100).index == 0).sum() > 90
+
+
+BROKEN = {
+    "priorities that are infinite": (
+        {"scaled": torch.tensor([1.0, 1, torch.inf, 1], dtype=torch.float64)},
+        r"scaled\[2\] = inf, and a priority is finite and above 0",
+    ),
+    "priorities that are not a number": ({"scaled": torch.full((4,), torch.nan, dtype=torch.float64)}, r"scaled\[0\] = nan"),
+    "priorities of 0": ({"scaled": torch.zeros(4, dtype=torch.float64)}, r"scaled\[0\] = 0\.0"),
+    "too large priorities": ({"scaled": torch.full((4,), 1e99, dtype=torch.float64)}, r"scaled\[0\] = 1e\+99"),
+    "too few priorities": ({"scaled": torch.ones(3, dtype=torch.float64)}, r"torch.float64 \(3,\).*tensor of float64 \(4,\)"),
+    "priorities of float32": ({"scaled": torch.ones(4)}, r"scaled = 'torch.float32 \(4,\)', and it is a tensor of float64"),
+    "a list of priorities": ({"scaled": [1.0] * 4}, "scaled = 'list'"),
+    "a largest one that is infinite": ({"highest": float("inf")}, "highest = inf, and the largest priority so far is finite"),
+    "a largest one of text": ({"highest": "1"}, "highest = '1'"),
+    "a negative count of samples": ({"sampled": -1}, "sampled = -1, and it is an integer, 0 or more"),
+    "a position beyond its capacity": ({"next": 10}, "prioritised replay buffer has next = 10"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("used", [0, 2])
+def test_a_state_in_which_no_buffer_can_be_is_refused_and_changes_nothing(changes, words, used, digest):
+    buffer = of(pushed=used)
+    before = digest(buffer.state_dict())
+    with pytest.raises(ValueError, match=words):
+        buffer.load_state_dict({**of(pushed=4).state_dict(), **changes})
+
+    assert digest(buffer.state_dict()) == before
+
+
+def test_a_uniform_buffer_takes_no_state_with_priorities_nor_the_other_way_round():
+    with pytest.raises(ValueError, match=r"replay buffer, which has no \['alpha', 'highest', 'sampled', 'scaled'\].*class"):
+        ReplayBuffer(10).load_state_dict(of(pushed=3).state_dict())
+    with pytest.raises(ValueError, match=r"no state of a prioritised replay buffer: it lacks \['alpha', 'highest', 'sampled'"):
+        of().load_state_dict(ReplayBuffer(10).state_dict())

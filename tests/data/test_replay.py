@@ -1,5 +1,7 @@
 """The replay buffer against a plain list, whatever is pushed; and its samples against chance."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -308,7 +310,7 @@ REFUSED = {
     "no leaves": ({}, "wants a batch with named leaves"),
     "an array": (np.zeros(4), "wants a batch with named leaves, got ndarray"),
     "nothing": (None, "wants a batch with named leaves, got NoneType"),
-    "a list": ([GOOD], "wants a batch with named leaves, got list"),
+    "a list": ([GOOD], "holds number as int64 .1,. was given int64 .1, 4."),
     "a single transition": ({**GOOD, "number": np.int64(3)}, "number"),
     "numbers without an axis": ({"number": 3, "obs": {"x": 1.0, "y": {"z": True}}}, "number"),
 }  # fmt: skip
@@ -476,3 +478,91 @@ def test_a_state_with_other_leaves_is_refused_and_changes_nothing():
         buffer.load_state_dict(state)
 
     assert content(buffer) == [0, 1]
+
+
+BROKEN = {
+    "a size beyond its capacity": ({"size": 11}, r"size = 11, and it is an integer, 0 or more, at most 10"),
+    "a negative size": ({"size": -1}, "size = -1, and it is an integer, 0 or more"),
+    "a size that is no integer": ({"size": 4.0}, r"size = 4\.0, and it is an integer"),
+    "a size of True": ({"size": True}, "size = True, and it is an integer"),
+    "a position beyond its capacity": ({"next": 10}, "next = 10, and it is an integer, 0 or more, at most 9"),
+    "a negative position": ({"next": -1}, "next = -1"),
+    "a position in the middle of too few": ({"next": 2}, r"next = 2, and a buffer of 4 transitions.*puts the next one at 4"),
+    "more rows than its size": ({"size": 3, "next": 3}, r"columns/.* = \(4,.*, and it has 3 rows"),
+    "no columns": ({"columns": None}, "columns = None, and 4 transitions have columns"),
+    "columns by no name": ({"columns": [1]}, r"columns = \[1\], and they are tensors and lists by name"),
+    "no column": ({"columns": {}}, r"columns = {}, and there is at least one"),
+    "a column of text": ({"columns": {"number": "x", "obs": torch.zeros(4, 2)}}, "columns/number = 'x', and it is a tensor"),
+    "a generator of another kind": ({"rng": {"bit_generator": "MT19937"}}, "rng = .*it is the state of a PCG64 of numpy"),
+    "no generator": ({"rng": None}, "rng = None, and it is the state of a PCG64"),
+    "a generator without numbers": ({"rng": {"bit_generator": "PCG64", "state": {}}}, "rng = .*PCG64"),
+    "a key that it does not have": ({"scaled": 1}, r"no state of a replay buffer, which has no \['scaled'\]"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("used", [0, 2])
+def test_a_state_in_which_no_buffer_can_be_is_refused_and_changes_nothing(changes, words, used, digest):
+    buffer = of(pushed=used)
+    before = digest(buffer.state_dict())
+    with pytest.raises(ValueError, match=words):
+        buffer.load_state_dict({**of(pushed=4).state_dict(), **changes})
+
+    assert digest(buffer.state_dict()) == before
+    buffer.push(numbered(used, 3))
+    assert content(buffer) == list(range(used + 3))
+
+
+@pytest.mark.parametrize("key", ["state", "inc"])
+@pytest.mark.parametrize("number", [-1, 2**128, 0.5, "1", None])
+def test_a_generator_whose_numbers_it_cannot_have_is_refused(key, number):
+    state = of(pushed=4).state_dict()
+    state["rng"]["state"][key] = number
+    with pytest.raises(ValueError, match="rng = .*it is the state of a PCG64 of numpy: nothing was loaded"):
+        of().load_state_dict(state)
+
+
+def test_a_state_of_another_dtype_or_shape_is_refused_and_changes_nothing():
+    buffer, state = of(pushed=2), of(pushed=4).state_dict()
+    for changed, words in [
+        (state["columns"]["obs"].double(), "columns/obs = dtype..float64.., and this buffer holds it as float32"),
+        (state["columns"]["obs"][:, :1], r"holds obs as float32 \(4, 2\) was given float32 \(4, 1\)"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            buffer.load_state_dict({**state, "columns": {**state["columns"], "obs": changed}})
+
+    assert content(buffer) == [0, 1]
+
+
+def test_objects_that_do_not_fill_their_rows_are_refused():
+    buffer = ReplayBuffer(10)
+    buffer.push({"word": ["a", "b", "c"]})
+    state = buffer.state_dict()
+    with pytest.raises(ValueError, match=r"columns/word = '2 objects', and 3 rows of \(\) are 3"):
+        ReplayBuffer(10).load_state_dict({**state, "columns": {"word": ["a", "b"]}})
+    with pytest.raises(ValueError, match=r"columns/word = \['a', 'b', 'c'\], and it is a tensor, or a list of objects"):
+        ReplayBuffer(10).load_state_dict({**state, "shapes": []})
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("buffer.pt", r"load_state_dict\('buffer.pt'\) .*wants a state, got a path: .*load_checkpoint\('buffer.pt'\)"),
+        (Path("a") / "b.pt", r"load_state_dict\('a/b.pt'\)"),
+        ([1], r"load_state_dict\(\) of a .*replay buffer wants the dict that state_dict\(\) gave, got a list"),
+        (None, "got a NoneType"),
+    ],
+)
+def test_what_is_no_state_is_refused_with_how_to_load_a_file(kind, state, words):
+    with pytest.raises(TypeError, match=words):
+        kind(10).load_state_dict(state)
+
+
+def test_a_state_that_memory_cannot_hold_is_refused_before_anything_is_changed():
+    large = ReplayBuffer(10**6)
+    state = {**ReplayBuffer(10**6).state_dict(), "columns": {"x": torch.zeros(0, 1).expand(0, 100_000_000)}}
+    with pytest.raises(MemoryError, match="needs 400000"):
+        large.load_state_dict(state)
+
+    assert large.nbytes == 0

@@ -201,3 +201,30 @@ def test_a_window_and_a_cut_together_give_every_step_once_behind_its_burn_in():
 def test_a_stride_below_one_is_refused():
     with pytest.raises(ValueError, match=r"SequenceWindow\(stride=0\): the next sequence begins 1 step later or more"):
         SequenceWindow(2, stride=0)
+
+
+def no_window(columns=None, valid=None) -> dict:
+    return {"columns": [[["reward"], torch.zeros(3, 1)]] if columns is None else columns, "valid": valid}
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "words"),
+    [
+        ("window.pt", TypeError, r"load_state_dict\('window.pt'\) of a SequenceWindow wants a state, got a path"),
+        ({"columns": None}, ValueError, r"no state of a SequenceWindow: it lacks \['valid'\]"),
+        (no_window([1]), ValueError, r"columns = \[1\], and it is a list of \[path, tensor or objects with shape\]"),
+        (no_window([]), ValueError, "columns = {}, and all of them begin with the same"),
+        (no_window([[["reward"], torch.zeros(3)]]), ValueError, r"columns = {'reward': \(3,\)}"),
+        (no_window([[["a"], torch.zeros(3, 1)], [["b"], torch.zeros(2, 1)]]), ValueError, "begin with the same"),
+        (no_window([[["reward"], torch.zeros(4, 1)]]), ValueError, "steps = 4, and a window with overlap=3 keeps 1 to 3"),
+        (no_window(valid=torch.ones(3, 1)), ValueError, r"valid = 'float32 \(3, 1\)', and it is None or bool \(3, 1\)"),
+        (no_window(valid=True), ValueError, "valid = True, and it is None or bool"),
+    ],
+)
+def test_a_state_in_which_no_window_can_be_is_refused_and_changes_nothing(state, error, words):
+    window = SequenceWindow(3)
+    window.prepend(rollout(3))
+    with pytest.raises(error, match=words):
+        window.load_state_dict(state)
+
+    assert steps(window.prepend(rollout(2, begin=3))) == [0, 1, 2, 3, 4]

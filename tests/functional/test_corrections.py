@@ -1,5 +1,7 @@
 """vtrace() against its definition, and what it is where nothing is to be corrected."""
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 import torch
@@ -242,3 +244,62 @@ def test_flags_that_are_not_bool_are_refused_by_name(which):
 
     with pytest.raises(ValueError, match=rf"vtrace\(\) wants bool flags.*{NAMES[which]} torch.float64.*\.bool\(\)"):
         vtrace(*data, gamma=0.9)
+
+
+def vtrace_in_decimals(log_ratio, reward, value, next_value, terminated, truncated, gamma, lambda_, clips):
+    """The definition in numbers of any size: what is infinite here is beyond the largest float64."""
+    with localcontext() as context:
+        context.prec, context.Emax, context.Emin = 60, 10**15, -(10**15)
+        gamma, lambda_, clips = Decimal(gamma), Decimal(lambda_), [Decimal(clip) for clip in clips]
+        target, advantage = np.zeros((2, *value.shape))
+        exact = {}
+        for s, b in np.ndindex(*value.shape):
+            weight, exact[s, b] = Decimal(1), Decimal(float(value[s, b]))
+            for t in range(s, len(value)):
+                ratio = Decimal(float(log_ratio[t, b])).exp()
+                future = 0 if terminated[t, b] else gamma * Decimal(float(next_value[t, b]))
+                td_error = Decimal(float(reward[t, b])) + future - Decimal(float(value[t, b]))
+                exact[s, b] += weight * min(clips[0], ratio) * td_error
+                if terminated[t, b] or truncated[t, b]:
+                    break
+                weight *= gamma * lambda_ * min(clips[1], ratio)
+            target[s, b] = float(exact[s, b])
+        for t, b in np.ndindex(*value.shape):
+            ends = terminated[t, b] or truncated[t, b] or t + 1 == len(value)
+            future = (0 if terminated[t, b] else Decimal(float(next_value[t, b]))) if ends else exact[t + 1, b]
+            earned = Decimal(float(reward[t, b])) + gamma * future - Decimal(float(value[t, b]))
+            advantage[t, b] = float(min(clips[2], Decimal(float(log_ratio[t, b])).exp()) * earned)
+    return target, advantage
+
+
+@pytest.mark.parametrize(
+    "clips", [(1.0, torch.inf, 1.0), (torch.inf, 1.0, 1.0), (1.0, 1.0, torch.inf), (torch.inf, torch.inf, torch.inf)]
+)
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_ratios_beyond_all_numbers_give_what_numbers_of_any_size_give(seed, lambda_, clips):
+    data = rollout(seed, 6, 4)
+    data[0] *= torch.tensor([1e4, -1e4, 700.0, 1.0])  # of each environment
+    data[1][1, 0], data[2][1, 0], data[3][1, 0] = 0, 0, 0  # there is nothing to correct, by a huge factor
+    names = dict(zip(("rho_clip", "c_clip", "pg_rho_clip"), clips, strict=True))
+    result = vtrace(*data, gamma=0.5, lambda_=lambda_, **names)
+
+    for ours, theirs in zip(result, vtrace_in_decimals(*data, 0.5, lambda_, clips), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [3, 300])
+def test_beside_a_column_that_is_not_a_number_all_others_keep_theirs_without_clips(n, dtype):
+    data = rollout(9, 9, n, dtype=dtype)
+    data[0][:, 0] = 1e4
+    data[1][:, 0], data[2][:, 0], data[3][:, 0] = 0, 0, 0
+    clips = {"rho_clip": torch.inf, "c_clip": torch.inf, "pg_rho_clip": torch.inf}
+    before = vtrace(*data, gamma=0.9, **clips)
+    data[1][:, 1] = torch.nan
+    after = vtrace(*data, gamma=0.9, **clips)
+
+    for ours, theirs in zip(after, before, strict=True):
+        assert ours[:, 1].isnan().any()
+        assert torch.equal(ours[:, 0], torch.zeros(9, dtype=dtype))
+        torch.testing.assert_close(ours[:, 2:], theirs[:, 2:], rtol=1e-6 if dtype is torch.float32 else 1e-12, atol=1e-13)

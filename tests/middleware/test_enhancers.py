@@ -84,6 +84,7 @@ def test_what_was_collected_stays_as_it_was_and_observations_are_not_copied():
     assert (columns["reward"].dtype, columns["discount"].dtype) == (np.float32, np.float32)
 
 
+@pytest.mark.filterwarnings("ignore:policy.nstep = .* is longer than a rollout")
 @pytest.mark.parametrize("steps", [1, 6])
 @pytest.mark.parametrize("n", [1, 2, 3, 20])
 def test_windows_are_those_of_a_loop_over_any_rollout(n, steps):

@@ -383,11 +383,14 @@ def test_the_rollout_as_it_is_becomes_what_is_learned_from():
         fetch(ctx)
     ctx.trajectories = rollout()
     fetch(ctx)
-    assert ctx.train_data is ctx.trajectories.batch
+    assert ctx.train_data.reward.data_ptr() == ctx.trajectories.batch.reward.data_ptr()
+    assert set(ctx.train_data.keys()) == set(ctx.trajectories.batch.keys())
     ctx.episodes = episodes()
     fetch(ctx)
 
-    assert ctx.train_data is ctx.episodes.batch
+    assert ctx.train_data.reward.data_ptr() == ctx.episodes.batch.reward.data_ptr()
+    assert set(ctx.train_data.keys()) == set(ctx.episodes.batch.keys())
+    ctx.train_data.advantage = ctx.train_data.reward  # a batch of its own
     assert ctx.train_data.reward.shape == (3, 2)
     assert (contract_of(fetch).reads, contract_of(fetch).stage) == (("trajectories",), "process")
 

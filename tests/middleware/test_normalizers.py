@@ -208,3 +208,23 @@ def test_observations_are_counted_after_learning_so_that_it_begins_with_the_netw
     assert kls == pytest.approx([0, 0, 0], abs=1e-9)
     assert torch.isfinite(policy.model.normalizer.mean).all()
     assert policy.model.normalizer.mean.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"carried": None}, r"has 'carried', a tensor \[B\] of floats, got None"),
+        ({"carried": torch.zeros(2, 2)}, r"a tensor \[B\] of floats, got tensor"),
+        ({"carried": torch.tensor([math.nan])}, r"has carried = \[nan\], which is not finite"),
+        ({"mean": torch.tensor(math.inf)}, "has mean = inf, which is not finite"),
+    ],
+)
+def test_a_state_that_is_none_is_refused_and_changes_nothing(change, words):
+    cfg, policy = made()
+    middleware = reward_normalizer(cfg, policy.learn_mode)
+    normalised(middleware, next(rollouts()))
+    part = copy.deepcopy(policy.state_dict()["attached"]["reward_normalizer"])
+    with pytest.raises(ValueError, match=words):
+        policy._attached["reward_normalizer"].load_state_dict({**part, **change})
+
+    assert policy.state_dict()["attached"]["reward_normalizer"]["carried"].tolist() == part["carried"].tolist()

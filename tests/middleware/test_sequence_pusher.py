@@ -45,6 +45,7 @@ def test_a_long_first_rollout_is_cut_too_so_that_the_next_ones_sequences_follow_
     assert set(batch.state_in_0.tolist()) == {1, 4, 7}
 
 
+@pytest.mark.filterwarnings("ignore:policy.nstep = .* is longer than a rollout")
 def test_rewards_that_were_summed_up_already_are_refused():
     no = np.zeros((3, 1), np.bool_)
     done = Trajectories(

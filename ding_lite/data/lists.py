@@ -1,0 +1,177 @@
+"""Lists: transitions and episodes that stand in plain lists, as the rollouts and episodes that they are.
+
+Room: ding_lite.data, floor 1. Imports the room's columns, episodes, rollouts and trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ding_lite.basics import unflatten
+from ding_lite.data.columns import as_array, stack_rows
+from ding_lite.data.episodes import Episodes
+from ding_lite.data.rollouts import Order, Trajectories
+from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, place_of
+
+_FLAGS = ("terminated", "truncated")
+
+
+def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> dict[str, Any]:
+    """Transitions as rows: arrays [N, ...] by leaf name, nested where a space is. Copies.
+
+    Args:
+        transitions: trees, or mappings of numbers, arrays, tensors and objects, all with the same leaves; {} for none.
+        who: asks, for messages, such as "push()".
+
+    Raises:
+        TypeError: one that is neither a tree nor a mapping.
+        ValueError: one with other leaves, or a leaf of another shape, than the first; one of several steps.
+
+    Example:
+        >>> stack_transitions([{"obs": [0.0, 1.0], "reward": 1.0}, {"obs": [2.0, 3.0], "reward": 0.5}], "push()")["reward"]
+        array([1. , 0.5])
+    """
+    rows = [_leaves_of(one, f"{who}: number {place} of a list of transitions") for place, one in enumerate(transitions)]
+    if not rows:
+        return {}
+    for place, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            had, has = (sorted("/".join(path) for path in leaves) for leaves in (rows[0], row))
+            raise ValueError(f"{who}: number {place} of a list of transitions has the leaves {has}, and the first has {had}.")
+    stacked = {path: _stacked(path, [row[path] for row in rows], who) for path in rows[0]}
+    for flag in _FLAGS:
+        if (flag,) in stacked and stacked[flag,].ndim > 1:
+            raise ValueError(
+                f"{who}: a list of transitions has {flag} of shape {stacked[flag,].shape[1:]} in each, so that they are "
+                "several steps each: a list of episodes belongs in ctx.episodes, and a batch is given by itself."
+            )
+    return unflatten(stacked)  # type: ignore[no-any-return]
+
+
+def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
+    """A list of transitions as a rollout, with `order` saying how much is known of the order of its steps.
+
+    "whole": they are all the transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
+    "pieces": each comes from a rollout, such as those of `ctx.trajectories[:16]`. Steps that followed each other there are a
+    column of this rollout, [T, P] with P pieces, in whichever order they are listed; shorter ones begin later, and rows before
+    them are not `valid`. A piece ends as a rollout does: its last step goes on in `next_obs`.
+    "none": at least one comes from elsewhere, so that all stand side by side, [1, N].
+
+    Args:
+        transitions: see `stack_transitions`; 1 or more.
+        who: asks, for messages.
+
+    Raises:
+        TypeError, ValueError: what `stack_transitions` raises, or there are none.
+    """
+    if not len(transitions):
+        raise ValueError(f"{who}: a list of no transitions is no rollout.")
+    rows = stack_transitions(transitions, who)
+    places = [place_of(one) for one in transitions]
+    known = [place for place in places if place is not None and place[0].order != "none"]
+    if len(known) < len(places):
+        made = Trajectories(map_leaves(lambda leaf: leaf[None], rows))
+        made.order = "none"
+        return made
+    rollouts = {id(rollout): number for number, (rollout, _, _) in enumerate(reversed(known))}  # the earlier, the larger
+    order = sorted(range(len(known)), key=lambda row: (-rollouts[id(known[row][0])], *known[row][1:]))
+    known = [known[row] for row in order]
+    begins = [0, *(after for after, (one, other) in enumerate(pairwise(known), 1) if not _follows(one, other)), len(known)]
+    row_at, valid = _arranged(known, begins)
+    row_at = np.array(order)[row_at]
+    made = Trajectories(map_leaves(lambda leaf: leaf[row_at], rows), None if valid.all() else valid)
+    made.order = _order(known, begins)
+    return made
+
+
+def listed_episodes(episodes: Sequence[Any], who: str) -> Episodes:
+    """A list of episodes as Episodes. Copies.
+
+    A piece of an episode, which neither terminated nor was truncated with its last step, counts as truncated there.
+
+    Args:
+        episodes: each a tree or mapping of arrays [T_i, ...], or a list of transitions.
+        who: asks, for messages.
+
+    Raises:
+        TypeError: one that is neither.
+        ValueError: one with other leaves than the first, of no steps, or with leaves of different lengths.
+    """
+    parts = [
+        dict(flatten(stack_transitions(one, who)))
+        if isinstance(one, Sequence) and not isinstance(one, str)
+        else _leaves_of(one, f"{who}: number {place} of a list of episodes")
+        for place, one in enumerate(episodes)
+    ]
+    lengths = []
+    for place, part in enumerate(parts):
+        of_leaves = {leaf.shape[:1] for leaf in part.values()}
+        if part.keys() != parts[0].keys() or len(of_leaves) != 1 or of_leaves <= {(), (0,)}:
+            shapes = {"/".join(path): leaf.shape for path, leaf in part.items()}
+            raise ValueError(
+                f"{who}: number {place} of a list of episodes has leaves of the shapes {shapes}: each has a row for each of "
+                f"its steps, 1 or more, and the leaves {sorted('/'.join(path) for path in parts[0])}."
+            )
+        lengths.append(of_leaves.pop()[0])
+    joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
+    if all((flag,) in joined for flag in _FLAGS):
+        last = np.cumsum(lengths) - 1
+        joined["truncated",][last] |= ~joined["terminated",][last]
+    return Episodes(unflatten(joined), lengths)
+
+
+def _leaves_of(one: Any, what: str) -> dict[tuple[str, ...], Any]:
+    if not is_tree(one) and not isinstance(one, Mapping):
+        raise TypeError(f"{what} is {one!r:.60}, a {type(one).__name__}: give a tree, or a dict of its leaves by name.")
+    return {path: leaf if _is_object(leaf) else as_array(leaf) for path, leaf in flatten(nested(one))}
+
+
+def _is_object(leaf: Any) -> bool:
+    return not isinstance(leaf, (np.ndarray, np.generic, bool, int, float, list, tuple)) and not hasattr(leaf, "numpy")
+
+
+def _stacked(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[Any, Any]:
+    shapes = {leaf.shape for leaf in leaves if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"}
+    if len(shapes) > 1:
+        raise ValueError(f"{who}: {'/'.join(path)} of a list of transitions has the shapes {sorted(shapes)}: give the same.")
+    return stack_rows(leaves)
+
+
+def _concatenated(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[Any, Any]:
+    shapes = {leaf.shape[1:] for leaf in leaves}
+    if len(shapes) > 1:
+        raise ValueError(f"{who}: {'/'.join(path)} of a list of episodes has the shapes {sorted(shapes)}: give the same.")
+    return np.concatenate(leaves)
+
+
+def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
+    """Whether it is the next step of the same environment in the same rollout, those left out that were only a reset."""
+    (rollout, env, step), (its_rollout, its_env, its_step) = one, other
+    if rollout is not its_rollout or env != its_env or its_step <= step:
+        return False
+    return its_step == step + 1 or (rollout.valid is not None and not rollout.valid[step + 1 : its_step, env].any())
+
+
+def _arranged(places: list[tuple[Any, int, int]], begins: list[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """[T, P]: for each place the row that stands there, or the nearest before or behind it; and whether it does."""
+    steps = np.array([step for _, _, step in places])
+    spans = [steps[stop - 1] - steps[start] + 1 for start, stop in pairwise(begins)]
+    num_steps = max(spans)
+    row_at = np.zeros((num_steps, len(spans)), np.int64)
+    valid = np.zeros(row_at.shape, np.bool_)
+    for piece, (start, stop) in enumerate(pairwise(begins)):
+        own = num_steps - 1 - steps[stop - 1] + steps[start:stop]
+        valid[own, piece] = True
+        row_at[:, piece] = np.clip(np.searchsorted(own, np.arange(num_steps), side="right") - 1, 0, None) + start
+    return row_at, valid
+
+
+def _order(places: list[tuple[Any, int, int]], begins: list[int]) -> Order:
+    rollout = places[0][0]
+    envs = [places[start][1] for start in begins[:-1]]
+    is_whole = len(places) == len(rollout) and envs == list(range(rollout.num_envs)) and rollout.order == "whole"
+    return "whole" if is_whole and all(place[0] is rollout for place in places) else "pieces"

@@ -1,0 +1,103 @@
+"""Restoring: what saved states are asked before anything is changed by them.
+
+Room: ding_lite.data, floor 1. Imports basics and the room's columns and trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.basics import unflatten
+from ding_lite.data.columns import as_array, to_objects
+from ding_lite.data.trees import flatten
+
+
+def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable[str] = ()) -> None:
+    """Refuse what is no state of such an object, by its keys.
+
+    Args:
+        kind: what to call the object that loads it.
+        keys: what the state has.
+        optional: what it may have besides.
+
+    Raises:
+        TypeError: no mapping.
+        ValueError: a key that is missing, or that such a state does not have.
+    """
+    if isinstance(state, (str, PathLike)):
+        path = fspath(state)
+        raise TypeError(
+            f"load_state_dict({path!r}) of a {kind} wants a state, got a path: read the file first, "
+            f"load_state_dict(load_checkpoint({path!r})), with load_checkpoint from ding_lite.engine."
+        )
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict() of a {kind} wants the dict that state_dict() gave, got a {type(state).__name__}.")
+    if missing := set(keys) - set(state):
+        raise ValueError(f"this is no state of a {kind}: it lacks {sorted(missing)}, it has {sorted(map(str, state))}.")
+    if unknown := set(map(str, state)) - {*keys, *optional}:
+        raise ValueError(f"this is no state of a {kind}, which has no {sorted(unknown)}: load it into the class that saved it.")
+
+
+def broken(kind: str, key: str, found: object, expected: str) -> ValueError:
+    """The error for a state that no object of this kind can be in."""
+    return ValueError(
+        f"this state of a {kind} has {key} = {found!r:.60}, and {expected}: nothing was loaded. Take a checkpoint that "
+        "state_dict() made and that was not changed."
+    )
+
+
+def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int | None = None) -> int:
+    """The integer under this key, if it lies between the two."""
+    number = state[key]
+    is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if not is_whole or number < least or (most is not None and number > most):
+        raise broken(kind, key, number, f"it is an integer, {least} or more" + ("" if most is None else f", at most {most}"))
+    return int(number)
+
+
+def require_generator(saved: Any, kind: str, rng: np.random.Generator) -> None:
+    """Refuse what is no state of such a random generator."""
+    trial = type(rng.bit_generator)()
+    try:
+        trial.state = saved
+        fits = not isinstance(trial, np.random.PCG64) or trial.state == saved  # numpy cuts off what does not fit
+    except (KeyError, TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise broken(kind, "rng", saved, f"it is the state of a {type(trial).__name__} of numpy")
+
+
+def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
+    """Columns [size, ...] by name, nested, from tensors, and from flat lists of objects with their shapes.
+
+    Args:
+        shapes: [[path, shape of one row], ...] of the lists.
+
+    Raises:
+        ValueError: a leaf that is neither, or that is not of `size` rows.
+    """
+    if not isinstance(saved, Mapping):
+        raise broken(kind, "columns", saved, "they are tensors and lists by name")
+    columns: dict[tuple[str, ...], Any] = dict(flatten(saved))
+    if not columns:
+        raise broken(kind, "columns", saved, "there is at least one")
+    of_lists = {tuple(path): tuple(shape) for path, shape in shapes}
+    for path, leaf in columns.items():
+        name = "/".join(("columns", *map(str, path)))
+        if isinstance(leaf, (torch.Tensor, np.ndarray)):
+            columns[path] = as_array(leaf)
+        elif isinstance(leaf, list) and path in of_lists:
+            shape = (size, *of_lists[path])
+            if len(leaf) != np.prod(shape):
+                raise broken(kind, name, f"{len(leaf)} objects", f"{size} rows of {shape[1:]} are {np.prod(shape)}")
+            columns[path] = to_objects(leaf).reshape(shape)
+        else:
+            raise broken(kind, name, leaf, "it is a tensor, or a list of objects with its shape in `shapes`")
+        if columns[path].shape[:1] != (size,):
+            raise broken(kind, name, columns[path].shape, f"it has {size} rows")
+    return unflatten(columns)

@@ -1,0 +1,202 @@
+"""Lists of transitions and of episodes as the rollouts and episodes that they are."""
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.data import (
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    Trajectories,
+    flatten,
+    listed_episodes,
+    listed_transitions,
+    nested,
+    stack_transitions,
+    tree,
+    with_leaves,
+)
+
+T, B = 4, 3
+
+
+def rollout(valid=None) -> Trajectories:
+    place = np.arange(T * B).reshape(T, B)
+    no = np.zeros((T, B), bool)
+    obs = {"x": place[..., None] + np.zeros(2, np.float32), "y": {"z": place}}
+    return Trajectories({"obs": obs, "reward": place.astype(np.float32), "terminated": no, "truncated": no.copy()}, valid)
+
+
+def resets() -> np.ndarray:
+    valid = np.ones((T, B), bool)
+    valid[0, 0] = valid[2, 1] = valid[3, 2] = False
+    return valid
+
+
+def plain(structure) -> dict:
+    return {path: (str(leaf.dtype), leaf.tolist()) for path, leaf in flatten(structure)}
+
+
+@pytest.mark.parametrize("valid", [None, resets()], ids=["all real", "some only resets"])
+@pytest.mark.parametrize("change", [list, reversed, lambda one: [with_leaves(t, bonus=t.reward) for t in one]])
+def test_all_transitions_of_a_rollout_are_that_rollout_in_any_order(change, valid):
+    one = rollout(valid)
+    listed = listed_transitions(list(change(one)), "test")
+
+    assert (listed.order, len(listed), listed.end_idx) == ("whole", len(one), one.end_idx)
+    assert [plain(t)[("reward",)] for t in listed] == [plain(t)[("reward",)] for t in one]
+    if valid is None:
+        columns = {name: column for name, column in listed.columns.items() if name != "bonus"}
+        assert plain(columns) == plain(one.columns)
+
+
+@pytest.mark.parametrize("valid", [None, resets()], ids=["all real", "some only resets"])
+@pytest.mark.parametrize("where", [slice(1, None), slice(6), slice(2, 9), slice(None, None, 2), slice(5, 6)])
+def test_steps_that_followed_each_other_stay_a_column_and_all_others_begin_one(where, valid):
+    one = rollout(valid)
+    chosen = one[where]
+    listed = listed_transitions(chosen, "test")
+    column_of = [None] * T * B
+    for t, b in np.ndindex(listed.num_steps, listed.num_envs):
+        if listed.valid is None or listed.valid[t, b]:
+            column_of[int(listed.columns["reward"][t, b])] = (t, b)
+
+    assert listed.order == "pieces"
+    assert [plain(t) for t in listed] == [plain(t) for t in chosen]
+    for earlier, later in [(int(t.reward), int(t.reward) + B) for t in chosen]:
+        if later < T * B and column_of[later]:
+            (t, b), (its_t, its_b) = column_of[earlier], column_of[later]
+            assert (its_t, its_b) == (t + 1, b)
+    if listed.valid is not None:
+        assert listed.valid[-1].all()  # so that nothing that runs backwards carries what is no step into a piece
+
+
+@pytest.mark.parametrize("other", [lambda t: nested(t), lambda t: tree(nested(t)), lambda t: t.clone()])
+def test_a_transition_from_elsewhere_leaves_nothing_known_of_the_order(other):
+    one = rollout()
+    listed = listed_transitions([*one, other(one[0])], "test")
+
+    assert (listed.order, listed.num_steps, listed.num_envs) == ("none", 1, T * B + 1)
+    assert [int(t.reward) for t in listed] == [int(t.reward) for t in one] + [0]
+    assert listed_transitions(list(listed), "test").order == "none"
+    assert listed.with_columns(more=listed.columns["reward"]).order == "none"
+
+
+def test_pieces_of_several_rollouts_stand_side_by_side():
+    one, two = rollout(), rollout()
+    listed = listed_transitions([*one[:4], *two[:4], *one[4:8]], "test")
+
+    assert listed.order == "pieces"
+    assert sorted(listed.columns["reward"].T.tolist()) == [[0, 3, 6, 9], [0, 3, 6, 9], [1, 4, 7, 10]]
+
+
+def test_what_a_list_holds_is_copied():
+    one = rollout()
+    listed = listed_transitions(list(one), "test")
+    listed.columns["reward"][:] = 50
+
+    assert one.columns["reward"].max() == T * B - 1
+
+
+WRONG = {
+    "a number": ([1], TypeError, "test: number 0 of a list of transitions is 1, a int: give a tree, or a dict"),
+    "other leaves": ([{"x": 1}, {"y": 1}], ValueError, r"number 1 of .* has the leaves \['y'\], and the first has \['x'\]"),
+    "other shapes": ([{"x": [1, 2]}, {"x": [1]}], ValueError, r"test: x of a list of .* has the shapes \[\(1,\), \(2,\)\]"),
+    "episodes": ([{"terminated": [True]}], ValueError, r"terminated of shape \(1,\) in each, .* belongs in ctx.episodes"),
+}
+
+
+@pytest.mark.parametrize(("listed", "error", "words"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_no_list_of_transitions_is_refused_by_name(listed, error, words):
+    with pytest.raises(error, match=words):
+        stack_transitions(listed, "test")
+
+
+def steps(begin: int, end: int, ends: bool = True) -> dict:
+    done = np.zeros(end - begin, bool)
+    done[-1] = ends
+    number = np.arange(begin, end)
+    return {"obs": {"x": number[:, None] * 1.0}, "reward": number, "terminated": done, "truncated": done & False}
+
+
+def one_by_one(episode: dict) -> list[dict]:
+    return [nested(tree(episode)[t]) for t in range(len(episode["reward"]))]
+
+
+@pytest.mark.parametrize("form", [dict, tree, one_by_one])
+def test_a_list_of_episodes_is_episodes(form):
+    listed = listed_episodes([form(steps(0, 2)), form(steps(2, 5)), form(steps(5, 6, ends=False))], "test")
+
+    assert listed.lengths.tolist() == [2, 3, 1]
+    assert listed.rows()["reward"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert listed.rows()["obs"]["x"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert listed.rows()["terminated"].tolist() == [False, True, False, False, True, False]
+    assert listed.rows()["truncated"].tolist() == [False] * 5 + [True]  # a piece that goes on is cut there
+    assert listed_episodes([listed[2], listed[0]], "test").rows()["reward"].tolist() == [5, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("listed", "error", "words"),
+    [
+        ([1], TypeError, "test: number 0 of a list of episodes is 1, a int"),
+        ([steps(0, 2), {"reward": np.ones(2)}], ValueError, r"number 1 .*'reward': \(2,\).*and the leaves \['obs/x', 'reward'"),
+        ([{"reward": np.ones(())}], ValueError, r"number 0 of a list of episodes has leaves of the shapes {'reward': \(\)}"),
+        ([{"reward": np.ones(0)}], ValueError, r"{'reward': \(0,\)}: each has a row for each of its steps, 1 or more"),
+        ([{"a": np.ones(2), "b": np.ones(3)}], ValueError, r"'a': \(2,\), 'b': \(3,\)"),
+        (
+            [{"a": np.ones((2, 1))}, {"a": np.ones((2, 2))}],
+            ValueError,
+            r"a of a list of .* has the shapes \[\(1,\), \(2,\)\]",
+        ),
+    ],
+)
+def test_what_is_no_list_of_episodes_is_refused_by_name(listed, error, words):
+    with pytest.raises(error, match=words):
+        listed_episodes(listed, "test")
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("form", [list, tuple, lambda one: list(map(nested, one)), lambda one: [tree(nested(t)) for t in one]])
+def test_a_list_of_transitions_is_pushed_as_its_rows(kind, form):
+    one, buffer, stacked = rollout(), kind(100), kind(100)
+    buffer.push(one)
+    buffer.push(form(one))
+    stacked.push(form(one))
+    told = {int(number) for number in stacked.sample(500).reward}
+
+    assert (len(buffer), len(stacked), told) == (2 * T * B, T * B, set(range(T * B)))
+    assert stacked.sample(5).obs.y.z.shape == (5,)
+
+
+def test_priorities_may_stand_in_the_transitions_of_a_list():
+    buffer = PrioritizedReplayBuffer(10, alpha=1.0, eps=1e-9)
+    buffer.push([{"number": number, "priority": float(number == 2)} for number in range(4)])
+
+    assert set(buffer.sample(50).number.tolist()) == {2}
+
+
+def test_episodes_are_pushed_as_their_steps():
+    buffer = ReplayBuffer(10)
+    buffer.push(listed_episodes([steps(0, 2), steps(2, 5)], "test"))
+
+    assert buffer.state_dict()["columns"]["reward"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    ("pushed", "error", "words"),
+    [
+        ([], ValueError, "got list with none: give a dict or tree of rows"),
+        ("text", ValueError, "got str with none: give a dict or tree of rows .* or a list of transitions"),
+        ([{"x": 1}, 2], TypeError, r"push\(\): number 1 of a list of transitions is 2, a int"),
+        ([{"x": 1}, {"z": 2}], ValueError, r"push\(\): number 1 .* has the leaves \['z'\]"),
+        ({"x": [[1], [1, 2]]}, ValueError, r"of one shape, got x = \[\[1\], \[1, 2\]\]: make each row the same shape"),
+    ],
+)
+def test_what_cannot_be_pushed_is_refused_by_name_and_changes_nothing(kind, pushed, error, words):
+    buffer = kind(10)
+    with pytest.raises(error, match=words):
+        buffer.push(pushed)
+    buffer.push([{"x": torch.tensor(1.0)}])
+
+    assert len(buffer) == 1

@@ -1,0 +1,221 @@
+"""What is written to a transition or an episode reaches the rollout or the episodes, or is refused with what to do instead."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.data import Episodes, Trajectories, Tree, flatten, nested, to_objects, tree, with_leaves
+
+T, B = 3, 2
+FLAGS = ("terminated", "truncated")
+
+
+def columns() -> dict:
+    place = np.arange(T * B).reshape(T, B)
+    return {
+        "obs": {"x": (place[..., None] + np.zeros(2)).astype(np.float32), "y": {"z": place.copy()}},
+        "action": place.copy(),
+        "reward": place.astype(np.float32),
+        "word": to_objects([f"word {n}" for n in range(T * B)]).reshape(T, B),
+        **{flag: np.zeros((T, B), bool) for flag in FLAGS},
+    }
+
+
+def rollout() -> Trajectories:
+    return Trajectories(columns())
+
+
+def episodes() -> Episodes:
+    """Two steps, and three."""
+    rows = {name: leaf.copy() for name, leaf in flatten({**columns(), "truncated": np.zeros((T, B), bool)}) if name != ("obs",)}
+    flat = {path: leaf.reshape(T * B, *leaf.shape[2:])[:5] for path, leaf in rows.items()}
+    flat["truncated",][[1, 4]] = True
+    made: dict = {"obs": {"x": flat.pop(("obs", "x")), "y": {"z": flat.pop(("obs", "y", "z"))}}}
+    return Episodes({**made, **{path[0]: leaf for path, leaf in flat.items()}}, [2, 3])
+
+
+def episodes_with_a_batch() -> Episodes:
+    made = episodes()
+    assert made.batch.reward.shape == (3, 2)
+    return made
+
+
+def set_attribute(one, name, value):
+    setattr(one, name, value)
+
+
+def set_item(one, name, value):
+    one[name] = value
+
+
+def update(one, name, value):
+    one.update({name: value})
+
+
+def fill(one, name, value):
+    leaf = one[name]
+    if isinstance(leaf, np.ndarray):
+        leaf[...] = value
+    else:
+        leaf.copy_(torch.as_tensor(value))
+
+
+ways = pytest.mark.parametrize("way", [set_attribute, set_item, update, fill])
+sources = pytest.mark.parametrize(
+    ("made", "place"), [(rollout, 1), (rollout, -1), (episodes, 0), (episodes, 1), (episodes_with_a_batch, 1)]
+)
+VALUES = {"reward": -7.5, "action": 40, "terminated": True, "word": "longer than before"}
+
+
+@ways
+@sources
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_written_to_a_leaf_stands_in_every_form_of_what_was_collected(made, place, name, way):
+    collected, value = made(), VALUES[name]
+    expected = [one[name].tolist() for one in made()]
+    expected[place] = value if isinstance(collected, Trajectories) else [value] * len(expected[place])
+    way(collected[place], name, value)
+
+    assert [one[name].tolist() for one in collected] == expected
+    if isinstance(collected, Trajectories):
+        assert collected.columns[name].T.reshape(-1).tolist() == expected
+        assert np.asarray(collected.batch[name]).T.reshape(-1).tolist() == expected
+        assert np.asarray(collected.rows()[name]).reshape(T, B).T.reshape(-1).tolist() == expected
+    else:
+        assert collected.rows()[name].tolist() == [value for one in expected for value in one]
+        assert np.asarray(collected.batch[name]).T[collected.valid.T].tolist() == [value for one in expected for value in one]
+
+
+@sources
+@pytest.mark.parametrize("way", [set_attribute, set_item, fill])
+def test_nested_leaves_are_written_likewise(made, place, way):
+    collected = made()
+    way(collected[place].obs, "x", 9.0)
+    way(collected[place].obs.y, "z", 8)
+
+    for position, one in enumerate(collected):
+        is_written = position == place % len(collected)
+        assert bool((one.obs.x == 9).all()) is bool((one.obs.y.z == 8).all()) is is_written
+    collected[place].obs = {"x": 10, "y": {"z": 20}}
+    assert (collected[place].obs.x == 10).all()
+    assert (collected.batch.obs.y.z == 20).any()
+
+
+def test_slices_and_steps_of_them_are_views_too():
+    one, many = rollout(), episodes()
+    for transition in one[1:3]:
+        transition.reward *= 10
+    one.batch[0].action = -1
+    one.batch[1:].obs.x[:, 1] = 5
+    many[1][0].reward = 100
+    many[1][1:].reward = [7, 8]
+    many[1].reward[-1] += 1
+    for episode in many[:1]:
+        episode.reward = episode.reward / 2
+
+    assert one.columns["reward"].T.tolist() == [[0, 20, 40], [1, 3, 5]]
+    assert one.columns["action"].tolist() == [[-1, -1], [2, 3], [4, 5]]
+    assert one.columns["obs"]["x"][:, 1].tolist() == [[1, 1], [5, 5], [5, 5]]
+    assert many.rows()["reward"].tolist() == [0, 0.5, 100, 7, 9]
+
+
+def test_what_is_written_to_the_batch_stands_in_the_transitions_and_episodes():
+    for made in (rollout, episodes):
+        collected = made()
+        collected.batch.reward = collected.batch.reward * 2
+        collected.batch.reward[0] += 1
+        assert torch.cat([one.reward.reshape(-1) for one in collected]).tolist() == (
+            [1, 4, 8, 3, 6, 10] if made is rollout else [1, 2, 5, 6, 8]
+        )
+
+
+REFUSED = {
+    "a leaf that is not there": (lambda one: setattr(one, "bonus", 1), ValueError, "'bonus' cannot be set in a view of {}"),
+    "an item that is not there": (lambda one: one.update(reward=9, bonus=1), ValueError, "it has no such leaf, and a new one"),
+    "a default that is not there": (lambda one: one.setdefault("bonus", 1), ValueError, "'bonus' cannot be set"),
+    "a fraction for an integer": (lambda one: setattr(one, "action", 0.5), ValueError, "int64, which cannot hold 0.5"),
+    "a number for a flag": (lambda one: setattr(one, "terminated", 2), ValueError, "bool, which cannot hold 2"),
+    "too large a number": (lambda one: setattr(one, "reward", 1e300), ValueError, r"cannot hold 1e\+300"),
+    "too many": (lambda one: setattr(one, "reward", [1] * 9), ValueError, r"was given values of shape \(9,\)"),
+    "text": (lambda one: setattr(one, "reward", "much"), TypeError, "and was given 'much': give numbers"),
+    "none": (lambda one: setattr(one, "reward", None), TypeError, "and was given None: give numbers"),
+    "one for nested ones": (lambda one: setattr(one, "obs", 1), ValueError, r"has the leaves \['x', 'y'\], and was given int"),
+    "other nested ones": (lambda one: setattr(one, "obs", {"x": 1}), ValueError, r"obs of .* and was given \['x'\]"),
+    "to delete": (lambda one: delattr(one, "reward"), ValueError, "reward cannot be taken out of {}, which is a view"),
+    "to delete an item": (lambda one: one.__delitem__("reward"), ValueError, "cannot be taken out"),
+    "to pop": (lambda one: one.pop("reward"), ValueError, "cannot be taken out"),
+    "to pop any": (lambda one: one.popitem(), ValueError, "any leaf cannot be taken out"),
+    "to clear": (lambda one: one.clear(), ValueError, "all leaves cannot be taken out"),
+}
+
+
+@pytest.mark.parametrize(("write", "error", "words"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("made", [rollout, episodes])
+def test_what_would_be_lost_is_refused_and_changes_nothing(made, write, error, words):
+    collected = made()
+    before = [{path: leaf.tolist() for path, leaf in flatten(one)} for one in collected]
+    with pytest.raises(error, match=words.format("a rollout" if made is rollout else "episodes")):
+        write(collected[1])
+
+    assert [{path: leaf.tolist() for path, leaf in flatten(one)} for one in collected] == before
+
+
+def test_the_message_about_a_new_leaf_says_how_to_add_it():
+    with pytest.raises(ValueError, match=r"ctx.trajectories = ctx.trajectories.with_columns\(bonus=...\) adds it"):
+        rollout()[0].bonus = 1
+    with pytest.raises(ValueError, match=r"Episodes\({\*\*ctx.episodes.rows\(\), 'bonus': ...}, ctx.episodes.lengths\)"):
+        episodes()[0]["bonus"] = 1
+
+
+def test_of_text_nothing_is_cut_off_in_a_column_of_text():
+    made = Trajectories({"word": np.array([["ab", "cd"]])})
+    with pytest.raises(ValueError, match="word of a rollout is <U2, which cannot hold 'longer'"):
+        made[0].word = "longer"
+    made[0].word = "xy"
+
+    assert made.columns["word"].tolist() == [["xy", "cd"]]
+
+
+@pytest.mark.parametrize("name", ["append", "extend", "insert", "pop", "remove", "sort", "clear"])
+@pytest.mark.parametrize("made", [rollout, episodes])
+def test_what_only_lists_do_is_refused_with_how_to_get_one(made, name):
+    field = "ctx.trajectories" if made is rollout else "ctx.episodes"
+    with pytest.raises(AttributeError, match=rf"has no '{name}', .*make a list of it first, {field} = list\({field}\)"):
+        getattr(made(), name)
+    with pytest.raises(TypeError, match=rf"{field}\[0\] cannot be replaced as a whole: .*{field}\[0\].reward = ..."):
+        made()[0] = {}
+    with pytest.raises(TypeError, match=rf"{field}\[0\] cannot be deleted: .*list\({field}\)"):
+        del made()[0]
+    assert not hasattr(made(), "no_such_thing")
+
+
+def test_plus_makes_a_list():
+    one = rollout()
+
+    assert [int(t.reward) for t in one + one[:1]] == [0, 2, 4, 1, 3, 5, 0]
+    assert [int(t.reward) for t in one[:1] + one] == [0, 0, 2, 4, 1, 3, 5]
+
+
+def test_what_is_made_of_a_view_is_a_tree_of_its_own():
+    one = Trajectories({"reward": np.arange(3.0)[:, None]})
+    masked = one.batch[one.batch.reward[:, 0] > 0]
+    for own in (one[1].clone(), one[1] * 1, with_leaves(one[1], reward=1.0), masked, tree(nested(one[1]))):
+        own.reward = torch.tensor(77.0)
+        own.bonus = torch.tensor(1.0)
+        assert isinstance(own, Tree)
+
+    assert one.columns["reward"][:, 0].tolist() == [0, 1, 2]
+    again = pickle.loads(pickle.dumps(one))
+    again[0].reward = 50
+    assert (again.columns["reward"][0, 0], one.columns["reward"][0, 0]) == (50, 0)
+
+
+def test_columns_that_can_only_be_read_are_copied():
+    shared = np.broadcast_to(np.float32(3), (T, B))
+    one = Trajectories({"reward": np.zeros((T, B)), "bonus": shared}).with_columns(more=shared)
+    one[0].bonus, one[1].more = 5, 6
+
+    assert (one.columns["bonus"].sum(), one.columns["more"].sum(), shared.sum()) == (20, 21, 18)
+    assert Episodes({"reward": np.broadcast_to(1.0, 3)}, [3])[0].reward.fill_(4).tolist() == [4, 4, 4]

@@ -1,0 +1,309 @@
+"""What a user's middleware makes of ctx.trajectories and ctx.episodes: changes in place, lists and slices in their place."""
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import Task
+from ding_lite.config import DQNConfig, PPOConfig, R2D2Config
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import Episodes, ReplayBuffer, Trajectories, nested, tree, with_leaves
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    EpisodeCollector,
+    StepCollector,
+    data_pusher,
+    gae_estimator,
+    montecarlo_return_estimator,
+    multistep_trainer,
+    nstep_reward_enhancer,
+    onpolicy_data_fetcher,
+    priority_calculator,
+    reward_estimator,
+    reward_normalizer,
+    sequence_pusher,
+    trainer,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+GAMMA, LAMBDA = 0.9, 0.8
+
+
+class Doubling:
+    """A reward model."""
+
+    def estimate(self, batch):
+        batch.reward = batch.reward * 2  # on its own tree, which is no view of what was collected
+        return batch
+
+
+def ppo():
+    cfg = PPOConfig(seed=1).override(
+        {
+            "policy.collect": {"n_sample": 24, "n_episode": 4, "discount_factor": GAMMA, "gae_lambda": LAMBDA},
+            "policy.learn": {"epoch_per_collect": 1, "batch_size": 8},
+            "policy.model.encoder_hidden_size_list": [8],
+        }
+    )
+    envs = make_envs("CartPole-v1", 4, seed=1, max_episode_steps=9)
+    return cfg, envs, PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def with_rollout(collector=StepCollector):
+    cfg, envs, policy = ppo()
+    ctx = OnlineRLContext()
+    collector(cfg, policy.collect_mode, envs)(ctx)
+    return cfg, policy, ctx
+
+
+MIDDLEWARE = {
+    "data_pusher": lambda cfg, policy, buffer: data_pusher(cfg, buffer),
+    "onpolicy_data_fetcher": lambda cfg, policy, buffer: onpolicy_data_fetcher(cfg),
+    "gae_estimator": lambda cfg, policy, buffer: gae_estimator(cfg, policy.collect_mode),
+    "montecarlo_return_estimator": lambda cfg, policy, buffer: montecarlo_return_estimator(cfg, policy.collect_mode),
+    "nstep_reward_enhancer": lambda cfg, policy, buffer: nstep_reward_enhancer(
+        DQNConfig().override({"policy.nstep": 3, "policy.discount_factor": GAMMA})
+    ),
+    "reward_normalizer": lambda cfg, policy, buffer: reward_normalizer(cfg, policy.learn_mode),
+    "reward_estimator": lambda cfg, policy, buffer: reward_estimator(cfg, Doubling(), of="trajectories"),
+    "priority_calculator": lambda cfg, policy, buffer: priority_calculator(lambda rollout: np.arange(len(rollout))),
+}
+each = pytest.mark.parametrize("name", MIDDLEWARE)
+OF_STEPS = {"data_pusher", "reward_estimator", "priority_calculator"}  # of single ones, whatever stands beside them
+OF_ALL = {"reward_normalizer"}
+
+
+def after(name, cfg, policy, ctx) -> dict:
+    """Every step that the middleware left, by its first observation, which no two steps share: the leaves that it made."""
+    buffer = ReplayBuffer(1000)
+    MIDDLEWARE[name](cfg, policy, buffer)(ctx)
+    if name == "data_pusher":
+        rows = buffer.state_dict()["columns"]
+    elif ctx.train_data is not None:
+        batch = nested(ctx.train_data)
+        valid = batch.pop("valid", torch.ones_like(batch["terminated"]))
+        rows = {leaf: column[valid] for leaf, column in batch.items()}
+    else:
+        found = ctx.trajectories if isinstance(ctx.trajectories, Trajectories) else ctx.episodes
+        rows = {leaf: torch.as_tensor(column) for leaf, column in found.rows().items()}
+    rows.pop("priority", None)
+    keys = [tuple(obs) for obs in rows["obs"].tolist()]
+    assert len(set(keys)) == len(keys)
+    return {key: {leaf: column[row] for leaf, column in rows.items()} for row, key in enumerate(keys)}
+
+
+def assert_same(found: dict, expected: dict):
+    assert found.keys() == expected.keys()
+    for key, leaves in expected.items():
+        for leaf, value in leaves.items():
+            torch.testing.assert_close(found[key][leaf], value, rtol=1e-5, atol=1e-6)
+
+
+LISTS = {
+    "all as a list": list,
+    "all as a slice": lambda one: one[:],
+    "all backwards": lambda one: one[::-1],
+    "all as new trees": lambda one: [with_leaves(t, reward=t.reward) for t in one],
+}
+
+
+@each
+@pytest.mark.parametrize("listed", LISTS.values(), ids=LISTS.keys())
+def test_a_list_of_all_transitions_does_what_the_rollout_does(name, listed):
+    cfg, policy, ctx = with_rollout()
+    expected = after(name, cfg, policy, ctx)
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = listed(ctx.trajectories)
+
+    assert_same(after(name, cfg, policy, ctx), expected)
+
+
+@each
+def test_of_a_slice_each_environment_is_a_rollout_of_its_own_that_ends_earlier(name):
+    cfg, policy, ctx = with_rollout()
+    whole = ctx.trajectories
+    ctx.trajectories = whole[:15]  # six steps of each of four environments: two of them, and half of the third
+    if name in OF_ALL:
+        with pytest.raises(ValueError, match=rf"{name} found a list of 15 transitions.*needs each step of all environments"):
+            after(name, cfg, policy, ctx)
+        return
+    found = after(name, cfg, policy, ctx)
+    parts = {}
+    for env, steps in ((0, 6), (1, 6), (2, 3)):
+        ctx = OnlineRLContext(trajectories=Trajectories({n: leaf[:steps, env : env + 1] for n, leaf in whole.columns.items()}))
+        parts |= after(name, cfg, policy, ctx)
+
+    assert_same(found, parts)
+
+
+@each
+def test_transitions_from_elsewhere_are_taken_where_each_stands_alone_and_refused_elsewhere(name):
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = [nested(t) for t in ctx.trajectories][:10]
+    if name in OF_STEPS:
+        assert len(after(name, cfg, policy, ctx)) == 10
+        return
+    with pytest.raises(ValueError, match=rf"{name} found a list of 10 transitions.*needs the steps of each environment"):
+        after(name, cfg, policy, ctx)
+
+
+def test_what_was_made_of_transitions_from_elsewhere_is_still_no_rollout():
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = [nested(t) for t in ctx.trajectories]
+    reward_estimator(cfg, Doubling(), of="trajectories")(ctx)
+    with pytest.raises(ValueError, match="gae_estimator found a list of 24 transitions in ctx.trajectories, and needs"):
+        gae_estimator(cfg, policy.collect_mode)(ctx)
+
+
+def as_lists(episodes):
+    return [[tree(nested(episode[t])) for t in range(len(episode.reward))] for episode in episodes]
+
+
+@each
+@pytest.mark.parametrize("listed", [list, lambda one: one[:], lambda one: list(map(nested, one)), as_lists])
+def test_a_list_of_episodes_does_what_episodes_do(name, listed):
+    cfg, policy, ctx = with_rollout(EpisodeCollector)
+    if name == "reward_normalizer":
+        return
+    ctx.episodes = Episodes(ctx.episodes.rows(), ctx.episodes.lengths)
+    expected = after(name, cfg, policy, ctx)
+    cfg, policy, ctx = with_rollout(EpisodeCollector)
+    ctx.episodes = listed(ctx.episodes)
+
+    assert_same(after(name, cfg, policy, ctx), expected)
+
+
+@each
+@pytest.mark.parametrize("form", [list, tuple])
+def test_an_empty_list_is_nothing_to_learn_from(name, form):
+    cfg, policy, ctx = with_rollout()
+    buffer = ReplayBuffer(10)
+    ctx.trajectories = form()
+    if name in OF_ALL:
+        with pytest.raises(ValueError, match=f"{name} found an empty list in ctx.trajectories, and needs each step"):
+            MIDDLEWARE[name](cfg, policy, buffer)(ctx)
+        return
+    MIDDLEWARE[name](cfg, policy, buffer)(ctx)
+
+    assert (len(buffer), ctx.train_data, len(ctx.trajectories)) == (0, None, 0)
+
+
+@each
+@pytest.mark.parametrize("wrong", [7, "text", [1, 2], {"reward": [1.0]}])
+def test_what_is_neither_is_refused_by_name(name, wrong):
+    cfg, policy, ctx = with_rollout()
+    ctx.trajectories = wrong
+    with pytest.raises(TypeError, match=rf"{name}.*ctx.trajectories.*"):
+        after(name, cfg, policy, ctx)
+    cfg, policy, ctx = with_rollout(EpisodeCollector)
+    ctx.episodes = wrong
+    words = "reward_normalizer found no ctx.trajectories" if name in OF_ALL else rf"{name}.*ctx.episodes"
+    with pytest.raises(RuntimeError if name in OF_ALL else TypeError, match=words):
+        after(name, cfg, policy, ctx)
+
+
+@each
+@pytest.mark.parametrize("form", [lambda one: one, list])
+def test_a_change_in_place_reaches_each_middleware(name, form):
+    cfg, policy, ctx = with_rollout()
+    reward = ctx.trajectories.columns["reward"] * np.arange(1, 7, dtype=np.float32)[:, None]
+    ctx.trajectories = ctx.trajectories.with_columns(reward=reward)
+    expected = after(name, cfg, policy, ctx)
+    cfg, policy, ctx = with_rollout()
+    assert ctx.trajectories.batch.reward.shape == (6, 4)
+    ctx.trajectories = form(ctx.trajectories)
+    for place, transition in enumerate(ctx.trajectories):
+        transition.reward *= place % 6 + 1
+
+    assert_same(after(name, cfg, policy, ctx), expected)
+
+
+def test_sequences_are_cut_from_all_transitions_of_a_rollout_and_not_from_some():
+    cfg = R2D2Config().override({"policy.learn": {"burn_in": 0, "unroll_len": 3}})
+    buffer, ctx = ReplayBuffer(100), OnlineRLContext()
+    push = sequence_pusher(cfg, buffer)
+    no = np.zeros((6, 2), bool)
+    one = Trajectories({"reward": np.arange(12.0).reshape(6, 2), "terminated": no, "truncated": no})
+    ctx.trajectories = list(one)
+    push(ctx)
+    assert sorted(buffer.state_dict()["columns"]["reward"].tolist()) == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+    ctx.trajectories = one[:6]
+    with pytest.raises(ValueError, match="sequence_pusher found a list of 6 transitions.*needs each step of all environments"):
+        push(ctx)
+
+
+def chosen_of(ctx):
+    ctx.trajectories = [t for t in ctx.trajectories if t.obs[0] > 0]
+
+
+def first_of(ctx):
+    ctx.trajectories = ctx.trajectories[:16]
+
+
+def shaped(ctx):
+    ctx.trajectories = [with_leaves(t, reward=t.reward - t.obs[0].abs()) for t in ctx.trajectories]
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.parametrize("change", [chosen_of, first_of, shaped])
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_a_pipeline_learns_from_what_the_user_left(change, async_mode):
+    cfg, envs, policy = ppo()
+    task = Task()
+    with task.start(async_mode=async_mode, ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(change)
+        task.use(gae_estimator(cfg, policy.collect_mode))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.run(max_step=2)
+
+    assert policy.learn_mode.train_iter > 0
+
+
+def test_a_pipeline_learns_from_the_episodes_that_the_user_chose():
+    cfg, envs, policy = ppo()
+    task, lengths = Task(), []
+
+    def choose(ctx):
+        ctx.episodes = [e for e in ctx.episodes if len(e.reward) == 9]
+
+    with task.start(ctx=OnlineRLContext()):
+        task.use(EpisodeCollector(cfg, policy.collect_mode, envs))
+        task.use(choose)
+        task.use(montecarlo_return_estimator(cfg, policy.collect_mode))
+        task.use(lambda ctx: lengths.append(None if ctx.train_data is None else ctx.train_data.reward.shape[0]))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.run(max_step=3)
+
+    assert set(lengths) <= {9, None}
+
+
+def as_rows(rollout):
+    return tree({name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in rollout.columns.items()})
+
+
+@pytest.mark.parametrize("form", [list, lambda one: one[:5], lambda one: list(map(nested, one)), as_rows])
+def test_a_trainer_takes_a_list_of_transitions_as_a_batch(form):
+    cfg = DQNConfig().override({"policy.model.encoder_hidden_size_list": [8]})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    ctx = OnlineRLContext()
+    StepCollector(cfg, policy.collect_mode, envs)(ctx)
+    ctx.train_data = form(ctx.trajectories)
+    trainer(cfg, policy.learn_mode)(ctx)
+
+    assert ctx.train_iter == 1
+    ctx.train_data = [3]
+    with pytest.raises(TypeError, match=r"ctx.train_data: number 0 of a list of transitions is 3"):
+        trainer(cfg, policy.learn_mode)(ctx)
+
+
+def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once():
+    no = np.zeros((2, 4), bool)
+    one = Trajectories({"reward": np.ones((2, 4), np.float32), "next_obs": np.ones((2, 4)), "terminated": no, "truncated": no})
+    enhance = nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
+    words = r"policy.nstep = 3 is longer than a rollout, whose length is 2 .*: set policy.collect.n_sample = 12 or more, or"
+    with pytest.warns(UserWarning, match=words):
+        enhance(OnlineRLContext(trajectories=one))
+    enhance(OnlineRLContext(trajectories=one))
+    nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 2}))(OnlineRLContext(trajectories=one))
