@@ -1,0 +1,678 @@
+"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and each half."""
+
+import contextlib
+import copy
+import dataclasses
+import pickle
+import sys
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.engine import Context, ContractError, Remainder, Task, UndeclaredFieldError, contract
+from ding_lite.middleware import part
+from ding_lite.pipeline.guards import CHECKED_ITERATIONS
+from ding_lite.pipeline.properties import fields_behind
+
+MODES = pytest.mark.parametrize(
+    "mode",
+    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 0}],
+    ids=["plain", "lag", "threads", "threads without lag"],
+)
+OVERLAPPING = pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}], ids=["lag", "threads"])
+
+
+@dataclasses.dataclass
+class Data(Context):
+    count: int = 0
+    batch: Any = None
+    more: Any = None
+    rows: list = dataclasses.field(default_factory=list)
+
+    @property
+    def double(self) -> int:
+        return 2 * self.count
+
+    @property
+    def quadruple(self) -> int:
+        return 2 * self.double
+
+    @property
+    def level(self) -> int:
+        return self.count
+
+    @level.setter
+    def level(self, value: int) -> None:
+        self.count = value
+
+    def __post_init__(self) -> None:
+        self.keep("count")
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted(Context):
+    count: int = 0
+    batch: Any = None
+
+    def __post_init__(self) -> None:
+        self.keep("count")
+
+
+def run(*middleware: Any, mode: dict[str, Any], ctx: Context | None = None, steps: int = 3, wrapper: Any = None) -> Any:
+    with Task().start(ctx=Data() if ctx is None else ctx, **mode) as loop:
+        if wrapper is not None:
+            loop.use_wrapper(wrapper)
+        for one in middleware:
+            loop.use(one(loop) if getattr(one, "wants_loop", False) else one)
+        loop.run(steps)
+        return loop.ctx
+
+
+def line_here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+class TestRefusals:
+    @MODES
+    def test_a_read_is_refused_at_its_line_with_the_term_to_add(self, mode):
+        where = []
+
+        @contract(reads=("count",), stage="learn")
+        def peeks(ctx):
+            where.append(line_here() + 1)
+            return ctx.batch
+
+        with pytest.raises(ContractError) as caught:
+            run(peeks, mode=mode)
+        assert f"peeks ({__file__}:" in str(caught.value)
+        assert f"reads ctx.batch at {__file__}:{where[0]}, and its contract does not name it." in str(caught.value)
+        assert 'Add it: @contract(..., reads=("count", "batch")).' in str(caught.value)
+
+    @MODES
+    @pytest.mark.parametrize("verb", ["set", "delete"])
+    def test_a_write_is_refused(self, mode, verb):
+        @contract(reads=("count", "rows"), stage="collect")
+        def writes(ctx):
+            if verb == "set":
+                ctx.rows = [1]
+            else:
+                del ctx.rows
+
+        with pytest.raises(ContractError, match=r"writes ctx.rows at .*Add it: @contract\(..., writes=\(\"rows\",\)\)."):
+            run(writes, mode=mode)
+
+    @MODES
+    def test_what_is_only_written_may_be_read_once_it_is_written(self, mode):
+        @contract(writes=("batch",), stage="collect")
+        def makes(ctx):
+            ctx.batch = [ctx.total_step]
+            ctx.batch.append(1)
+
+        seen = []
+        run(makes, contract(("batch",), stage="learn")(lambda ctx: seen.append(list(ctx.batch))), mode=mode)
+        assert seen == [[0, 1], [1, 1], [2, 1]]
+
+        @contract(writes=("batch",), stage="collect")
+        def looks_first(ctx):
+            assert ctx.batch is None
+
+        with pytest.raises(ContractError, match="looks_first .* reads ctx.batch"):
+            run(looks_first, mode=mode)
+
+    @MODES
+    @pytest.mark.parametrize("ways", [lambda c: hasattr(c, "batch"), lambda c: getattr(c, "batch", 0)], ids=["hasattr", "getattr"])
+    def test_asking_whether_it_is_there_hides_nothing(self, mode, ways):
+        with pytest.raises(ContractError, match="reads ctx.batch"):
+            run(contract(stage="record")(ways), mode=mode)
+
+    @MODES
+    def test_a_field_that_the_class_does_not_have_is_told_apart(self, mode):
+        seen = []
+
+        @contract(stage="record")
+        def asks(ctx):
+            seen.append(getattr(ctx, "no_such_field", "none"))
+            with pytest.raises(UndeclaredFieldError, match="Data declares no such field"):
+                ctx.no_such_field = 1
+
+        run(asks, mode=mode)
+        assert seen == ["none"] * 3
+
+    @MODES
+    def test_with_slots_it_is_the_same(self, mode):
+        @contract(("count",), ("count",), stage="collect")
+        def counts(ctx):
+            ctx.count += 1
+
+        @contract(("count",), stage="learn")
+        def learns(ctx):
+            return ctx.batch
+
+        assert run(counts, mode=mode, ctx=Slotted()).count == 3
+        with pytest.raises(ContractError, match="learns .* reads ctx.batch"):
+            run(counts, learns, mode=mode, ctx=Slotted())
+
+        @contract(writes=("batch",), stage="learn")
+        def writes(ctx):
+            ctx.batch = 1
+            assert ctx.batch == 1
+
+        run(writes, mode=mode, ctx=Slotted())
+
+    @MODES
+    @pytest.mark.parametrize("whole", [copy.copy, copy.deepcopy, pickle.dumps, dataclasses.asdict, dataclasses.replace])
+    def test_the_whole_context_is_read_by_whoever_copies_it(self, mode, whole):
+        with pytest.raises(ContractError, match=r"batch"):
+            run(contract(("count",), stage="record")(whole), mode=mode)
+        copies = []
+        names = ("count", "batch", "more", "rows")
+        run(contract((), stage="record", may_read=names)(lambda ctx: copies.append(whole(ctx))), mode=mode)
+        assert len(copies) == 3
+
+    @MODES
+    def test_vars_and_repr_show_what_may_be_read(self, mode):
+        seen = []
+
+        @contract(("count",), stage="record")
+        def shows(ctx):
+            seen.append((repr(ctx), set(vars(ctx)) - {"_lineage"}))
+            with pytest.raises(TypeError):
+                vars(ctx)["batch"] = 1
+
+        run(shows, mode=mode, steps=1)
+        assert seen == [("Data(total_step=0, count=0)", {"total_step", "count"})]
+
+    @MODES
+    def test_outside_of_the_middleware_the_context_is_whole(self, mode):
+        held = []
+        ctx = run(contract(("count",), stage="learn")(held.append), mode=mode)
+        assert [type(one) for one in held] == [Data] * 3
+        assert (held[-1].batch, ctx.rows) == (None, [])
+
+
+class TestHalves:
+    @MODES
+    def test_each_half_has_its_own_terms(self, mode):
+        def middle(after):
+            @contract(("count",), reads_after=("rows",), writes_after=("batch",), stage="learn")
+            def both(ctx):
+                assert ctx.count == 0
+                yield
+                after(ctx)
+
+            return both
+
+        def fine(ctx):
+            assert ctx.rows == []
+            ctx.batch = 1
+
+        run(middle(fine), mode=mode)
+        with pytest.raises(ContractError, match=r"reads ctx.more .*reads_after=\(\"rows\", \"more\"\)"):
+            run(middle(lambda ctx: ctx.more), mode=mode)
+        with pytest.raises(ContractError, match=r"writes ctx.more .*writes_after=\(\"batch\", \"more\"\)"):
+            run(middle(lambda ctx: setattr(ctx, "more", 1)), mode=mode)
+
+    @MODES
+    def test_the_first_half_has_not_the_terms_of_the_second(self, mode):
+        @contract(reads_after=("rows",), stage="learn")
+        def both(ctx):
+            len(ctx.rows)
+            yield
+
+        with pytest.raises(ContractError, match="reads ctx.rows"):
+            run(both, mode=mode)
+
+    @MODES
+    def test_what_the_first_half_wrote_the_second_reads_by_contract_only(self, mode):
+        @contract(writes=("batch",), stage="learn")
+        def both(ctx):
+            ctx.batch = 1
+            yield
+            return ctx.batch
+
+        with pytest.raises(ContractError, match="reads ctx.batch"):
+            run(both, mode=mode)
+
+    @MODES
+    def test_a_handler_of_errors_is_under_its_contract_too(self, mode):
+        @contract(stage="learn")
+        def handles(ctx):
+            try:
+                yield
+            except ZeroDivisionError:
+                ctx.batch = 1
+
+        with pytest.raises(ContractError, match="handles .* writes ctx.batch"):
+            run(handles, contract(stage="learn")(lambda ctx: 1 / 0), mode=mode)
+
+    @MODES
+    @pytest.mark.parametrize("name, message", [("count", "reads ctx.count .*Taking a remainder"), ("more", "writes ctx.more")])
+    def test_taking_a_remainder_sees_what_it_writes(self, mode, name, message):
+        def take(ctx):
+            ctx.batch = 1
+            if name == "count":
+                return ctx.count
+            ctx.more = 1
+
+        asks = contract(("count",), writes_late=("batch",), stage="collect")(lambda ctx: Remainder(take, lambda: None))
+        with pytest.raises(ContractError, match=message):
+            run(asks, mode=mode)
+
+    @MODES
+    def test_a_wrapper_counts_as_part_of_what_it_wraps(self, mode):
+        def logs(fn):
+            def wrapped(ctx):
+                fn(ctx)
+                return ctx.more
+
+            return wrapped
+
+        with pytest.raises(ContractError, match="reads ctx.more"):
+            run(contract(stage="learn")(lambda ctx: None), mode=mode, wrapper=logs)
+
+
+class TestInside:
+    @MODES
+    @pytest.mark.parametrize("way", ["serial", "parallel"])
+    def test_each_part_of_a_composite_has_its_own_contract(self, mode, way):
+        @contract(("count",), ("batch",), stage="learn")
+        def honest(ctx):
+            ctx.batch = ctx.count
+
+        @contract(("count",), stage="learn")
+        def lies(ctx):
+            ctx.batch = 2
+
+        def together(loop):
+            return getattr(loop, way)(honest, lies)
+
+        together.wants_loop = True
+        with pytest.raises(ContractError, match="lies .* writes ctx.batch"):
+            run(together, mode=mode)
+
+    @MODES
+    @pytest.mark.parametrize("way", ["serial", "parallel"])
+    def test_their_second_halves_too(self, mode, way):
+        @contract(("count",), writes_after=("batch",), stage="learn")
+        def honest(ctx):
+            yield
+            ctx.batch = 1
+
+        @contract(("count",), stage="learn")
+        def lies(ctx):
+            yield
+            return ctx.batch
+
+        def together(loop):
+            return getattr(loop, way)(honest, lies)
+
+        together.wants_loop = True
+        with pytest.raises(ContractError, match="lies .* reads ctx.batch"):
+            run(together, mode=mode)
+
+    @pytest.mark.parametrize("yields", [False, True])
+    @MODES
+    def test_the_parts_of_several_agents_too(self, mode, yields):
+        def makes(ctx):
+            ctx.parts = {"one": OnlineRLContext()}
+
+        def lies(ctx):
+            return ctx.train_data
+
+        def lies_later(ctx):
+            yield
+            return ctx.train_data
+
+        inner = contract(("train_iter",), stage="learn")(lies_later if yields else lies)
+        with pytest.raises(ContractError, match="lies.* reads ctx.train_data"):
+            run(contract(writes=("parts",), stage="collect")(makes), part("one", inner), mode=mode, ctx=AgentsContext())
+
+    @MODES
+    def test_what_a_middleware_runs_inside_itself_is_under_its_own_contract(self, mode):
+        inner = contract(("batch",), stage="learn")(lambda ctx: ctx.batch)
+
+        def outer(loop):
+            begin = loop.wrap(inner)
+            return contract(("count",), stage="learn")(lambda ctx: begin(ctx) and None)
+
+        outer.wants_loop = True
+        with pytest.raises(ContractError, match="reads ctx.batch"):
+            run(outer, mode=mode)
+
+
+class TestWhen:
+    @OVERLAPPING
+    def test_where_iterations_overlap_always(self, mode):
+        last = 3 * CHECKED_ITERATIONS
+
+        @contract(("count",), stage="learn")
+        def late_liar(ctx):
+            return ctx.batch if ctx.total_step == last else None
+
+        with pytest.raises(ContractError):
+            run(late_liar, mode=mode, steps=last + 1)
+
+    def test_otherwise_in_the_first_iterations_of_each_run(self):
+        touched = []
+
+        @contract(("count",), stage="learn")
+        def liar(ctx):
+            if ctx.total_step >= CHECKED_ITERATIONS:
+                touched.append(ctx.batch)
+
+        with Task().start(ctx=Data()) as loop:
+            loop.use(liar)
+            loop.run(2 * CHECKED_ITERATIONS)
+            assert len(touched) == CHECKED_ITERATIONS
+            with pytest.raises(ContractError):
+                loop.run(1)
+
+    def test_a_middleware_that_is_added_meanwhile_is_enforced_as_well(self):
+        @contract(("count",), stage="learn")
+        def adds(ctx):
+            if ctx.total_step == 1:
+                loop.use(contract(stage="learn")(lambda ctx: ctx.batch))
+
+        with Task().start(ctx=Data()) as loop, pytest.raises(ContractError, match="reads ctx.batch"):
+            loop.use(adds)
+            loop.run(4)
+
+    def test_a_plain_function_may_touch_anything(self):
+        def plain(ctx):
+            ctx.batch, ctx.more = ctx.rows, ctx.count
+
+        for mode in ({}, {"max_lag": 2}, {"async_mode": True}):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                run(plain, mode=mode)
+
+
+class TestProperties:
+    @MODES
+    @pytest.mark.parametrize("name, factor", [("double", 2), ("quadruple", 4)])
+    def test_a_property_counts_as_the_fields_that_it_reads(self, mode, name, factor):
+        @contract(("count",), ("count",), stage="collect")
+        def counts(ctx):
+            ctx.count += 1
+
+        seen = []
+        run(counts, contract((name,), stage="learn")(lambda ctx: seen.append(getattr(ctx, name))), mode=mode)
+        assert seen == [factor, 2 * factor, 3 * factor]
+
+    @MODES
+    def test_behind_an_undeclared_property_stands_the_field(self, mode):
+        with pytest.raises(ContractError, match=r"reads ctx.count, through the property ctx.double, at .*test_enforcement"):
+            run(contract(stage="learn")(lambda ctx: ctx.double), mode=mode)
+
+    @MODES
+    def test_a_setter_counts_as_the_fields_that_it_writes(self, mode):
+        def sets(ctx):
+            ctx.level = ctx.total_step + 1
+
+        seen = []
+        learns = contract(("count",), stage="learn")(lambda ctx: seen.append(ctx.count))
+        run(contract(writes=("level",), stage="collect")(sets), learns, mode=mode)
+        assert seen == [1, 2, 3]
+
+    def test_fields_are_found_through_methods_comprehensions_and_strings(self):
+        @dataclasses.dataclass
+        class Odd(Context):
+            a: int = 0
+            b: int = 0
+            c: int = 0
+            d: int = 0
+
+            def helper(self):
+                return self.a
+
+            @property
+            def through_a_method(self):
+                return self.helper() + sum(self.b for _ in range(2))
+
+            @property
+            def by_name(self):
+                return getattr(self, "c")
+
+        assert fields_behind(Odd, "through_a_method").reads == {"a", "b"}
+        assert fields_behind(Odd, "by_name").reads == {"c"}
+        assert fields_behind(Odd, "d") == (frozenset(), frozenset())
+
+    def test_a_property_whose_code_cannot_be_read_is_refused(self):
+        @dataclasses.dataclass
+        class Odd(Context):
+            length = property(len)
+
+        with pytest.raises(TypeError, match="Odd.length is a property made of <built-in function len>.*name these fields"):
+            fields_behind(Odd, "length")
+
+
+STARTS = {
+    "array": lambda: np.zeros(1),
+    "tensor": lambda: torch.zeros(1),
+    "nested": lambda: [[0]],
+    "dict": lambda: {"a": np.zeros(1)},
+    "object": lambda: Box(np.zeros(1)),
+    "slots": lambda: SlottedBox(np.zeros(1)),
+}
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+class SlottedBox:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+def bump(thing: Any) -> None:
+    """Count up in place."""
+    if isinstance(thing, list):
+        thing[0][0] += 1
+    elif isinstance(thing, dict):
+        thing["a"] += 1
+    elif hasattr(thing, "value"):
+        thing.value += 1
+    else:
+        thing += 1
+
+
+def number(thing: Any) -> int:
+    if isinstance(thing, list):
+        return int(thing[0][0])
+    if isinstance(thing, dict):
+        return int(thing["a"])
+    return int(getattr(thing, "value", thing)[0])
+
+
+@pytest.mark.filterwarnings("ignore:Kept keeps")
+@pytest.mark.parametrize("kind", STARTS)
+class TestLanes:
+    @pytest.mark.parametrize("how", ["given", "factory"])
+    @OVERLAPPING
+    def test_start_values_that_change_in_place_are_each_lanes_own(self, mode, kind, how):
+        @dataclasses.dataclass
+        class Kept(Context):
+            value: Any = dataclasses.field(default_factory=STARTS[kind])
+
+            def __post_init__(self) -> None:
+                self.keep("value")
+
+        def learns(ctx):
+            bump(ctx.value)
+
+        seen = []
+        evaluates = contract(("value",), stage="evaluate")(lambda ctx: seen.append(number(ctx.value)))
+        ctx = Kept(STARTS[kind]()) if how == "given" else Kept()
+        run(evaluates, contract(("value",), ("value",), stage="learn")(learns), mode=mode, ctx=ctx, steps=6)
+        assert seen == [0, 0, 1, 2, 3, 4]
+
+    @MODES
+    @pytest.mark.parametrize("reused", ["by the middleware", "in a kept field"])
+    def test_a_value_that_its_writer_goes_on_changing_names_the_writer(self, mode, kind, reused):
+        @dataclasses.dataclass
+        class Kept(Context):
+            value: Any = dataclasses.field(default_factory=STARTS[kind])
+            batch: Any = None
+
+            def __post_init__(self) -> None:
+                self.keep("value")
+
+        own = STARTS[kind]()
+
+        @contract(("value",), ("value", "batch"), stage="collect")
+        def collects(ctx):
+            value = own if reused == "by the middleware" else ctx.value
+            bump(value)
+            ctx.batch = value
+
+        learns = contract(("batch",), stage="learn")(lambda ctx: None)
+        with pytest.raises(ContractError, match=r"collects .* wrote ctx.batch in iteration \d and changed that value"):
+            run(collects, learns, mode=mode, ctx=Kept(), steps=5)
+
+    @MODES
+    def test_a_new_value_each_iteration_is_fine(self, mode, kind):
+        @contract(("count",), ("count", "batch"), stage="collect")
+        def collects(ctx):
+            ctx.count += 1
+            ctx.batch = STARTS[kind]()
+            bump(ctx.batch)
+
+        seen = []
+        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(number(ctx.batch)))
+        run(collects, learns, mode=mode, steps=7)
+        assert seen == [1] * 7
+
+    @MODES
+    def test_the_same_value_each_iteration_is_fine_while_nobody_changes_it(self, mode, kind):
+        constant = STARTS[kind]()
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            ctx.batch = constant
+
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode=mode, steps=7)
+
+    @MODES
+    def test_who_changes_what_it_only_reads_is_named(self, mode, kind):
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            ctx.batch = STARTS[kind]()
+
+        @contract(("batch",), stage="learn")
+        def meddles(ctx):
+            bump(ctx.batch)
+
+        with pytest.raises(ContractError, match=r'meddles .* changed ctx.batch.* in place.*@contract\(..., writes=\("batch",\)\)'):
+            run(collects, meddles, mode=mode)
+
+    @MODES
+    def test_who_declares_that_it_writes_may_change_in_place(self, mode, kind):
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            ctx.batch = STARTS[kind]()
+
+        @contract(("batch",), ("batch",), stage="process")
+        def enhances(ctx):
+            bump(ctx.batch)
+
+        seen = []
+        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(number(ctx.batch)))
+        run(collects, enhances, learns, mode=mode, steps=7)
+        assert seen == [1] * 7
+
+    @OVERLAPPING
+    def test_what_would_carry_over_in_a_field_that_is_not_kept_is_refused(self, mode, kind):
+        @contract(("batch",), ("batch",), stage="collect")
+        def piles_up(ctx):
+            bump(ctx.batch)
+
+        with pytest.raises(ContractError, match=r"piles_up .* changed ctx.batch.*default_factory, or keep\(\) it"):
+            run(piles_up, mode=mode, ctx=Data(batch=STARTS[kind]()))
+
+
+class TestStartValues:
+    def test_what_cannot_be_copied_is_refused_by_name_where_two_lanes_touch_it(self):
+        class Holds:
+            def __init__(self):
+                self.lock = threading.Lock()
+
+        reads = [contract(("batch",), stage=stage)(lambda ctx: None) for stage in ("collect", "learn")]
+        with pytest.raises(ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses of their con"):
+            run(*reads, mode={"max_lag": 1}, ctx=Data(batch=Holds()))
+
+    def test_a_lane_that_does_not_touch_it_needs_no_copy(self):
+        thing = Box(threading.Lock())
+        seen = []
+        collects = contract(writes=("more",), stage="collect")(lambda ctx: setattr(ctx, "more", 1))
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch)), mode={"max_lag": 1}, ctx=Data(batch=thing))
+        assert seen == [thing] * 3
+
+    def test_nothing_is_held_on_to_behind_the_checked_iterations(self):
+        import weakref
+
+        class Value(list):
+            """A list that can be referred to weakly."""
+
+        alive = weakref.WeakSet()
+
+        class Tag:
+            """Something of each value that can be counted."""
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            value = Value([Tag()])
+            alive.add(value[0])
+            ctx.batch = value
+
+        for mode in ({}, {"max_lag": 2}):
+            with contextlib.suppress(KeyError):
+                alive.clear()
+            with Task().start(ctx=Data(), **mode) as loop:
+                loop.use(collects).use(contract(("batch",), stage="learn")(lambda ctx: None))
+                loop.run(CHECKED_ITERATIONS + 10)
+                assert len(alive) <= 4
+
+
+class TestSuggestions:
+    @MODES
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+    def test_the_decorator_to_paste_names_what_was_touched_and_what_is_held(self, mode, capsys):
+        memory = []
+
+        def shapes(ctx):
+            memory.append(ctx.batch)
+            ctx.more = ctx.batch
+            yield
+            ctx.rows = [ctx.count]
+
+        with Task().start(ctx=Data(), **mode) as loop:
+            loop.use(contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", 1)))
+            loop.use(shapes)
+            loop.run(3)
+            text = loop.suggest_contracts()
+        assert text in capsys.readouterr().out
+        assert f"shapes ({__file__}:" in text
+        line = text.splitlines()[1].strip()
+        assert line == (
+            '@contract(reads=("batch",), reads_after=("count",), uses=(memory,), writes=("more",), '
+            "writes_after=(\"rows\",), stage='process')"
+        )
+        decorated = eval(line[1:], {"contract": contract, "memory": memory})(shapes)  # it is code that runs
+        with Task().start(ctx=Data(), **mode) as loop:
+            loop.use(contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", 1)))
+            loop.use(decorated)
+            loop.run(3)
+            assert loop.suggest_contracts() == ""
+
+    def test_the_warning_about_such_a_function_says_how(self):
+        with pytest.warns(UserWarning, match=r"task.suggest_contracts\(\) prints that line"):
+            run(lambda ctx: None, mode={"async_mode": True})
