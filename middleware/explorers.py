@@ -28,7 +28,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     require("eps_greedy_handler", cfg, "policy.other.eps", "a configuration with policy.other.eps, such as DQNConfig")
     eps = cfg.policy.other.eps
 
-    @contract(reads=("env_step",), writes=("collect_kwargs",), stage="explore")
+    @contract(reads=("env_step",), writes=("collect_kwargs",), provides=("collect_kwargs.eps",), stage="explore")
     def handle(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
 
@@ -42,7 +42,7 @@ def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
         ctx.collect_kwargs: "eps", -1.0, as in DI-engine.
     """
 
-    @contract(writes=("collect_kwargs",), stage="explore")
+    @contract(writes=("collect_kwargs",), provides=("collect_kwargs.eps",), stage="explore")
     def mask(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = -1.0
 

@@ -25,6 +25,7 @@ from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
     Context,
     Contract,
+    Made,
     PipelineError,
     Remainder,
     UndeclaredFieldError,
@@ -41,6 +42,7 @@ __all__ = [
     "Context",
     "Contract",
     "Deferred",
+    "Made",
     "PipelineError",
     "Remainder",
     "Role",

@@ -63,8 +63,12 @@ class EpsilonGreedy:
 
 
 class GreedyActing(Base):
-    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any."""
+    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any.
 
+    A policy that explores in another way says `acting_settings = ()`.
+    """
+
+    acting_settings = ("eps",)
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:

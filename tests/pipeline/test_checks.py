@@ -1,6 +1,7 @@
 """The checks of a pipeline: every problem by name, with its fix, before anything runs."""
 
 import dataclasses
+import re
 
 import gymnasium
 import numpy as np
@@ -49,7 +50,8 @@ def problems_of(*pipeline, ctx=None):
         run_of(*pipeline, ctx=ctx)
     headline, *lines = str(caught.value).split("\n")
     assert headline.startswith("this pipeline cannot run")
-    return [line.strip() for line in lines]
+    found = [re.fullmatch(rf"  (.*) \(task\.use at {re.escape(__file__)}:\d+\)", line) for line in lines]
+    return [match.group(1) for match in found]
 
 
 def ppo():
