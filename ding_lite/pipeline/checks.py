@@ -184,25 +184,17 @@ def _unwritten(step: Step, ctx: Context, name: str, steps: Sequence[Step]) -> st
     is_late = step.terms is not None and name not in step.terms.reads
     for other in () if is_late else steps:
         if other is not step and other.scope == step.scope and other.terms and name in other.terms.all_writes:
-            beside = " They run side by side." if other in _beside(step, steps) else ""
-            return f"{start}move {other.name}, which does, before it.{beside}"
+            return start + step.where_to_move(other)
     for other in step.earlier:
         for made in other.terms.makes if other.terms and other.scope == step.scope else ():
             if name in made.writes:
-                place = f"ctx.{made.field}[{made.name!r}]"
-                return (
-                    f"{start}{other.name} writes that of {place}; write {made.call.replace('...', f'{name_of(step.fn)}(...)')}."
-                )
+                call = made.call.replace("...", f"{name_of(step.fn)}(...)")
+                return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
     provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
     if not provider:
         return start + "add one that does before it, or give the field a default."
     found = maker_of(step.scope, step.earlier)
     return f"{start}add {provider} before it{f', inside {found[1].call}' if found else ''}."
-
-
-def _beside(step: Step, steps: Sequence[Step]) -> list[Step]:
-    """Those that run at the same time, as far as nothing orders them."""
-    return [other for other in steps[: steps.index(step)] if other not in step.earlier]
 
 
 def _forgotten_context(ctx: Context, steps: Sequence[Step]) -> list[tuple[Step, str]]:

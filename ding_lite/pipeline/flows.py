@@ -60,7 +60,7 @@ def _undrawable(step: Step, thing: Any, steps: Sequence[Step], names: Mapping[in
         return ""
     start = f"{step.name} draws from the {names[id(thing)]}, which is empty"
     if fillers:
-        return f"{start} until {fillers[0].name} fills it: move {fillers[0].name} before it."
+        return f"{start}, and no earlier middleware fills it: {step.where_to_move(fillers[0])}"
     if any(other.is_opaque for other in steps):
         return ""
     start += ", and no middleware fills it: "
@@ -182,6 +182,6 @@ def _unprovided(step: Step, need: str, steps: Sequence[Step]) -> str:
     start = f"{step.name} needs {step.field_start}{field}[{key!r}], and no earlier middleware sets it: "
     for other in steps:
         if other is not step and _provides(other, need, step) and not other.is_opaque:
-            return f"{start}move {other.name}, which does, before it."
+            return start + step.where_to_move(other)
     hint = step.terms.hints.get(need) if step.terms is not None else None
     return start + (hint or f'add one that does before it, with provides=("{need}",) in its contract.')

@@ -60,6 +60,12 @@ class Step:
         """What stands before a field of its context in messages."""
         return "ctx." + "".join(f"{field}[{name!r}]." for field, name in self.scope)
 
+    def where_to_move(self, other: Step) -> str:
+        """Advice, where this one needs what the other does later or meanwhile."""
+        if self not in other.earlier:
+            return f"{other.name}, which does, runs at the same time: put it before, as with task.serial()."
+        return f"move {other.name}, which does, before it."
+
     def may_write_anything_for(self, scope: Scope) -> bool:
         """Whether it is a plain function on that scope's context, or on one around it."""
         return self.is_opaque and scope[: len(self.scope)] == self.scope
