@@ -227,7 +227,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         draws=_distinct(thing for part in known for thing in part.draws),
         needs=merged("needs"),
         provides=merged("provides"),
-        makes=merged("makes"),
+        makes=tuple(made for part in known for made in part.makes),
     )
 
 

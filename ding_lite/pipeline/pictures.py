@@ -48,10 +48,9 @@ def pipeline_table(pipeline: Sequence[Entry]) -> str:
         writes = [*terms.all_writes, *terms.writes_after, *(f"{name}?" for name in terms.may_write)]
         objects = [f"{verb} {_listed(things)}" for verb, things in _flow(terms, names)]
         rows.append((terms.stage or "-", entry.name, _listed(reads), _listed(writes), _listed(objects), terms.lane))
-    if not names:
-        rows = [(*row[:4], row[5]) for row in rows]
-    lines = [line for row in rows for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
+    shown = [row if names else (*row[:4], row[5]) for row in rows]
+    lines = [line for row in shown for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(shown[0]))]
     lines.insert(1, tuple("-" * width for width in widths))
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 

@@ -79,7 +79,7 @@ def steps_of(pipeline: Sequence[Entry]) -> list[Step]:
     """
     steps: list[Step] = []
     for entry in pipeline:
-        steps += _steps(entry.fn, entry.contract, (), tuple(steps), lambda fn, name=entry.name: name, entry.used_at)
+        steps += _steps(entry.fn, entry.contract, (), tuple(steps), entry.name, entry.used_at)
     return steps
 
 
@@ -88,28 +88,23 @@ def _steps(
     terms: Contract | None,
     scope: Scope,
     earlier: tuple[Step, ...],
-    called: Callable[[Callable[..., Any]], str],
+    name: str,
     used_at: str,
 ) -> list[Step]:
     inner: tuple[Callable[..., Any], ...] | None = getattr(fn, "inner_middleware", None)
     if inner is None:
-        return [Step(fn, called(fn), used_at, terms, scope, earlier)]
+        return [Step(fn, name, used_at, terms, scope, earlier)]
     made: list[Step] = []
     within = getattr(fn, "within", None)
-    outside = called(fn)
-    if within is None:
-
-        def called(fn: Callable[..., Any]) -> str:
-            return f"{name_of(fn)} in {outside}"
-
-    else:
+    if within is not None:
         terms = Contract(reads=(within[0],)) if terms is None else terms
         around = dataclasses.replace(terms, uses=(), fills=(), draws=(), needs=(), provides=(), makes=())
-        made.append(Step(fn, outside, used_at, around, scope, earlier, is_around=True))
+        made.append(Step(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
     side_by_side = getattr(fn, "side_by_side", False)
     for one in inner:
         before = (*earlier, *made[: within is not None]) if side_by_side else (*earlier, *made)
+        called = name if within is not None else f"{name_of(one)} in {name}"
         made += _steps(one, contract_of(one), scope, before, called, used_at)
     return made
 
