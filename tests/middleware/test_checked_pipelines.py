@@ -87,7 +87,10 @@ class TestReplay:
         assert problems_of(dqn.explore, dqn.collect, dqn.push, dqn.learn()) == []
 
     def test_a_forgotten_pusher_is_refused_with_the_line_to_add(self, dqn):
-        fix = "draws from the ReplayBuffer, which is empty, and no middleware fills it: add task.use(data_pusher(cfg, buffer_)) before it."
+        fix = (
+            "draws from the ReplayBuffer, which is empty, and no middleware fills it: "
+            "add task.use(data_pusher(cfg, buffer_)) before it."
+        )
         fetch = offpolicy_data_fetcher(dqn.cfg, dqn.buffer), trainer(dqn.cfg, dqn.policy.learn_mode)
 
         assert problems_of(dqn.explore, dqn.collect, dqn.learn()) == ["OffPolicyLearner " + fix]
