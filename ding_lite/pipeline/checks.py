@@ -95,10 +95,11 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
 
 
 def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    outside = _Inside(ctx, fields_at_start(ctx))
     for step in steps:
         if step.terms is None:
             continue
-        inside, problem = _context_of(ctx, step)
+        inside, problem = _context_of(step, outside)
         if problem:
             yield step, problem
         if inside is None:
@@ -127,11 +128,11 @@ class _Inside:
     """Its fields that have a value before any middleware runs on it."""
 
 
-def _context_of(ctx: Context, step: Step) -> tuple[_Inside | None, str]:
+def _context_of(step: Step, outermost: _Inside) -> tuple[_Inside | None, str]:
     """What is known of the context of a step, or None; and what is wrong with that."""
-    scope, earlier = step.scope, step.earlier
+    scope, earlier, ctx = step.scope, step.earlier, outermost.context
     if not scope:
-        return _Inside(ctx, fields_at_start(ctx)), ""
+        return outermost, ""
     field, name = scope[-1]
     found = maker_of(scope, earlier)
     if found is not None:

@@ -148,6 +148,8 @@ def _attributes(it: Any) -> dict[str, Any] | None:
 
 def settings_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
     """Each step that needs a setting which no earlier one sets, and what to do."""
+    if not any(step.terms and step.terms.needs for step in steps):
+        return
     fresh = ctx.renew()
     for step in steps:
         for need in step.terms.needs if step.terms is not None else ():

@@ -247,3 +247,16 @@ class TestWhen:
             loop.run(max_step=2)
 
         assert ran == []
+
+    def test_the_line_of_the_script_is_told_for_each(self):
+        with Task().start(ctx=Mine()) as loop:
+            loop.use(middleware("first", reads=("data",)))
+            loop.use(loop.serial(middleware("second", reads=("data",)))).use(middleware("third", reads=("data",)))
+            with pytest.raises(PipelineError) as caught:
+                loop.run(max_step=1)
+
+        line = self.test_the_line_of_the_script_is_told_for_each.__func__.__code__.co_firstlineno
+        places = [
+            re.search(r"(\w+) .*\(task\.use at (.*):(\d+)\)$", text).groups() for text in str(caught.value).split("\n")[1:]
+        ]
+        assert places == [(name, __file__, str(line + row)) for name, row in (("first", 2), ("second", 3), ("third", 3))]
