@@ -6,7 +6,7 @@ Room: ding_lite.hooks, floor 3. Imports envs and the room's conversions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -68,7 +68,7 @@ class GreedyActing(Base):
     A policy that explores in another way says `acting_settings = ()`.
     """
 
-    acting_settings = ("eps",)
+    acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:
