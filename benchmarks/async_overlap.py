@@ -138,7 +138,7 @@ def computing() -> None:
     cfg = DQNConfig().override({"policy.collect.n_sample": 1})
     envs = make_envs(lambda: BusyEnv(counts), 1, backend="process")
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
-    collect = StepCollector(cfg, policy.collect_mode, envs)
+    collect = StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0})
     learn = staged("learn", lambda: products(muls))
 
     def ours(max_lag: int) -> float:

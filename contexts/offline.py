@@ -26,7 +26,7 @@ class OfflineRLContext(Context):
     train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
-    train_data: Any = dataclasses.field(default=None, metadata={"provider": "a fetcher such as offline_data_fetcher"})
+    train_data: Any = dataclasses.field(default=None, metadata={"provider": "a middleware of your own that fetches batches"})
     """What to learn from, a tree [B, ...]."""
 
     train_output: Any = dataclasses.field(default=None, metadata={"provider": "a learner such as trainer"})

@@ -12,21 +12,25 @@ from typing import Any
 from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import Trajectories
-from ding_lite.engine import contract
+from ding_lite.engine import Made, contract
 from ding_lite.envs import AgentVectorEnv, Episode
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentWorker
+
+_PART_DATA = ("env_step", "env_episode", "collect_kwargs", "trajectories", "trajectory_end_idx", "policy_version")
+"""What stands in the context that AgentsCollector makes for a policy."""
 
 
 class AgentsCollector:
     """Collect a fixed number of environment steps, in which every policy acts for its agents.
 
     Reads:
-        ctx.collect_kwargs: passed to every policy.
+        ctx.collect_kwargs: settings, passed to every policy.
         ctx.env_step, ctx.env_episode.
     Writes:
         ctx.parts: for each policy a new context, with what a StepCollector would have written into it: trajectories, leaves
@@ -35,7 +39,7 @@ class AgentsCollector:
         ctx.finished_episodes: those that ended on the way, with the sum of the returns of all agents, and that of each in
             `info["return"]`.
         ctx.env_step, ctx.env_episode: counted on, by steps and episodes of environments.
-        ctx.collect_metrics: steps, seconds, numbers in ctx.collect_kwargs, and what each policy logged while acting.
+        ctx.collect_metrics: steps, seconds, numbers among the settings, and what each policy logged while acting.
 
     Args:
         cfg: uses policy.collect.n_sample: environment steps a call, rounded up to whole steps of all environments; each gives
@@ -43,6 +47,7 @@ class AgentsCollector:
         policies: act, exploring, by name.
         env: from `make_agent_envs`.
         policy_of: from an agent to the name of its policy, a function or a mapping.
+        collect_kwargs: for every policy, as for StepCollector.
 
     Raises:
         ValueError: an agent without a policy, or a policy without an agent.
@@ -55,25 +60,30 @@ class AgentsCollector:
         policies: Mapping[str, CollectMode],
         env: AgentVectorEnv,
         policy_of: Callable[[Any], str] | Mapping[Any, str],
+        collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
+        self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
+            **self._settings.terms,
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=("parts", "finished_episodes", "env_step", "env_episode"),
             uses=(env, *policies.values()),
+            makes=[Made("parts", name, OnlineRLContext, _PART_DATA, f"part({name!r}, ...)") for name in policies],
             stage="collect",
         )(self)
 
     def __call__(self, ctx: AgentsContext) -> None:
+        kwargs = self._settings.at(ctx)
         with self._metrics.log_time(("time", "collect"), reduce="mean"):
-            rollout = self._worker.collect(self._num_steps, **ctx.collect_kwargs)
+            rollout = self._worker.collect(self._num_steps, **kwargs)
         self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
-        for name, value in ctx.collect_kwargs.items():
+        for name, value in kwargs.items():
             if isinstance(value, (int, float)):
                 self._kwargs.log_value(name, value)
         logged = [self._metrics.reduce(), self._kwargs.reduce(), *self._worker.reduce_metrics()]
@@ -81,15 +91,15 @@ class AgentsCollector:
         ctx.env_step += rollout.env_steps
         ctx.env_episode += len(rollout.episodes)
         ctx.finished_episodes = rollout.episodes
-        ctx.parts = {name: _part_of(ctx, trajectories) for name, trajectories in rollout.parts.items()}
+        ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.parts.items()}
 
 
-def _part_of(ctx: AgentsContext, trajectories: Trajectories) -> OnlineRLContext:
+def _part_of(ctx: AgentsContext, kwargs: Mapping[str, Any], trajectories: Trajectories) -> OnlineRLContext:
     return OnlineRLContext(
         total_step=ctx.total_step,
         env_step=ctx.env_step,
         env_episode=ctx.env_episode,
-        collect_kwargs=dict(ctx.collect_kwargs),
+        collect_kwargs=dict(kwargs),
         trajectories=trajectories,
         trajectory_end_idx=trajectories.end_idx,
         policy_version=int(trajectories.columns["policy_version"][0, 0]),

@@ -6,7 +6,7 @@ Room: ding_lite.middleware, floor 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
 
@@ -83,7 +84,7 @@ class StepCollector:
     """Collect a fixed number of transitions with the newest policy.
 
     Reads:
-        ctx.collect_kwargs: passed to the policy.
+        ctx.collect_kwargs: settings, passed to the policy.
         ctx.env_step, ctx.env_episode.
     Writes:
         ctx.trajectories: the rollout, leaves [T, B, ...].
@@ -91,7 +92,7 @@ class StepCollector:
         ctx.finished_episodes: those that ended on the way, with return and length.
         ctx.policy_version: of the weights that acted, -1 for random actions.
         ctx.env_step, ctx.env_episode: counted on.
-        ctx.collect_metrics: steps, seconds, numbers in ctx.collect_kwargs, and what the policy logged while acting; where the
+        ctx.collect_metrics: steps, seconds, numbers among the settings, and what the policy logged while acting; where the
             context has it.
 
     Args:
@@ -99,13 +100,21 @@ class StepCollector:
         policy: acts, exploring.
         env: any gymnasium vector environment.
         random_collect_size: environment steps made with random actions, in the first call, before the policy acts; at least 0.
+        collect_kwargs: for the policy, where ctx.collect_kwargs does not say otherwise, such as {"eps": 0.1}. What its acting
+            needs (`acting_settings`) stands in the one or is set by an earlier middleware; else the pipeline is refused.
     """
 
     def __init__(
-        self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
+        self,
+        cfg: RunConfig,
+        policy: CollectMode,
+        env: VectorEnv[Any, Any, Any],
+        random_collect_size: int = 0,
+        collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
+        self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
@@ -113,6 +122,7 @@ class StepCollector:
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
+            **self._settings.terms,
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=("env_step",) if asks else (*ROLLOUT_DATA, "env_step"),
@@ -124,7 +134,7 @@ class StepCollector:
     def __call__(self, ctx: OnlineRLContext) -> Remainder | None:
         random = ctx.env_step < self._random_steps * self._num_envs
         num_steps = self._random_steps if random else self._num_steps
-        kwargs = {} if random else ctx.collect_kwargs
+        kwargs = {} if random else self._settings.at(ctx)
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
             rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, random, **kwargs))
@@ -144,7 +154,7 @@ class EpisodeCollector:
     and begin the next call with their next episode; those made elsewhere go on, unrecorded, and are all reset at each call.
 
     Reads:
-        ctx.collect_kwargs: passed to the policy.
+        ctx.collect_kwargs: settings, passed to the policy.
         ctx.env_step, ctx.env_episode.
     Writes:
         ctx.episodes: the transitions, episode by episode.
@@ -154,26 +164,35 @@ class EpisodeCollector:
         ctx.env_step: counted on by the transitions in ctx.episodes and, where environments made elsewhere go on beyond their
             share, by these steps too; not by steps that were only resets.
         ctx.env_episode: counted on by the episodes in ctx.episodes.
-        ctx.collect_metrics: steps, seconds, numbers in ctx.collect_kwargs, and what the policy logged while acting; where the
+        ctx.collect_metrics: steps, seconds, numbers among the settings, and what the policy logged while acting; where the
             context has it.
 
     Args:
         cfg: uses policy.collect.n_episode: episodes a call.
         policy: acts, exploring.
         env: any gymnasium vector environment.
+        collect_kwargs: as for StepCollector.
 
     Raises:
         RuntimeError: at a call, an episode does not end within a million steps.
         MemoryError: at a call, it does not end before memory does.
     """
 
-    def __init__(self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(
+        self,
+        cfg: RunConfig,
+        policy: CollectMode,
+        env: VectorEnv[Any, Any, Any],
+        collect_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
+        self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
         self._num_episodes: int = cfg.policy.collect.n_episode
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
+            **self._settings.terms,
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=() if asks else _EPISODE_DATA,
@@ -183,7 +202,7 @@ class EpisodeCollector:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> Remainder | None:
-        count, kwargs = self._num_episodes, ctx.collect_kwargs
+        count, kwargs = self._num_episodes, self._settings.at(ctx)
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
             _hand_over_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)

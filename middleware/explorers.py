@@ -29,7 +29,12 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     require_settings("eps_greedy_handler", cfg, *(f"policy.other.eps.{name}" for name in ("type", "start", "end", "decay")))
     eps = cfg.policy.other.eps
 
-    @contract(reads=("env_step", "collect_kwargs"), writes=("collect_kwargs",), stage="explore")
+    @contract(
+        reads=("env_step", "collect_kwargs"),
+        writes=("collect_kwargs",),
+        provides=("collect_kwargs.eps",),
+        stage="explore",
+    )
     def handle(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
 
@@ -45,7 +50,7 @@ def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
         ctx.collect_kwargs: "eps", -1.0, as in DI-engine.
     """
 
-    @contract(reads=("collect_kwargs",), writes=("collect_kwargs",), stage="explore")
+    @contract(reads=("collect_kwargs",), writes=("collect_kwargs",), provides=("collect_kwargs.eps",), stage="explore")
     def mask(ctx: OnlineRLContext) -> None:
         ctx.collect_kwargs["eps"] = -1.0
 

@@ -60,7 +60,9 @@ def offpolicy_data_fetcher(
     is_unchecked = nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
     has_warned = False
 
-    @contract(writes=("train_data",), uses=source.buffers, stage="learn")
+    drawn = drawing(cfg, buffer_)
+
+    @contract(writes=("train_data",), **drawn, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
         nonlocal has_warned, is_unchecked
         ctx.train_data = source.sample(batch_size, columns) if source.has_enough(enough) else None
@@ -75,7 +77,7 @@ def offpolicy_data_fetcher(
                 stacklevel=2,
             )
 
-    @contract(writes=("train_data",), uses=source.buffers, stage="learn", reads_after=("train_output",))
+    @contract(writes=("train_data",), **drawn, stage="learn", reads_after=("train_output",))
     def fetch_by_priority(ctx: OnlineRLContext) -> Iterator[None]:
         fetch(ctx)
         batch = ctx.train_data
@@ -95,6 +97,12 @@ def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:
             f"policy.learn.batch_size = {batch_size:,}, and the replay {which} {holds:,} transitions: each batch would repeat "
             "some. Lower the one or raise the other."
         )
+
+
+def drawing(cfg: DQNConfig, buffer_: Buffers) -> Any:
+    """The terms of a contract of who draws from these buffers."""
+    pusher = "sequence_pusher" if hasattr(cfg.policy.learn, "burn_in") else "data_pusher"
+    return {"draws": sampler(buffer_).buffers, "hints": {"draws": f"{pusher}(cfg, buffer_)"}}
 
 
 def _warn_of_single_steps(batch: Tree, nstep: int) -> None:

@@ -5,7 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,17 @@ from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 
 
-def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> Callable[[OnlineRLContext], None]:
+def inferencer(
+    seed: int,
+    policy: CollectMode,
+    env: VectorEnv[Any, Any, Any],
+    collect_kwargs: Mapping[str, Any] | None = None,
+) -> Callable[[OnlineRLContext], None]:
     """One step of acting: what does the policy do about the current observations?
 
     With `rolloutor` after it, a collector of one step an iteration, for pipelines that look at every step.
@@ -37,15 +43,23 @@ def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) ->
         seed: of the environments, where their first episodes have not begun.
         policy: acts, exploring.
         env: any gymnasium vector environment.
+        collect_kwargs: as for StepCollector.
     """
+    settings = ActingSettings("inferencer", [policy], collect_kwargs)
     worker = LocalWorker(env, policy)
 
-    @contract(reads=("collect_kwargs",), writes=("obs", "action", "inference_output"), uses=(env, policy), stage="collect")
+    @contract(
+        reads=("collect_kwargs",),
+        **settings.terms,
+        writes=("obs", "action", "inference_output"),
+        uses=(env, policy),
+        stage="collect",
+    )
     def infer(ctx: OnlineRLContext) -> None:
         if worker.env.current is None:
             worker.begin(seed)
         obs = map_leaves(lambda leaf: torch.from_numpy(leaf.copy()), worker.env.current)
-        outputs = worker.act(obs, **ctx.collect_kwargs)
+        outputs = worker.act(obs, **settings.at(ctx))
         ctx.obs = tree(obs) if isinstance(obs, dict) else obs
         ctx.inference_output = {index: _row(outputs, index) for index in range(worker.num_envs)}
         ctx.action = [output["action"] for output in ctx.inference_output.values()]
@@ -80,7 +94,8 @@ def rolloutor(
         writes=(*ROLLOUT_DATA, "env_step"),
         may_read=("collect_metrics",),
         may_write=("collect_metrics",),
-        uses=(env, policy, *([] if transitions is None else [transitions])),
+        uses=(env, policy),
+        fills=() if transitions is None else (transitions,),
         stage="collect",
     )
     def roll_out(ctx: OnlineRLContext) -> None:

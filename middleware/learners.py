@@ -13,11 +13,11 @@ import torch
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Buffers, sampler
+from ding_lite.data import Buffers
 from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.fetchers import offpolicy_data_fetcher
+from ding_lite.middleware.fetchers import drawing, offpolicy_data_fetcher
 from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
@@ -161,7 +161,8 @@ class OffPolicyLearner:
             writes=("train_data", "train_output", "train_iter"),
             may_read=("policy_version", "learn_metrics"),
             may_write=("learn_metrics",),
-            uses=(*sampler(buffer_).buffers, policy, *(() if reward_model is None else (reward_model,))),
+            **drawing(cfg, buffer_),
+            uses=(policy, *(() if reward_model is None else (reward_model,))),
             stage="learn",
         )(self)
 

@@ -67,6 +67,10 @@ class Part:
     def __init__(self, name: str, middleware: Callable[[Any], Any]) -> None:
         self._name, self._middleware = name, middleware
         self.__name__ = f"part({name!r}, {name_of(middleware)})"
+        self.inner_middleware = (middleware,)
+        """What runs on the policy's context, for the check of the pipeline."""
+        self.within = ("parts", name)
+        """Where that context stands."""
         self.may_yield = may_yield(middleware)
         """Whether there may be a second half."""
         terms = contract_of(middleware)
@@ -79,6 +83,8 @@ class Part:
                 reads=("parts", *((_ITER,) if self._counts else ())),
                 writes=("parts", *(name for name in (*terms.all_writes, *terms.may_write) if name == _ITER)),
                 uses=terms.uses,
+                fills=terms.fills,
+                draws=terms.draws,
                 stage=terms.stage,
                 may_read=self._logged,
                 may_write=self._logged,

@@ -33,7 +33,7 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     """
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
-    @contract(**GATHERED, uses=(buffer_,), stage="process")
+    @contract(**GATHERED, fills=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
         found = gathered(ctx, "data_pusher")
         if len(found):
@@ -69,7 +69,7 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
     learn = cfg.policy.learn
     window = SequenceWindow(learn.burn_in, stride=learn.unroll_len)
 
-    @contract(reads=("trajectories",), uses=(buffer_, window), stage="process")
+    @contract(reads=("trajectories",), fills=(buffer_,), uses=(window,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
         if ctx.trajectories is None:
             raise RuntimeError("sequence_pusher found no ctx.trajectories: put a StepCollector before it.")

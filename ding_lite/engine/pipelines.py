@@ -5,6 +5,7 @@ Room: ding_lite.engine, floor 0. Standard library only.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,9 @@ class HasPipeline(Openable):
         for wrapper in self._wrappers:
             call = halves_kept(call, wrapper)
         call = self._with_lock(call, lock)
-        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn))
+        caller = sys._getframe(1)
+        used_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at)
         if self._iterating and self._lanes is not None:
             raise RuntimeError(
                 f"task.use({entry.name!r}) while iterations overlap: what waits for what was worked out before. Add it before "
@@ -121,7 +124,7 @@ class HasPipeline(Openable):
         return _Void()
 
     def describe(self) -> str:
-        """Print the pipeline as a table: stage, middleware, reads, writes, lane. Returns what it prints."""
+        """Print the pipeline as a table: stage, middleware, reads, writes, objects filled and drawn from, lane. Returns it."""
         table = pipeline_table(self._entries)
         print(table)
         return table

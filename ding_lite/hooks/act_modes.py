@@ -243,6 +243,11 @@ class CollectMode(ActMode):
     role, explore = "collect", True
 
     @property
+    def acting_settings(self) -> tuple[str, ...]:
+        """The settings that acting takes from the pipeline, and without which it would not explore."""
+        return self._policy.acting_settings
+
+    @property
     def has_critic(self) -> bool:
         """Whether `with_values` can be called."""
         return self._policy.has_critic

@@ -6,7 +6,7 @@ Room: ding_lite.hooks, floor 3. Imports envs and the room's conversions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -63,8 +63,12 @@ class EpsilonGreedy:
 
 
 class GreedyActing(Base):
-    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any."""
+    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any.
 
+    A policy that explores in another way says `acting_settings = ()`.
+    """
+
+    acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:

@@ -36,6 +36,10 @@ class Hooks:
     """Columns that the pipeline may add to what is collected, and the shape of one element: estimators, enhancers and
     prioritised replay add these; a policy that wants others says so."""
 
+    acting_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that `compute_actions` takes from the pipeline, by ctx.collect_kwargs, and without which it would not explore:
+    a pipeline that does not set them is refused."""
+
     stats_take_rollouts: ClassVar[bool] = False
     """Whether `stats` is given what `learn_on_batch` is given, instead of what `loss` is."""
 

@@ -5,7 +5,7 @@ Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard librar
 
 from ding_lite.pipeline.checks import PipelineError
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError
-from ding_lite.pipeline.contracts import Contract, contract, contract_of
+from ding_lite.pipeline.contracts import Contract, Made, contract, contract_of
 from ding_lite.pipeline.generators import engaged
 from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.remainders import Remainder
@@ -15,6 +15,7 @@ __all__ = [
     "Context",
     "Contract",
     "ContractError",
+    "Made",
     "PipelineError",
     "Remainder",
     "UndeclaredFieldError",

@@ -1,18 +1,21 @@
 """The checks before anything runs: of one middleware, and of a whole pipeline, every problem with its fix.
 
-Room: ding_lite.pipeline, floor 0. Standard library only.
+Room: ding_lite.pipeline, floor 0. Imports the room's steps and flows; otherwise the standard library.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.flows import flow_problems, settings_problems
+from ding_lite.pipeline.steps import Scope, Step, context_classes_of, maker_of, steps_of
 
 
 class PipelineError(ValueError):
@@ -35,6 +38,9 @@ class Entry:
 
     contract: Contract | None
     """None for a plain function, of which nothing is known."""
+
+    used_at: str = ""
+    """file:line of the script's `task.use`, or empty."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
@@ -66,57 +72,152 @@ def require_middleware(fn: object, call: str = "task.use") -> None:
 
 
 def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
-    """Refuse a pipeline that reads what is not there.
+    """Refuse a pipeline that reads what is not there, or draws from what nothing fills.
 
     Each field in a contract must be declared by the context. Each field read must be kept, start with a value that is not
-    None, or be written by an earlier middleware; one without a contract counts as writing everything.
+    None, or be written by an earlier middleware; one without a contract counts as writing everything, and as filling every
+    object. Each object drawn from holds something or is filled before, by each middleware once; each setting needed is set
+    before. Middleware inside of others are checked one by one.
 
     Raises:
-        PipelineError: all problems, one a line.
+        PipelineError: all problems, one a line, with the line of the script that is to blame.
     """
-    problems = list(_problems(ctx, pipeline))
+    steps = steps_of(pipeline)
+    problems = _forgotten_context(ctx, steps) or [
+        (step, problem) for check in (_field_problems, settings_problems, flow_problems) for step, problem in check(ctx, steps)
+    ]
     if problems:
+        place = {id(step): number for number, step in enumerate(steps)}
+        problems.sort(key=lambda found: place[id(found[0])])
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *(f"  {line}" for line in problems)]))
+        lines = [f"  {problem}{step.at}" for step, problem in problems]
+        raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
 
 
-def _problems(ctx: Context, pipeline: Sequence[Entry]) -> Iterator[str]:
-    declared = declared_fields(ctx)
-    ready = set(fields_at_start(ctx))
-    first_halves = {name for entry in pipeline if (terms := entry.contract) for name in (*terms.all_writes, *terms.may_write)}
-    opaque = any(entry.contract is None for entry in pipeline)
-    opaque_before = False
-    for position, entry in enumerate(pipeline):
-        terms = entry.contract
-        if terms is None:
-            opaque_before = True
+def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    outside = _Inside(ctx, fields_at_start(ctx))
+    for step in steps:
+        if step.terms is None:
             continue
-        touched = dict.fromkeys((*terms.reads, *terms.reads_after), "reads")
-        touched.update(dict.fromkeys((*terms.all_writes, *terms.writes_after), "writes"))
-        for name, verb in touched.items():
-            if name not in declared:
-                yield _undeclared(entry, verb, ctx, name)
-        for name in terms.reads:
-            if name in declared and name not in ready and not opaque_before:
-                yield _unwritten(entry, ctx, name, pipeline[position + 1 :])
-        # Second halves run in reverse: one sees what every first half wrote, and the second halves of those behind it.
-        behind = {name for other in pipeline[position + 1 :] if other.contract for name in other.contract.writes_after}
-        for name in terms.reads_after:
-            if name in declared and name not in ready | first_halves | behind and not opaque:
-                yield _unwritten(entry, ctx, name, ())
-        ready.update(terms.all_writes, terms.may_write)
+        inside, problem = _context_of(step, outside)
+        if problem:
+            yield step, problem
+        if inside is None:
+            continue
+        known = declared_fields(inside.context)
+        for name, verb in _touched(step.terms).items():
+            if name not in known:
+                yield step, _undeclared(step, verb, inside.context, name)
+        for name in dict.fromkeys((*step.terms.reads, *step.terms.reads_after)):
+            if name in known and name not in inside.ready and not _is_written(step, name, steps):
+                yield step, _unwritten(step, inside.context, name, steps)
 
 
-def _undeclared(entry: Entry, verb: str, ctx: Context, name: str) -> str:
+def _touched(terms: Contract) -> dict[str, str]:
+    """Each field that must be declared, with "reads" or "writes"."""
+    reads = dict.fromkeys((*terms.reads, *terms.reads_after), "reads")
+    return {**reads, **dict.fromkeys((*terms.all_writes, *terms.writes_after), "writes")}
+
+
+@dataclasses.dataclass
+class _Inside:
+    """The context on which a step runs, as far as it is known."""
+
+    context: Context
+    ready: frozenset[str]
+    """Its fields that have a value before any middleware runs on it."""
+
+
+def _context_of(step: Step, outermost: _Inside) -> tuple[_Inside | None, str]:
+    """What is known of the context of a step, or None; and what is wrong with that."""
+    scope, earlier, ctx = step.scope, step.earlier, outermost.context
+    if not scope:
+        return outermost, ""
+    field, name = scope[-1]
+    found = maker_of(scope, earlier)
+    if found is not None:
+        made: Context = found[1].context()
+        return _Inside(made, fields_at_start(made) | frozenset(found[1].writes)), ""
+    given = getattr(ctx, field, None) if len(scope) == 1 and field in declared_fields(ctx) else None
+    if isinstance(given, Mapping) and isinstance(given.get(name), Context):
+        return _Inside(given[name], fields_at_start(given[name])), ""
+    outside = [other for other in earlier if not other.is_around]
+    if any(other.may_write_anything_for(scope[:-1]) for other in outside):
+        return None, ""
+    makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
+    known = [made.name for other in makers if other.terms for made in other.terms.makes if made.field == field]
+    if not known or any(other.terms and not other.terms.makes for other in makers):
+        return None, ""  # nobody writes it, which its own step tells; or somebody who does not say which names
+    hint = did_you_mean(name, known)
+    return None, f"{step.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
+
+
+def _is_written(step: Step, name: str, steps: Sequence[Step]) -> bool:
+    """Whether a middleware writes the field before the half of this one that reads it."""
+    if any(_may_write(other, name, step.scope) for other in step.earlier):
+        return True
+    if step.terms is None or name in step.terms.reads:
+        return False
+    # Second halves run in reverse: one sees what every first half wrote, and the second halves of those behind it.
+    if any(_may_write(other, name, step.scope) for other in steps):
+        return True
+    behind = steps[steps.index(step) + 1 :]
+    return any(other.terms and other.scope == step.scope and name in other.terms.writes_after for other in behind)
+
+
+def _may_write(step: Step, name: str, scope: Scope) -> bool:
+    """Whether a first half may set that field of that scope's context."""
+    return step.may_write_anything_for(scope) or (step.scope == scope and name in step.writes)
+
+
+def _undeclared(step: Step, verb: str, ctx: Context, name: str) -> str:
     cls = type(ctx).__name__
+    start = f"{step.name} {verb} {step.field_start}{name}, but {cls} declares no such field"
+    meant = next((one for one in context_classes_of(step.fn) if name in _fields_of(one)), None)
+    if meant is not None and not step.scope and issubclass(meant, type(ctx)):
+        return f"{start}, {meant.__name__} does: pass ctx={meant.__name__}() to task.start(), or a subclass of your own."
     hint = did_you_mean(name, declared_fields(ctx))
-    return f"{entry.name} {verb} ctx.{name}, but {cls} declares no such field{hint} Add `{name}` with a default to {cls}."
+    return f"{start}{hint} Add `{name}` with a default to {cls}."
 
 
-def _unwritten(entry: Entry, ctx: Context, name: str, later: Sequence[Entry]) -> str:
-    start = f"{entry.name} reads ctx.{name}, but no earlier middleware writes it: "
-    for other in later:
-        if other.contract and name in other.contract.all_writes:
-            return f"{start}move {other.name}, which does, before it."
+def _unwritten(step: Step, ctx: Context, name: str, steps: Sequence[Step]) -> str:
+    start = f"{step.name} reads {step.field_start}{name}, but no earlier middleware writes it: "
+    is_late = step.terms is not None and name not in step.terms.reads
+    for other in () if is_late else steps:
+        if other is not step and other.scope == step.scope and other.terms and name in other.terms.all_writes:
+            return start + step.where_to_move(other)
+    for other in step.earlier:
+        for made in other.terms.makes if other.terms and other.scope == step.scope else ():
+            if name in made.writes:
+                call = made.call.replace("...", f"{name_of(step.fn)}(...)")
+                return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
     provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
-    return start + (f"add {provider} before it." if provider else "add one that does before it, or give the field a default.")
+    if not provider:
+        return start + "add one that does before it, or give the field a default."
+    found = maker_of(step.scope, step.earlier)
+    return f"{start}add {provider} before it{f', inside {found[1].call}' if found else ''}."
+
+
+def _forgotten_context(ctx: Context, steps: Sequence[Step]) -> list[tuple[Step, str]]:
+    """One problem where the task runs on a bare Context, which has no fields to pass anything along."""
+    if type(ctx) is not Context:
+        return []
+    top = [step for step in steps if step.terms is not None and not step.scope]
+    wanted = {name: (step, verb) for step in reversed(top) if step.terms for name, verb in _touched(step.terms).items()}
+    missing = [name for step in top if step.terms for name in _touched(step.terms) if name not in declared_fields(ctx)]
+    if not missing:
+        return []
+    step, verb = wanted[missing[0]]
+    start = f"{step.name} {verb} ctx.{missing[0]}, but Context declares no such field: "
+    votes = Counter(cls for one in top for cls in context_classes_of(one.fn) if wanted.keys() <= _fields_of(cls))
+    if not votes:
+        names = ", ".join(dict.fromkeys(missing))
+        return [(step, f"{start}pass a context of your own to task.start(ctx=...), a dataclass that declares {names}.")]
+    most = max(votes.values())
+    classes = " or ".join(f"ctx={cls.__name__}()" for cls, count in votes.items() if count == most)
+    return [(step, f"{start}pass {classes} to task.start().")]
+
+
+def _fields_of(cls: type[Context]) -> set[str]:
+    """The fields and properties of a class of contexts."""
+    return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}

@@ -32,7 +32,7 @@ class Serial:
     def __init__(self, *fns: Middleware) -> None:
         for fn in fns:
             require_middleware(fn, f"task.{self.kind}")
-        self.fns = fns
+        self.fns = self.inner_middleware = fns
         self.__name__ = f"{self.kind}({', '.join(map(name_of, fns))})"
         self.may_yield = any(map(may_yield, fns))
         self.__contract__ = joint_contract(fns, side_by_side=self.side_by_side)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import call_of
@@ -17,6 +17,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 STAGES = ("evaluate", "explore", "collect", "process", "learn", "record")
 LANES = {"evaluate": "evaluate", "explore": "collect", "collect": "collect"}
 _ATTRIBUTE = "__contract__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A context that a middleware makes anew in each iteration, inside a field of the iteration's own context."""
+
+    field: str
+    """The field, which holds such contexts by name."""
+
+    name: str
+    """Of this one."""
+
+    context: type[Any]
+    """Its class, which can be called without arguments."""
+
+    writes: tuple[str, ...]
+    """Its fields that are filled when it is made."""
+
+    call: str
+    """How a script puts a middleware into it, with `...` for the middleware: `part('learned', ...)`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +70,28 @@ class Contract:
     may_write: tuple[str, ...] = ()
     """Fields that it sets where the context has them; those of a contract with `writes_late` late as well."""
 
+    fills: tuple[Any, ...] = ()
+    """Objects that it puts something into, which others draw; each is in `uses` too."""
+
+    draws: tuple[Any, ...] = ()
+    """Objects out of which it takes what others put there; each is in `uses` too."""
+
+    needs: tuple[str, ...] = ()
+    """Settings inside a field that it cannot do without, each as "field.key": an earlier middleware sets them."""
+
+    provides: tuple[str, ...] = ()
+    """Settings inside a field that it sets, each as "field.key". Who writes the field and names none of it may set any."""
+
+    makes: tuple[Made, ...] = ()
+    """Contexts that it makes inside a field."""
+
+    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Advice for messages: under "draws" the call of the middleware that usually fills what is drawn from, such as
+    `data_pusher(cfg, buffer_)`; under a name of `needs`, what to do where nothing provides it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses)))
+
     @property
     def all_writes(self) -> tuple[str, ...]:
         """What its first half sets, at once or late."""
@@ -72,6 +114,12 @@ def contract(
     writes_after: Iterable[str] = (),
     writes_late: Iterable[str] = (),
     may_write: Iterable[str] = (),
+    fills: Iterable[Any] = (),
+    draws: Iterable[Any] = (),
+    needs: Iterable[str] = (),
+    provides: Iterable[str] = (),
+    makes: Iterable[Made] = (),
+    hints: Mapping[str, str] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
@@ -87,10 +135,19 @@ def contract(
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
         writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
         may_write: fields that it sets where the context has them; beside `writes_late`, late as well.
+        fills: objects that it puts something into, such as a replay buffer; they count as used.
+        draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
+            and they are empty, the pipeline is refused.
+        needs: settings that it cannot do without and finds in a dict in the context, such as "collect_kwargs.eps" for
+            ctx.collect_kwargs["eps"]; the field is among those that it reads.
+        provides: settings that it sets there; the field is among those that it writes.
+        makes: contexts that it makes inside a field, for middleware that run on these.
+        hints: advice for messages, see `Contract.hints`.
 
     Raises:
-        ValueError: a stage that does not exist.
-        TypeError: a field that is no string, or one string where several names were meant.
+        ValueError: a stage that does not exist; a setting that is not "field.key" of a field that it reads or writes.
+        TypeError: a field that is no string, or one string where several names were meant; or objects that are not given as
+            several, in a tuple.
 
     Example:
         >>> @contract(reads=("trajectories",), stage="process")
@@ -104,14 +161,22 @@ def contract(
     terms = Contract(
         reads=_names("reads", reads),
         writes=_names("writes", writes),
-        uses=tuple(uses),
+        uses=_objects("uses", uses),
         stage=stage,
         may_read=_names("may_read", may_read),
         reads_after=_names("reads_after", reads_after),
         writes_after=_names("writes_after", writes_after),
         writes_late=_names("writes_late", writes_late),
         may_write=_names("may_write", may_write),
+        fills=_objects("fills", fills),
+        draws=_objects("draws", draws),
+        needs=_names("needs", needs),
+        provides=_names("provides", provides),
+        makes=tuple(makes),
+        hints=dict(hints or {}),
     )
+    _require_fields("needs", terms.needs, "reads", (*terms.reads, *terms.may_read))
+    _require_fields("provides", terms.provides, "writes", (*terms.all_writes, *terms.may_write))
 
     def attach(fn: Function) -> Function:
         setattr(fn, _ATTRIBUTE, terms)
@@ -152,13 +217,41 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
     return Contract(
         reads=tuple(dict.fromkeys(needed)),
         writes=merged("all_writes"),
-        uses=tuple({id(thing): thing for part in known for thing in part.uses}.values()),
+        uses=_distinct(thing for part in known for thing in part.uses),
         stage=known[0].stage,
         may_read=merged("may_read"),
         reads_after=tuple(dict.fromkeys(needed_after)),
         writes_after=merged("writes_after"),
         may_write=merged("may_write"),
+        fills=_distinct(thing for part in known for thing in part.fills),
+        draws=_distinct(thing for part in known for thing in part.draws),
+        needs=merged("needs"),
+        provides=merged("provides"),
+        makes=tuple(made for part in known for made in part.makes),
     )
+
+
+def _distinct(things: Iterable[Any]) -> tuple[Any, ...]:
+    """Each object once, in order."""
+    return tuple({id(thing): thing for thing in things}.values())
+
+
+def _objects(term: str, things: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(things, (str, Mapping)) or not hasattr(things, "__iter__"):
+        raise TypeError(f"contract({term}=...) wants several objects, got one {type(things).__name__}: write {term}=(it,).")
+    return tuple(things)
+
+
+def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tuple[str, ...]) -> None:
+    """Refuse a setting that is not "field.key", or whose field the contract does not touch."""
+    for setting in settings:
+        field, dot, key = setting.partition(".")
+        if not (field and dot and key):
+            raise ValueError(
+                f"contract({term}=...) wants settings as 'field.key', such as 'collect_kwargs.eps', got {setting!r}."
+            )
+        if field not in fields:
+            raise ValueError(f"contract({term}=({setting!r},)) is about ctx.{field}: add {field!r} to {other}.")
 
 
 def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:

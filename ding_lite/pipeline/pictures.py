@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from ding_lite.basics.messages import require_extra
 from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.flows import objects_named
+from ding_lite.pipeline.steps import steps_of
 
 _COLOURS = {
     "evaluate": "#d7e8f7",
@@ -30,20 +33,36 @@ _BOX_WIDTH, _MARGIN, _GAP, _LINE, _TITLE = 470, 90, 26, 15, 26
 
 
 def pipeline_table(pipeline: Sequence[Entry]) -> str:
-    """Stage, middleware, reads, writes and lane of each middleware, in aligned columns."""
-    rows = [("stage", "middleware", "reads", "writes", "lane")]
+    """Stage, middleware, reads, writes, objects and lane of each middleware, in aligned columns.
+
+    The column of objects, what is filled and drawn from, is there where a contract names any.
+    """
+    names = _names_in(pipeline)
+    rows = [("stage", "middleware", "reads", "writes", "objects", "lane")]
     for entry in pipeline:
         terms = entry.contract
         if terms is None:
-            rows.append(("-", entry.name, "(no contract)", "(no contract)", "all"))
+            rows.append(("-", entry.name, "(no contract)", "(no contract)", "(no contract)", "all"))
             continue
         reads = [*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read)]
         writes = [*terms.all_writes, *terms.writes_after, *(f"{name}?" for name in terms.may_write)]
-        rows.append((terms.stage or "-", entry.name, _listed(reads), _listed(writes), terms.lane))
-    lines = [line for row in rows for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
+        objects = [f"{verb} {_listed(things)}" for verb, things in _flow(terms, names)]
+        rows.append((terms.stage or "-", entry.name, _listed(reads), _listed(writes), _listed(objects), terms.lane))
+    shown = [row if names else (*row[:4], row[5]) for row in rows]
+    lines = [line for row in shown for line in zip_longest(*(textwrap.wrap(cell, _CELL) for cell in row), fillvalue="")]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(shown[0]))]
     lines.insert(1, tuple("-" * width for width in widths))
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _names_in(pipeline: Sequence[Entry]) -> dict[int, str]:
+    return objects_named([step.terms for step in steps_of(pipeline) if step.terms is not None])
+
+
+def _flow(terms: Contract, names: Mapping[int, str]) -> list[tuple[str, list[str]]]:
+    """What is filled and what is drawn from, each with its verb, where there is any."""
+    both = ("fills", terms.fills), ("draws", terms.draws)
+    return [(verb, [names[id(thing)] for thing in things]) for verb, things in both if things]
 
 
 def draw_pipeline(pipeline: Sequence[Entry], context: str, path: Path) -> Path:
@@ -97,9 +116,10 @@ def _scene(pipeline: Sequence[Entry], context: str) -> _Scene:
     shapes: list[_Box | _Text | _Arrow] = [_Text(_MARGIN, 24, f"one iteration on {context}", 14, _INK, bold=True)]
     top = 40.0
     middles = []
+    names = _names_in(pipeline)
     for position, entry in enumerate(pipeline):
         stage = (entry.contract.stage if entry.contract else None) or ""
-        lines = _box_lines(entry)
+        lines = _box_lines(entry, names)
         height = _TITLE + _LINE * len(lines) + 8
         shapes.append(_Box(top, height, _COLOURS[stage]))
         shapes.append(_Text(_MARGIN + 12, top + 19, entry.name, 14, _INK, bold=True))
@@ -117,13 +137,14 @@ def _scene(pipeline: Sequence[Entry], context: str) -> _Scene:
     return _Scene(_MARGIN + _BOX_WIDTH + 20, top - _GAP + 20, shapes)
 
 
-def _box_lines(entry: Entry) -> list[str]:
+def _box_lines(entry: Entry, names: Mapping[int, str]) -> list[str]:
     terms = entry.contract
     if terms is None:
         return [entry.location.rpartition("/")[2]]
     reads = (*terms.reads, *terms.reads_after, *(f"{name}?" for name in terms.may_read))
     writes = (*terms.all_writes, *terms.writes_after, *(f"{name}?" for name in terms.may_write))
-    return [line for verb, names in (("reads", reads), ("writes", writes)) if names for line in _wrapped(verb, names)]
+    rows = [("reads", reads), ("writes", writes), *_flow(terms, names)]
+    return [line for verb, listed in rows if listed for line in _wrapped(verb, listed)]
 
 
 def _wrapped(verb: str, names: Iterable[str]) -> list[str]:

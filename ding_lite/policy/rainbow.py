@@ -53,6 +53,7 @@ class RainbowPolicy(C51Policy):
 
     config_type = RainbowPolicyConfig
     cfg: RainbowPolicyConfig
+    acting_settings = ()  # the noise explores
 
     def make_model(self) -> nn.Module:
         """Observations to logits [B, A, N] of the returns of each action."""

@@ -28,7 +28,7 @@ def made(num_envs=3, n_sample=8, policy=DQNPolicy, config=DQNConfig, env="CartPo
 
 def run(middleware, steps, ctx=None):
     task, seen = Task(), []
-    with task.start(ctx=ctx or OnlineRLContext()):
+    with task.start(ctx=ctx or OnlineRLContext(collect_kwargs={"eps": 0.0})):
         for one in middleware:
             task.use(one)
         task.use(seen.append).run(max_step=steps)

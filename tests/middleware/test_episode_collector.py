@@ -123,7 +123,8 @@ def test_an_explorer_that_reads_the_steps_sees_them_in_an_asynchronous_run_with_
 def test_episodes_are_pushed_into_replay_as_rollouts_are():
     cfg, envs, policy = made(policy=DQNPolicy, config=DQNConfig)
     buffer = ReplayBuffer(10_000)
-    contexts = run([EpisodeCollector(cfg, policy.collect_mode, envs), data_pusher(cfg, buffer)], 3)
+    collector = EpisodeCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0})
+    contexts = run([collector, data_pusher(cfg, buffer)], 3)
     assert len(buffer) == contexts[-1].env_step
 
 

@@ -37,7 +37,7 @@ def run(tmp_path, policy_type, *more, ctx=None, iterations=4):
         task.use(interaction_evaluator(cfg, policy.eval_mode, tests))
         for middleware in more:
             task.use(middleware)
-        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0}))
         task.use(data_pusher(cfg, buffer_))
         task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
         task.use(online_logger(cfg, show_every_s=1e9, sinks=[rows]))
@@ -165,7 +165,8 @@ def test_a_context_without_a_field_for_metrics_collects():
         envs, task = make_envs("CartPole-v1", 4, **where), Task()
         policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
         with task.start(ctx=Small()):
-            task.use(StepCollector(DQNConfig(), policy.collect_mode, envs)).run(max_step=2)
+            collector = StepCollector(DQNConfig(), policy.collect_mode, envs, collect_kwargs={"eps": 0.0})
+            task.use(collector).run(max_step=2)
         assert task.ctx.env_step == 128
 
 

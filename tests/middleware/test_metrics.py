@@ -185,7 +185,8 @@ def test_step_by_step_collection_tells_the_same_counts(tmp_path):
     policy = Telling(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
     rows, task = Rows(), Task()
     with task.start(ctx=OnlineRLContext()):
-        task.use(inferencer(0, policy.collect_mode, envs)).use(rolloutor(policy.collect_mode, envs))
+        task.use(inferencer(0, policy.collect_mode, envs, collect_kwargs={"eps": 0.0}))
+        task.use(rolloutor(policy.collect_mode, envs))
         task.use(online_logger(show_every_s=1e9, sinks=[rows])).run(max_step=30)
 
     assert (rows[-1]["collect/env_steps"], rows[-1]["collect/asked"], rows[-1]["env_step"]) == (120, 120, 120)

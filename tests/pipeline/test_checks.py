@@ -1,6 +1,7 @@
 """The checks of a pipeline: every problem by name, with its fix, before anything runs."""
 
 import dataclasses
+import re
 
 import gymnasium
 import numpy as np
@@ -49,7 +50,8 @@ def problems_of(*pipeline, ctx=None):
         run_of(*pipeline, ctx=ctx)
     headline, *lines = str(caught.value).split("\n")
     assert headline.startswith("this pipeline cannot run")
-    return [line.strip() for line in lines]
+    found = [re.fullmatch(rf"  (.*) \(task\.use at {re.escape(__file__)}:\d+\)", line) for line in lines]
+    return [match.group(1) for match in found]
 
 
 def ppo():
@@ -245,3 +247,16 @@ class TestWhen:
             loop.run(max_step=2)
 
         assert ran == []
+
+    def test_the_line_of_the_script_is_told_for_each(self):
+        with Task().start(ctx=Mine()) as loop:
+            loop.use(middleware("first", reads=("data",)))
+            loop.use(loop.serial(middleware("second", reads=("data",)))).use(middleware("third", reads=("data",)))
+            with pytest.raises(PipelineError) as caught:
+                loop.run(max_step=1)
+
+        line = self.test_the_line_of_the_script_is_told_for_each.__func__.__code__.co_firstlineno
+        places = [
+            re.search(r"(\w+) .*\(task\.use at (.*):(\d+)\)$", text).groups() for text in str(caught.value).split("\n")[1:]
+        ]
+        assert places == [(name, __file__, str(line + row)) for name, row in (("first", 2), ("second", 3), ("third", 3))]

@@ -125,7 +125,9 @@ class TestRefusals:
             run(looks_first, mode=mode)
 
     @MODES
-    @pytest.mark.parametrize("ways", [lambda c: hasattr(c, "batch"), lambda c: getattr(c, "batch", 0)], ids=["hasattr", "getattr"])
+    @pytest.mark.parametrize(
+        "ways", [lambda c: hasattr(c, "batch"), lambda c: getattr(c, "batch", 0)], ids=["hasattr", "getattr"]
+    )
     def test_asking_whether_it_is_there_hides_nothing(self, mode, ways):
         with pytest.raises(ContractError, match="reads ctx.batch"):
             run(contract(stage="record")(ways), mode=mode)
@@ -436,7 +438,7 @@ class TestProperties:
 
             @property
             def by_name(self):
-                return getattr(self, "c")
+                return self.c
 
         assert fields_behind(Odd, "through_a_method").reads == {"a", "b"}
         assert fields_behind(Odd, "by_name").reads == {"c"}
@@ -571,7 +573,9 @@ class TestLanes:
         def meddles(ctx):
             bump(ctx.batch)
 
-        with pytest.raises(ContractError, match=r'meddles .* changed ctx.batch.* in place.*@contract\(..., writes=\("batch",\)\)'):
+        with pytest.raises(
+            ContractError, match=r'meddles .* changed ctx.batch.* in place.*@contract\(..., writes=\("batch",\)\)'
+        ):
             run(collects, meddles, mode=mode)
 
     @MODES
@@ -606,14 +610,21 @@ class TestStartValues:
                 self.lock = threading.Lock()
 
         reads = [contract(("batch",), stage=stage)(lambda ctx: None) for stage in ("collect", "learn")]
-        with pytest.raises(ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses of their con"):
+        with pytest.raises(
+            ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses of their con"
+        ):
             run(*reads, mode={"max_lag": 1}, ctx=Data(batch=Holds()))
 
     def test_a_lane_that_does_not_touch_it_needs_no_copy(self):
         thing = Box(threading.Lock())
         seen = []
         collects = contract(writes=("more",), stage="collect")(lambda ctx: setattr(ctx, "more", 1))
-        run(collects, contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch)), mode={"max_lag": 1}, ctx=Data(batch=thing))
+        run(
+            collects,
+            contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch)),
+            mode={"max_lag": 1},
+            ctx=Data(batch=thing),
+        )
         assert seen == [thing] * 3
 
     def test_nothing_is_held_on_to_behind_the_checked_iterations(self):
