@@ -37,6 +37,7 @@ def make_envs(
     backend: Literal["local", "process"] = "local",
     restart: bool = False,
     timeout_s: float = 60.0,
+    start_timeout_s: float = 120.0,
     **kwargs: Any,
 ) -> LocalVectorEnv | SplitVectorEnv:
     """B environments as one `gymnasium.vector.VectorEnv`, stepped by this process or by worker processes.
@@ -57,7 +58,9 @@ def make_envs(
         backend: "process" gives each piece a process of its own; "local" steps them one after another.
         restart: where a worker process is killed, hangs or raises, start it again where it was and ask it for the same: the
             run goes on as if nothing had happened. Each answer costs a little more.
-        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process.
+        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process. With
+            `restart`, a worker that hangs at each attempt is an error after about three times as long, however many there are.
+        start_timeout_s: seconds that a worker process may take to start, and then to make its environments.
         **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
 
     Raises:
@@ -104,7 +107,7 @@ def make_envs(
         return LocalVectorEnv(factories, seed)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
-    host = local_host if backend == "local" else partial(process_host, name, timeout_s, restart)
+    host = local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
     return SplitVectorEnv(factories, seed, sizes, host)
 
 
