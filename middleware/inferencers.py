@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
-from ding_lite.engine import contract
+from ding_lite.engine import contract, seed_of
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
@@ -38,6 +38,7 @@ def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) ->
         policy: acts, exploring.
         env: any gymnasium vector environment.
     """
+    seed = seed_of(seed, "inferencer({})")
     worker = LocalWorker(env, policy)
 
     @contract(reads=("collect_kwargs",), writes=("obs", "action", "inference_output"), uses=(env, policy), stage="collect")

@@ -12,9 +12,10 @@ from ding_lite.basics.checkpoints import (
     save_checkpoint,
     write_atomically,
 )
-from ding_lite.basics.configs import Config, ConfigError, bounded
+from ding_lite.basics.configs import Config, ConfigError, bounded, seed_field
 from ding_lite.basics.messages import add_note, did_you_mean, require_extra
 from ding_lite.basics.nesting import unflatten
+from ding_lite.basics.seeds import seed_of
 
 __all__ = [
     "CheckpointError",
@@ -29,6 +30,8 @@ __all__ = [
     "plain",
     "require_extra",
     "save_checkpoint",
+    "seed_field",
+    "seed_of",
     "unflatten",
     "write_atomically",
 ]

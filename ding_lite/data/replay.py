@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from ding_lite.basics import unflatten
+from ding_lite.basics import seed_of, unflatten
 from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, to_objects, write_rows
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.rollouts import Trajectories
@@ -47,7 +47,7 @@ class ReplayBuffer:
         if capacity < 1:
             raise ValueError(f"ReplayBuffer(capacity={capacity}): it holds at least 1 transition.")
         self.capacity = int(capacity)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed_of(seed, f"{type(self).__name__}(seed={{}})"))
         self._spec: Any = None
         self._columns: Any = None
         self._size = self._next = 0

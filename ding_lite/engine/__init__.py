@@ -16,6 +16,8 @@ from ding_lite.basics import (
     plain,
     require_extra,
     save_checkpoint,
+    seed_field,
+    seed_of,
     write_atomically,
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred
@@ -60,6 +62,8 @@ __all__ = [
     "released",
     "require_extra",
     "save_checkpoint",
+    "seed_field",
+    "seed_of",
     "task",
     "write_atomically",
 ]

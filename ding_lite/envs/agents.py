@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import gymnasium
 
 from ding_lite.data import first_leaf
-from ding_lite.engine import arrays, did_you_mean, plain
+from ding_lite.engine import arrays, did_you_mean, plain, seed_of
 from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.copies import Copy, require_same_agents
 from ding_lite.envs.episodes import Episode
@@ -46,7 +46,7 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
         )
-    return AgentVectorEnv([factory] * num_envs, seed)
+    return AgentVectorEnv([factory] * num_envs, seed_of(seed, "make_agent_envs(seed={})"))
 
 
 class AgentStep(NamedTuple):
@@ -165,7 +165,7 @@ class AgentVectorEnv:
         if not self.seats:
             raise RuntimeError("nobody acts here yet: give the agents to policies by seat(policy_of, names).")
         if seed is not None:
-            self._seed(seed)
+            self._seed(seed_of(seed, "begin(seed={})"))
         obs = [copy.begin() for copy in self.copies]
         with self._placing():
             for seat in self.seats.values():

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.data import Leaf, flatten, map_leaves
+from ding_lite.engine import seed_of
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.checks import EnvDataError, all_finite, require_finite, require_in_range, shown, to_element, to_leaf
 from ding_lite.envs.episodes import Episode
@@ -64,6 +65,7 @@ class ForeignStepper:
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+        seed = None if seed is None else seed_of(seed, "reset(seed={})")
         try:
             if self._resetting is not None:
                 self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one

@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.engine import require_extra
+from ding_lite.engine import require_extra, seed_of
 from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
@@ -49,7 +49,7 @@ def make_envs(
     Args:
         env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
         num_envs: B.
-        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
+        seed: of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the episode).
         wrappers: put around each environment, the first innermost.
         log_info: names in the infos of steps, whose mean over each episode is put into the info of its last step. Every number
             there is logged by its name.
@@ -64,8 +64,8 @@ def make_envs(
         **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
 
     Raises:
-        ValueError: num_envs < 1, workers is not in 1 to num_envs, or there is no such backend.
-        TypeError: `env` is neither, kwargs come with a function, or num_envs is no integer.
+        ValueError: num_envs < 1, a seed out of range, workers is not in 1 to num_envs, or there is no such backend.
+        TypeError: `env` is neither, kwargs come with a function, or num_envs or seed is no integer.
         gymnasium.error.Error: an id that does not exist.
         ImportError: an Atari game without the extra `atari`.
 
@@ -79,6 +79,7 @@ def make_envs(
         raise TypeError(f"make_envs(num_envs={num_envs!r}) wants an integer, got a {type(num_envs).__name__}.")
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
+    seed = seed_of(seed, "make_envs(seed={})")
     if isinstance(env, str):
         _register(env)
         spec = copy.deepcopy(gymnasium.spec(env))

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.engine import seed_of
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.spaces import SpaceError, same_layout
@@ -94,7 +95,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
         count = len(self.hosts)
         if seed is not None:
-            self.run_seed = seed
+            self.run_seed = seed = seed_of(seed, "reset(seed={})")
             self.action_space.seed(seed)
         self._join(self.ask(_begin, [seed] * count, [Kept(options)] * count), out)
         self.restarted = np.ones(self.num_envs, np.bool_)

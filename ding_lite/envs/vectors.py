@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.engine import arrays, plain
+from ding_lite.engine import arrays, plain, seed_of
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episodes import Episode, EpisodeStarts
@@ -85,7 +85,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         """
         self.wake()
         if seed is not None:
-            self._seed(seed)
+            self._seed(seed_of(seed, "reset(seed={})"))
         self._returns[:] = 0
         self._begun_at = [self._clock] * self.num_envs
         obs, self._info = zip(*[self._begin(index, options) for index in range(self.num_envs)])
