@@ -28,7 +28,7 @@ class LocalVectorEnv(SameStepVectorEnv):
     """B environments of this process as one vector environment that resets each episode where it ends.
 
     A loop in Python is nearly twice as fast as gymnasium's SyncVectorEnv, and every observation, reward and flag is checked on
-    the way.
+    the way. Observations outside the bounds of a Box are used as they are; the first one is warned of.
 
     Each episode starts from a seed of its own, derived from (seed, index of the environment, number of the episode).
 
@@ -212,8 +212,8 @@ class LocalVectorEnv(SameStepVectorEnv):
                 append(step(one))
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             index = len(results)
-            step = self._clock - self._begun_at[index]
-            place = Place(self._who(index), self.starts[index].described, step, kept[index])
+            taken = self._clock - self._begun_at[index]
+            place = Place(self._who(index), self.starts[index].described, taken, kept[index])
             raise blamed(error, place)  # noqa: B904  mostly it is the same error
         return results
 
