@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
-from ding_lite.engine import contract
+from ding_lite.engine import contract, seed_of
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
@@ -46,6 +46,7 @@ def inferencer(
         collect_kwargs: as for StepCollector.
     """
     settings = ActingSettings("inferencer", [policy], collect_kwargs)
+    seed = seed_of(seed, "inferencer({})")
     worker = LocalWorker(env, policy)
 
     @contract(

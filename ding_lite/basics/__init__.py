@@ -10,7 +10,7 @@ from ding_lite.basics.checkpoints import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, bounded
+from ding_lite.basics.configs import Config, ConfigError, bounded, seed_field
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
@@ -23,6 +23,7 @@ from ding_lite.basics.files import (
 )
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
+from ding_lite.basics.seeds import seed_of
 
 __all__ = [
     "CheckpointError",
@@ -42,6 +43,8 @@ __all__ = [
     "require_extra",
     "require_writable",
     "save_checkpoint",
+    "seed_field",
+    "seed_of",
     "temporary_beside",
     "unflatten",
     "write_atomically",

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
+from ding_lite.basics.seeds import seed_of
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
@@ -57,6 +58,11 @@ def bounded(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def seed_field(default: int | None) -> Any:
+    """A dataclass field that holds a seed, as `seed_of` takes it; and None, where that is the default."""
+    return dataclasses.field(default=default, metadata={"seed": True})
+
+
 @dataclasses.dataclass
 class Config:
     """Base of every configuration: a mutable dataclass, each field checked whenever it is set.
@@ -95,6 +101,8 @@ class Config:
             for key, inner in value.items():
                 setattr(section, key, inner)
             value = section
+        if field.metadata.get("seed") and not (value is None and field.default is None):
+            value = _seed(value, f"{cls.__name__}.{name}")
         value = _converted(_hints(cls)[name], value, f"{cls.__name__}.{name}")
         _check_numbers(field.metadata, value, f"{cls.__name__}.{name}")
         object.__setattr__(self, name, value)
@@ -194,6 +202,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+def _seed(value: Any, where: str) -> int:
+    try:
+        return seed_of(value, f"{where} = {{}}")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:

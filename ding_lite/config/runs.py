@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from ding_lite.engine import Config, bounded
+from ding_lite.engine import Config, bounded, seed_field
 from ding_lite.policy import OnPolicyConfig, PolicyConfig
 
 
@@ -94,8 +94,8 @@ class RunConfig(Config):
     exp_name: str = "runs/default"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    seed: int = bounded(0, low=0)
-    """Of everything random. Setting it sets policy.seed as well."""
+    seed: int = seed_field(0)
+    """Of everything random, from 0 to 2**63 - 1. Setting it sets policy.seed as well."""
 
     max_step: int = bounded(100_000, low=1)
     """Iterations of the loop, at most."""

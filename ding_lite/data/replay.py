@@ -11,6 +11,7 @@ from typing import Any, ClassVar, SupportsIndex, TypeAlias
 import numpy as np
 import torch
 
+from ding_lite.basics import seed_of
 from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.lists import stack_transitions
@@ -56,7 +57,7 @@ class ReplayBuffer:
         if capacity < 1:
             raise ValueError(f"ReplayBuffer(capacity={capacity}): it holds at least 1 transition.")
         self.capacity = int(capacity)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed_of(seed, f"{type(self).__name__}(seed={{}})"))
         self._spec: Any = None
         self._columns: Any = None
         self._size = self._next = 0

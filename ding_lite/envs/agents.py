@@ -7,16 +7,19 @@ Room: ding_lite.envs, floor 2. Imports data, the engine and the room's other fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple, SupportsIndex
 
 import gymnasium
 
 from ding_lite.data import first_leaf
-from ding_lite.engine import arrays, did_you_mean, plain
+from ding_lite.engine import arrays, did_you_mean, plain, seed_of
+from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.copies import Copy, require_same_agents
 from ding_lite.envs.episodes import Episode
+from ding_lite.envs.places import blamed
 from ding_lite.envs.seats import Played, Seat
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
@@ -43,7 +46,7 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
         )
-    return AgentVectorEnv([factory] * num_envs, seed)
+    return AgentVectorEnv([factory] * num_envs, seed_of(seed, "make_agent_envs(seed={})"))
 
 
 class AgentStep(NamedTuple):
@@ -162,10 +165,11 @@ class AgentVectorEnv:
         if not self.seats:
             raise RuntimeError("nobody acts here yet: give the agents to policies by seat(policy_of, names).")
         if seed is not None:
-            self._seed(seed)
+            self._seed(seed_of(seed, "begin(seed={})"))
         obs = [copy.begin() for copy in self.copies]
-        for seat in self.seats.values():
-            seat.begin(obs)
+        with self._placing():
+            for seat in self.seats.values():
+                seat.begin(obs)
 
     def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> AgentStep:
         """Take the actions of each policy, nested [rows, ...], and write the observations to act on next to `out`, likewise.
@@ -193,7 +197,21 @@ class AgentVectorEnv:
                 begun = copy.begin()
                 one = one._replace(obs=final, acting=copy.acting, begun=begun)
             played.append(one)
-        return AgentStep({name: seat.see(played, out[name]) for name, seat in self.seats.items()}, finished)
+        with self._placing(played):
+            return AgentStep({name: seat.see(played, out[name]) for name, seat in self.seats.items()}, finished)
+
+    @contextmanager
+    def _placing(self, played: Sequence[Played] = ()) -> Iterator[None]:
+        """Wrong data tells the place of its environment, in the step that was played."""
+        try:
+            yield
+        except EnvDataError as error:
+            if error.env is None:
+                raise
+            copy = self.copies[error.env]
+            has_begun = bool(played) and played[error.env].begun is not None
+            place = copy.ended_at if has_begun and not error.is_next else copy.place()
+            raise blamed(error, place or copy.place())  # noqa: B904  the same error
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and what is acted on next."""
@@ -226,9 +244,10 @@ class AgentVectorEnv:
                 f"the state of {count} environments with the rows {had} does not fit {self.num_envs} with the rows {has}: make "
                 "as many, and give the agents to the same policies."
             )
-        obs = [copy.starts.load_state_dict(arrays(one)) for copy, one in zip(self.copies, state["episodes"])]
-        for name, seat in self.seats.items():
-            seat.load_state_dict(saved[name], obs, [copy.acting for copy in self.copies])
+        obs = [copy.restore(arrays(one)) for copy, one in zip(self.copies, state["episodes"])]
+        with self._placing():
+            for name, seat in self.seats.items():
+                seat.load_state_dict(saved[name], obs, [copy.acting for copy in self.copies])
 
     def close(self) -> None:
         """Close each environment."""

@@ -19,31 +19,65 @@ _SMALL = 1 << 12
 
 
 class EnvDataError(ValueError):
-    """An environment returned what its spaces do not allow, or something that is not finite."""
+    """An environment returned what its spaces do not allow, or something that is not finite.
+
+    Args:
+        message: what it was, naming the environment.
+        env: index of the environment, where one alone is concerned.
+    """
+
+    def __init__(self, message: str, env: int | None = None) -> None:
+        super().__init__(message)
+        self.env = env
+        self.is_next = False
+        """Whether it is what is acted on next, which after an ending comes from a reset."""
 
 
-def to_leaf(value: Any, leaf: Leaf, who: str) -> np.ndarray[Any, Any]:
+def shown(value: Any, limit: int = 60) -> str:
+    """`repr(value)`, at most so many characters, also where it fails."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001  anybody's code, and integers of more digits than Python prints
+        return f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def to_leaf(value: Any, leaf: Leaf, who: str, env: int | None = None) -> np.ndarray[Any, Any]:
     """`value` with just this shape and dtype, without changing a number.
 
     Args:
         who: what the message calls it, such as "environment 3, obs".
+        env: index of the environment.
 
     Raises:
         EnvDataError: another shape, a dtype of another kind, or a value that the dtype cannot hold.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        raise EnvDataError(
+            f"{who} is {shown(value)}, of which numpy makes no array ({type(error).__name__}: {error}), its space says "
+            f"{leaf.shape} {leaf.dtype}: correct the environment.",
+            env,
+        ) from error
     if array.shape != leaf.shape:
-        raise EnvDataError(f"{who} has shape {array.shape}, its space says {leaf.shape}: correct the space or the environment.")
+        raise EnvDataError(
+            f"{who} has shape {array.shape}, its space says {leaf.shape}: correct the space or the environment.", env
+        )
     if array.dtype == leaf.dtype:
         return array
     if array.dtype == object or not (np.can_cast(array.dtype, leaf.dtype, "same_kind") or _are_integers(array, leaf)):
-        raise EnvDataError(f"{who} has dtype {array.dtype}, its space says {leaf.dtype}: correct the space or the environment.")
+        raise EnvDataError(
+            f"{who} has dtype {array.dtype}, its space says {leaf.dtype}: correct the space or the environment.", env
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(leaf.dtype)
     exact = np.isfinite(cast) | ~np.isfinite(array) if leaf.dtype.kind == "f" else cast == array
     if not exact.all():
         worst = array[~exact].flat[0]
-        raise EnvDataError(f"{who} holds {worst}, which {leaf.dtype} cannot: correct the space's dtype or the environment.")
+        raise EnvDataError(
+            f"{who} holds {worst}, which {leaf.dtype} cannot: correct the space's dtype or the environment.", env
+        )
     return cast
 
 
@@ -51,14 +85,14 @@ def _are_integers(array: np.ndarray[Any, Any], leaf: Leaf) -> bool:
     return array.dtype.kind in "iub" and leaf.dtype.kind in "iuf"
 
 
-def to_spec(value: Any, spec: Spec, who: str) -> Any:
+def to_spec(value: Any, spec: Spec, who: str, env: int | None = None) -> Any:
     """`to_leaf` for every leaf of a nested element."""
     if isinstance(spec, Leaf):
-        return to_leaf(value, spec, who)
-    return {name: to_spec(value[name], inner, f"{who}[{name!r}]") for name, inner in spec.items()}
+        return to_leaf(value, spec, who, env)
+    return {name: to_spec(value[name], inner, f"{who}[{name!r}]", env) for name, inner in spec.items()}
 
 
-def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str) -> Any:
+def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str, env: int | None = None) -> Any:
     """An element of this space as gymnasium has it, or a batch, as nested arrays of just this shape and dtype.
 
     Raises:
@@ -67,8 +101,8 @@ def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str) ->
     try:
         nested = to_nested(space, value)
     except SpaceError as error:
-        raise EnvDataError(f"{who}: {error}") from None
-    return to_spec(nested, spec, who)
+        raise EnvDataError(f"{who}: {error}", env) from None
+    return to_spec(nested, spec, who, env)
 
 
 def require_finite(batch: Any, what: str, first: int = 0) -> None:
@@ -84,10 +118,11 @@ def require_finite(batch: Any, what: str, first: int = 0) -> None:
     if batch.dtype.kind != "f" or all_finite(batch.ravel()):
         return
     row = int(np.flatnonzero(~np.isfinite(batch).reshape(len(batch), -1).all(axis=1))[0])
-    shown = batch[row] if batch[row].size < 10 else "..."
+    found = batch[row] if batch[row].size < 10 else "..."
     raise EnvDataError(
-        f"environment {first + row} returned {what} {shown}, which is not finite: correct the environment, or replace such "
-        "values in a wrapper."
+        f"environment {first + row} returned {what} {found}, which is not finite: correct the environment, or replace such "
+        "values in a wrapper.",
+        first + row,
     )
 
 
@@ -115,10 +150,11 @@ def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None
     wrong = (batch < low) | (batch > high)
     if wrong.any():
         row = int(np.argwhere(wrong)[0][0])
-        shown = batch[row] if batch[row].size < 10 else "..."
+        found = batch[row] if batch[row].size < 10 else "..."
         raise EnvDataError(
-            f"environment {first + row} returned {what} {shown}, its space holds {low} to {high}: correct the space or the "
-            "environment."
+            f"environment {first + row} returned {what} {found}, its space holds {low} to {high}: correct the space or the "
+            "environment.",
+            first + row,
         )
 
 

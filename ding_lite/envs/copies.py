@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ding_lite.engine import add_note
-from ding_lite.envs.checks import EnvDataError
+from ding_lite.envs.checks import EnvDataError, shown
 from ding_lite.envs.episodes import Episode, EpisodeStarts
+from ding_lite.envs.places import Place, blamed, exited
+from ding_lite.envs.results import to_rewards
 from ding_lite.envs.seats import Played
-from ding_lite.envs.spaces import SpaceError, same_layout, space_spec
+from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
 
 _WANTED = ("possible_agents", "reset", "step", "observation_space", "action_space")
 _PARTS = ("obs", "rewards", "terminations", "truncations", "infos")
@@ -38,7 +40,9 @@ class Copy:
         """Everybody who may take part."""
         self.spaces = {agent: (self.env.observation_space(agent), self.env.action_space(agent)) for agent in self.possible}
         """Of observations and of actions."""
-        for observation_space, action_space in self.spaces.values():
+        for agent, (observation_space, action_space) in self.spaces.items():
+            require_elements(observation_space, f"environment {index}, observation_space of agent {agent!r}")
+            require_elements(action_space, f"environment {index}, action_space of agent {agent!r}")
             space_spec(observation_space), space_spec(action_space)  # refuses what has no fixed layout
         self.acting: frozenset[Any] = frozenset()
         """Who takes part in the next step."""
@@ -46,6 +50,8 @@ class Copy:
         self._returns: dict[Any, float] = {}
         self._infos: dict[Any, Any] = {}
         self._length = 0
+        self.ended_at: Place | None = None
+        """The last step of the episode before, once that has ended."""
         self.seed(run_seed)
 
     def seed(self, run_seed: int) -> None:
@@ -61,27 +67,39 @@ class Copy:
         """Reset the environment for its next episode. Returns observations by agent."""
         try:
             return self.starts.begin()[0]  # type: ignore[no-any-return]
-        except Exception as error:
-            add_note(error, f"raised by the reset of environment {self.index} ({self.env}) for its {self.starts.described}")
-            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise blamed(error, self.place())  # noqa: B904  mostly it is the same error
+
+    def place(self) -> Place:
+        """Its last step or, where none was taken since, the reset before it."""
+        place = Place(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
+        actions = self.starts.actions
+        return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
+
+    def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
+        """Play a saved episode again. Returns observations by agent."""
+        starts = self.starts
+        try:
+            return starts.load_state_dict(state)  # type: ignore[no-any-return]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            place = Place(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
+            if starts.replayed is not None:
+                place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
+            raise blamed(error, place)  # noqa: B904  mostly it is the same error
 
     def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> Played:
         """One step, with the actions of those who take part, and a copy of these for the memory."""
-        acted = self.acting
+        acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
         try:
             obs, rewards, terminations, truncations, _ = self.step(actions)
-        except Exception as error:
-            add_note(
-                error,
-                f"raised by environment {self.index} ({self.env}) in step {self._length} of its {self.starts.described}, at "
-                f"the actions {remembered!r}",
-            )
-            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise blamed(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
         return Played(acted, obs, rewards, terminations, truncations, self.acting, None)
 
     def finished(self) -> Episode:
         """The episode that has ended: with the sum of all rewards, those of each agent, and the last info of each."""
+        self.ended_at = self.place()
         info = {"return": dict(self._returns), "info": self._infos}
         return Episode(
             self.index, self.starts.number, sum(self._returns.values()), self._length, self.starts.start.get("seed"), info
@@ -96,7 +114,8 @@ class Copy:
         result = self.env.reset(seed=seed, options=options)
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, Mapping) for part in result)):
             raise EnvDataError(
-                f"environment {self.index} returned {result!r:.80} from reset(): it has to return (obs, infos), both by agent."
+                f"environment {self.index} returned {shown(result, 80)} from reset(): it has to return (obs, infos), both by "
+                "agent."
             )
         self._left, self._length = frozenset(), 0
         self.acting = self._present(self.env.agents)
@@ -116,8 +135,8 @@ class Copy:
         result = self.env.step(actions)
         if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, Mapping) for part in result)):
             raise EnvDataError(
-                f"environment {self.index} returned {result!r:.80} from step(): it has to return ({', '.join(_PARTS)}), each "
-                "by agent."
+                f"environment {self.index} returned {shown(result, 80)} from step(): it has to return ({', '.join(_PARTS)}), "
+                "each by agent."
             )
         self._require(acted, result[:4], "step")
         _, rewards, terminations, truncations, infos = result
@@ -157,10 +176,11 @@ class Copy:
     def _number(self, agent: Any, reward: Any) -> float:
         try:
             return float(reward)
-        except (TypeError, ValueError):
-            raise EnvDataError(
-                f"agent {agent!r} of environment {self.index} returned the reward {reward!r:.60}: a reward is one number."
-            ) from None
+        except (TypeError, ValueError, OverflowError):
+            try:
+                return float(to_rewards((reward,), self.index)[0])
+            except EnvDataError as error:
+                raise EnvDataError(f"agent {agent!r} of {error}", self.index) from None
 
 
 def require_same_agents(copies: Sequence[Copy]) -> None:
@@ -192,6 +212,8 @@ def require_same_agents(copies: Sequence[Copy]) -> None:
 def _made_by(factory: Callable[[], Any], index: int) -> Any:
     try:
         env = factory()
+    except SystemExit as error:
+        raise exited(error, f"the factory of environment {index}") from error
     except Exception as error:
         add_note(error, f"raised where environment {index} was made")
         raise

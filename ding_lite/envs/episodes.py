@@ -75,6 +75,8 @@ class EpisodeStarts:
         """What was done since, the last million steps."""
         self._is_dear = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
+        self.replayed: int | None = None
+        """The step to be played next, while a saved episode is played again; None until its reset is done."""
 
     @property
     def described(self) -> str:
@@ -113,9 +115,9 @@ class EpisodeStarts:
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self.actions = deque(state["actions"], maxlen=_LONGEST)
-        obs = None
+        obs, self.replayed = None, None
         for step, result in enumerate(replay_episode(self.env, self.start, state["actions"])):
-            obs = result[0]
+            obs, self.replayed = result[0], step
             if played is not None:
                 played(step)
         return obs

@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium
 
 from ding_lite.engine import add_note
-from ding_lite.envs.spaces import SpaceError, same_layout
+from ding_lite.envs.places import exited
+from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -21,9 +22,13 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
 
     Raises:
         TypeError: the factory returned something else.
+        SpaceError: a space of it has no elements, or one whose elements have no numbers.
+        RuntimeError: the factory called `sys.exit`.
     """
     try:
         env = factory()
+    except SystemExit as error:
+        raise exited(error, f"the factory of environment {index}") from error
     except Exception as error:
         add_note(error, f"raised where environment {index} was made")
         raise
@@ -35,6 +40,7 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), gymnasium.Space):
             raise TypeError(f"environment {index}, {env}, has no {name}: set it to a gymnasium space in its __init__.")
+        require_elements(getattr(env, name), f"environment {index}, {name}")
     return env
 
 

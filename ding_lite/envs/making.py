@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.engine import require_extra
+from ding_lite.engine import require_extra, seed_of
 from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
@@ -37,6 +37,7 @@ def make_envs(
     backend: Literal["local", "process"] = "local",
     restart: bool = False,
     timeout_s: float = 60.0,
+    start_timeout_s: float = 120.0,
     **kwargs: Any,
 ) -> LocalVectorEnv | SplitVectorEnv:
     """B environments as one `gymnasium.vector.VectorEnv`, stepped by this process or by worker processes.
@@ -48,7 +49,7 @@ def make_envs(
     Args:
         env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
         num_envs: B.
-        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
+        seed: of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the episode).
         wrappers: put around each environment, the first innermost.
         log_info: names in the infos of steps, whose mean over each episode is put into the info of its last step. Every number
             there is logged by its name.
@@ -57,12 +58,14 @@ def make_envs(
         backend: "process" gives each piece a process of its own; "local" steps them one after another.
         restart: where a worker process is killed, hangs or raises, start it again where it was and ask it for the same: the
             run goes on as if nothing had happened. Each answer costs a little more.
-        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process.
+        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process. With
+            `restart`, a worker that hangs at each attempt is an error after about three times as long, however many there are.
+        start_timeout_s: seconds that a worker process may take to start, and then to make its environments.
         **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
 
     Raises:
-        ValueError: num_envs < 1, workers is not in 1 to num_envs, or there is no such backend.
-        TypeError: `env` is neither, kwargs come with a function, or num_envs is no integer.
+        ValueError: num_envs < 1, a seed out of range, workers is not in 1 to num_envs, or there is no such backend.
+        TypeError: `env` is neither, kwargs come with a function, or num_envs or seed is no integer.
         gymnasium.error.Error: an id that does not exist.
         ImportError: an Atari game without the extra `atari`.
 
@@ -76,6 +79,7 @@ def make_envs(
         raise TypeError(f"make_envs(num_envs={num_envs!r}) wants an integer, got a {type(num_envs).__name__}.")
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
+    seed = seed_of(seed, "make_envs(seed={})")
     if isinstance(env, str):
         _register(env)
         spec = copy.deepcopy(gymnasium.spec(env))
@@ -104,7 +108,7 @@ def make_envs(
         return LocalVectorEnv(factories, seed)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
-    host = local_host if backend == "local" else partial(process_host, name, timeout_s, restart)
+    host = local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
     return SplitVectorEnv(factories, seed, sizes, host)
 
 

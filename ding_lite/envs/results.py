@@ -5,6 +5,7 @@ Room: ding_lite.envs, floor 2. Imports data and the room's checks.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -13,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import Leaf, Spec, map_leaves
-from ding_lite.envs.checks import EnvDataError, is_number, require_finite, require_in_range, to_element, to_leaf
+from ding_lite.envs.checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
@@ -32,7 +33,7 @@ def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ..
         wrong = [(i, one) for i, one in enumerate(results) if not isinstance(one, (tuple, list)) or len(one) != 5]
         index, found = wrong[0]
         raise EnvDataError(
-            f"environment {first + index} returned {found!r:.80} from step(): it has to return {_PARTS}."
+            f"environment {first + index} returned {shown(found, 80)} from step(): it has to return {_PARTS}.", first + index
         ) from None
     return obs, rewards, terminations, truncations, infos
 
@@ -46,14 +47,28 @@ def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]
     try:
         sum(rewards)  # numpy would take None and strings for numbers
         reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001  rewards are anybody's objects; which of them is wrong, and how, is found below
         reward = np.empty(0, np.float32)
-    if reward.shape != (len(rewards),):
-        index, value = next((i, one) for i, one in enumerate(rewards) if not is_number(one))
-        raise EnvDataError(f"environment {first + index} returned the reward {value!r:.60}: a reward is one number.")
-    if not isfinite(sum(reward.tolist())):
-        require_finite(reward, "the reward", first)
+    if reward.shape != (len(rewards),) or not isfinite(sum(reward.tolist())):
+        for index, one in enumerate(rewards):
+            _require_reward(one, first + index)
     return reward
+
+
+def _require_reward(reward: Any, env: int) -> None:
+    if not (is_number(reward) or (isinstance(reward, numbers.Real) and not hasattr(reward, "shape"))):
+        raise EnvDataError(f"environment {env} returned the reward {shown(reward)}: a reward is one number.", env)
+    try:
+        with np.errstate(over="ignore"):
+            stored = np.float32(reward)
+    except OverflowError:
+        stored = np.float32(np.inf)
+    if not np.isfinite(stored):
+        is_known = isinstance(reward, numbers.Integral) or np.isfinite(float(reward))
+        why = "which float32 cannot hold: scale it" if is_known else "which is not finite: correct the environment"
+        raise EnvDataError(
+            f"environment {env} returned the reward {shown(reward)}, {why}, or replace such values in a wrapper.", env
+        )
 
 
 def none_true(flags: tuple[Any, ...]) -> bool:
@@ -75,7 +90,9 @@ def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...], f
     for name, flags in (("terminated", terminations), ("truncated", truncations)):
         for index, flag in enumerate(flags):
             if not isinstance(flag, (bool, np.bool_)):
-                raise EnvDataError(f"environment {first + index} returned {name}={flag!r:.60}: it is True or False.")
+                raise EnvDataError(
+                    f"environment {first + index} returned {name}={shown(flag)}: it is True or False.", first + index
+                )
 
 
 def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: Spec, first: int = 0) -> None:
@@ -88,7 +105,7 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
         _stack(obs, out, spec, first)
         return
     for index, one in enumerate(obs):
-        nested = to_element(space, one, spec, f"environment {first + index}, obs")
+        nested = to_element(space, one, spec, f"environment {first + index}, obs", first + index)
         map_leaves(lambda column, leaf, row=index: column.__setitem__(row, leaf), out, nested)
     require_finite(out, "obs", first)
 
@@ -100,11 +117,11 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
     """
     if isinstance(spec, Leaf):
         as_it_should = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
-        leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}")).copy()
+        leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}", index)).copy()
         require_finite(leaf[None], what, first=index)
         require_in_range(leaf[None], bounds, what, first=index)
         return leaf
-    checked = to_element(space, obs, spec, f"environment {index}, {what}")
+    checked = to_element(space, obs, spec, f"environment {index}, {what}", index)
     copied = map_leaves(lambda leaf: np.array(leaf)[None], checked)
     require_finite(copied, what, first=index)
     require_in_range(copied, bounds, what, first=index)
@@ -115,13 +132,13 @@ def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf, first: int
     """In one call where all are arrays as they should be, else each one checked."""
     try:
         rows = np.array(obs)
-    except (TypeError, ValueError):  # of different shapes
+    except Exception:  # noqa: BLE001  of different shapes, or anybody's objects
         rows = np.empty(0)
     if rows.shape == out.shape and rows.dtype == out.dtype:
         out[...] = rows
     else:  # each on its own, to convert it or to say which is wrong
         for index, one in enumerate(obs):
-            out[index] = to_leaf(one, leaf, f"environment {first + index}, obs")
+            out[index] = to_leaf(one, leaf, f"environment {first + index}, obs", first + index)
     require_finite(out, "obs", first)
 
 

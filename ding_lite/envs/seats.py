@@ -13,6 +13,7 @@ import numpy as np
 
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.engine import arrays
+from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.checks import EnvDataError, require_in_range
 from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
@@ -67,7 +68,7 @@ class Seat:
         """[rows] bool: whose episode `current` begins; None where none does."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         """What whoever recorded the last step did and earned; None where nobody told."""
-        self._bounds = integer_bounds(observation_space)
+        self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)
 
@@ -112,7 +113,11 @@ class Seat:
             for row in (terminated | truncated).nonzero()[0].tolist()
             if pairs[row][0].begun is not None
         }
-        self._write([_shown(*pair) for pair in pairs], out, self.current)
+        try:
+            self._write([_shown(*pair) for pair in pairs], out, self.current)
+        except EnvDataError as error:
+            error.is_next = True
+            raise
         begins = [agent in one.acting and (one.begun is not None or agent not in one.acted) for one, agent in pairs]
         self.current, self.restarted, self.last = out, np.array(begins) if any(begins) else None, None
         valid = None if all(acted) else np.array(acted)
@@ -127,6 +132,7 @@ class Seat:
         try:
             write_obs(elements, out, space, self.obs_spec)
             require_in_range(out, self._bounds, "obs")
+            self._boxes.check(out, self._where)
         except EnvDataError:
             self._checked(lambda row: self._write_row(row, elements[row]))
             raise
@@ -142,7 +148,13 @@ class Seat:
     def _final(self, row: int, obs: Any) -> Any:
         index, agent = self.rows[row]
         what = f"obs of agent {agent!r}"
-        return final_obs(obs, index, self.single_observation_space, self.obs_spec, self._bounds, what)
+        final = final_obs(obs, index, self.single_observation_space, self.obs_spec, self._bounds, what)
+        self._boxes.check_row(row, final, self._where)
+        return final
+
+    def _where(self, row: int) -> tuple[str, str]:
+        index, agent = self.rows[row]
+        return f"agent {agent!r} of environment {index}", ""
 
     def _reward(self, rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         try:
@@ -157,7 +169,7 @@ class Seat:
             try:
                 check(row)
             except EnvDataError as error:
-                raise EnvDataError(f"agent {agent!r} of {error}") from None
+                raise EnvDataError(f"agent {agent!r} of {error}", error.env) from None
 
     def _blank(self) -> Any:
         """An element of the space for each row, as near to zero as integers may be."""
@@ -185,7 +197,8 @@ class Seat:
                 index, agent = self.rows[int(np.argmin(same))]
                 raise EnvDataError(
                     f"environment {index} did not come back to its observation of agent {agent!r}: replayed from its seed it "
-                    "went another way, so a saved run cannot go on in it."
+                    "went another way, so a saved run cannot go on in it.",
+                    index,
                 )
 
 

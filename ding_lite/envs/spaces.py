@@ -47,6 +47,25 @@ def space_spec(space: spaces.Space[Any]) -> Spec:
     )
 
 
+def require_elements(space: spaces.Space[Any], who: str) -> None:
+    """Refuse a space with a part that holds no numbers: there is nothing to observe, or to choose.
+
+    Args:
+        who: what the message calls it, such as "environment 3, observation_space".
+
+    Raises:
+        SpaceError
+    """
+    parts = subspaces(space)
+    for name, part in (parts or {}).items():
+        require_elements(part, f"{who}[{name!r}]")
+    if parts == {} or (space.shape is not None and 0 in space.shape):
+        raise SpaceError(
+            f"{who} is {space}, whose elements hold no numbers: leave such a part out, or where it is the whole space, "
+            "have one number that does not change, spaces.Box(0, 1, (1,))."
+        )
+
+
 def integer_bounds(space: spaces.Space[Any]) -> Any:
     """Least and greatest value of Discrete, MultiDiscrete and MultiBinary, nested as the space is; None for all others."""
     if isinstance(space, spaces.Discrete):

@@ -6,7 +6,6 @@ Room: ding_lite.envs, floor 2. Imports processes, data and the room's other file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -16,13 +15,14 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.engine import seed_of
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
-from ding_lite.processes import Host, Kept, LocalHost, ProcessHost, answers
+from ding_lite.processes import Host, Kept, LocalHost, ProcessHost, answers, give_back
 
 _DEPTH = 128  # rollouts that may be asked for before the first is taken; max_lag is never near that
 ENV = "env"
@@ -72,7 +72,7 @@ class SplitVectorEnv(SameStepVectorEnv):
                         f"environment 0 has {first.observation_space}, {first.action_space}: all have to be alike."
                     )
         except BaseException:
-            self._close_hosts()
+            give_back(self.hosts, for_good=True)
             raise
         self._describe(ends[-1], traits[0])
         self.action_space.seed(seed)
@@ -95,7 +95,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
         count = len(self.hosts)
         if seed is not None:
-            self.run_seed = seed
+            self.run_seed = seed = seed_of(seed, "reset(seed={})")
             self.action_space.seed(seed)
         self._join(self.ask(_begin, [seed] * count, [Kept(options)] * count), out)
         self.restarted = np.ones(self.num_envs, np.bool_)
@@ -168,25 +168,20 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def release(self) -> None:
         """Give back the processes; whatever comes next starts them again, where they were."""
-        with ExitStack() as stack:  # all of them, also where one raises
-            for host in self.hosts:
-                stack.callback(host.release)
+        give_back(self.hosts)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment, and end the processes."""
-        self._close_hosts()
-
-    def _close_hosts(self) -> None:
-        with ExitStack() as stack:
-            for host in self.hosts:
-                stack.callback(host.close)
+        give_back(self.hosts, for_good=True)
 
 
-def process_host(name: str, timeout_s: float, restart: bool, first_env: int, num_envs: int) -> ProcessHost:
+def process_host(
+    name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
+) -> ProcessHost:
     """A host for a piece of environments in a process of its own."""
     describe = partial(describe_crumbs, num_envs=num_envs, first_env=first_env)
     name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
-    return ProcessHost(name, crumbs_for(num_envs), describe, timeout_s, restart, _DEPTH)
+    return ProcessHost(name, crumbs_for(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
 
 
 def local_host(first_env: int, num_envs: int) -> LocalHost:

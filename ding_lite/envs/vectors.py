@@ -12,11 +12,13 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.engine import add_note, arrays, plain
-from ding_lite.envs.checks import EnvDataError, require_in_range
+from ding_lite.engine import arrays, plain, seed_of
+from ding_lite.envs.bounds import BoxBounds
+from ding_lite.envs.checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
+from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
@@ -26,7 +28,7 @@ class LocalVectorEnv(SameStepVectorEnv):
     """B environments of this process as one vector environment that resets each episode where it ends.
 
     A loop in Python is nearly twice as fast as gymnasium's SyncVectorEnv, and every observation, reward and flag is checked on
-    the way.
+    the way. Observations outside the bounds of a Box are used as they are; the first one is warned of.
 
     Each episode starts from a seed of its own, derived from (seed, index of the environment, number of the episode).
 
@@ -48,6 +50,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._describe(len(self.envs), Traits.of(self.envs[0]))
         first = self.envs[0]
         self._obs_bounds = integer_bounds(first.observation_space)
+        self._boxes = BoxBounds([env.observation_space for env in self.envs])
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
@@ -82,11 +85,14 @@ class LocalVectorEnv(SameStepVectorEnv):
         """
         self.wake()
         if seed is not None:
-            self._seed(seed)
+            self._seed(seed_of(seed, "reset(seed={})"))
         self._returns[:] = 0
         self._begun_at = [self._clock] * self.num_envs
         obs, self._info = zip(*[self._begin(index, options) for index in range(self.num_envs)])
-        self._write(obs, out)
+        try:
+            self._write(obs, out)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
         self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
@@ -94,19 +100,29 @@ class LocalVectorEnv(SameStepVectorEnv):
 
         Raises:
             gymnasium.error.ResetNeeded: nothing has begun.
-            EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite.
+            EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite; it names environment,
+                episode, step, action and seed.
+            RuntimeError: an environment called `sys.exit`.
             Exception: what an environment raised, with a note naming it, its step and its action.
         """
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
-        obs, rewards, terminations, truncations, self._info = columns(self._play(action), self.first_env)
+        results = self._play(action)
+        self._clock += 1
+        try:
+            return self._seen(results, out)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
+
+    def _seen(self, results: list[Any], out: Any) -> Step:
+        """What these results of a step came to; and environments whose episode ended begin the next."""
+        obs, rewards, terminations, truncations, self._info = columns(results, self.first_env)
         reward = to_rewards(rewards, self.first_env)
         if not self._flags_checked:
             require_flags(terminations, truncations, self.first_env)
             self._flags_checked = True
         self._returns += reward
-        self._clock += 1
         self.current, self.restarted, self.last = out, self._resting, None
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
@@ -124,6 +140,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             finals[index] = final_obs(
                 obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
             )
+            self._boxes.check_row(index, finals[index], self._where)
             finished.append(self._finish(index))
             current[index], infos[index] = self._begin(index)
         self._info = tuple(infos)
@@ -155,12 +172,31 @@ class LocalVectorEnv(SameStepVectorEnv):
         start = self.starts[index]
         try:
             result = start.begin(options)
-        except Exception as error:
-            add_note(error, f"raised by the reset of environment {start.index} ({self.envs[index]}) for its {start.described}")
-            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise blamed(error, Place(self._who(index), start.described))  # noqa: B904  mostly it is the same error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise EnvDataError(f"environment {start.index} returned {result!r:.80} from reset(): it has to return (obs, info).")
+            raise EnvDataError(
+                f"environment {start.index} returned {shown(result, 80)} from reset(): it has to return (obs, info).",
+                start.index,
+            )
         return result
+
+    def _who(self, index: int) -> str:
+        return f"environment {self.first_env + index} ({self.envs[index]})"
+
+    def _placed(self, error: EnvDataError) -> BaseException:
+        """The error with the place of its environment."""
+        return error if error.env is None else blamed(error, self._place_of(error.env - self.first_env))
+
+    def _where(self, index: int) -> tuple[str, str]:
+        return self._who(index), self._place_of(index).sentence
+
+    def _place_of(self, index: int) -> Place:
+        """Its last step, which counts already, or the reset if none was taken since."""
+        start = self.starts[index]
+        step = self._clock - self._begun_at[index] - 1
+        place = Place(self._who(index), start.described)
+        return place._replace(step=step, action=start.actions[-1]) if start.actions else place
 
     def _play(self, action: Any) -> list[Any]:
         actions = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
@@ -174,15 +210,11 @@ class LocalVectorEnv(SameStepVectorEnv):
             for step, remember, one, remembered in zip(self._steps, self._remember, actions, kept):
                 remember(remembered)
                 append(step(one))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             index = len(results)
-            add_note(
-                error,
-                f"raised by environment {self.first_env + index} ({self.envs[index]}) in step "
-                f"{self._clock - self._begun_at[index]} of its {self.starts[index].described}, at the action "
-                f"{actions[index]!r}",
-            )
-            raise
+            taken = self._clock - self._begun_at[index]
+            place = Place(self._who(index), self.starts[index].described, taken, kept[index])
+            raise blamed(error, place)  # noqa: B904  mostly it is the same error
         return results
 
     def _finish(self, index: int) -> Episode:
@@ -194,6 +226,7 @@ class LocalVectorEnv(SameStepVectorEnv):
     def _write(self, obs: Sequence[Any], out: Any) -> None:
         write_obs(obs, out, self.single_observation_space, self._obs_spec, self.first_env)
         require_in_range(out, self._obs_bounds, "obs", self.first_env)
+        self._boxes.check(out, self._where)
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and the episode's statistics."""
@@ -231,22 +264,39 @@ class LocalVectorEnv(SameStepVectorEnv):
             return
         obs = [self._restore(index, one) for index, one in enumerate(state["episodes"])]
         self._remember = [start.actions.append for start in self.starts]
-        self.current = allocate(self._obs_spec, self.num_envs)
-        self._write(obs, self.current)
-        for (path, now), (_, then) in zip(flatten(self.current), flatten(arrays(state["current"]))):
-            same = (now == then).reshape(self.num_envs, -1).all(axis=1)
-            if not same.all():
-                raise EnvDataError(
-                    f"environment {self.first_env + int(np.argmin(same))} did not come back to its observation"
-                    f"{'/'.join(('', *path))}: replayed from its seed it went another way, so a saved run cannot go on in it."
-                )
-        self.restarted = arrays(state["restarted"])
-        self._returns[:] = state["returns"]
         self._clock = max(state["lengths"])
         self._begun_at = [self._clock - length for length in state["lengths"]]
+        self.current = allocate(self._obs_spec, self.num_envs)
+        try:
+            self._write(obs, self.current)
+            self._require_same(state["current"])
+        except EnvDataError as error:
+            self.current = None
+            raise self._placed(error)  # noqa: B904  the same error
+        self.restarted = arrays(state["restarted"])
+        self._returns[:] = state["returns"]
+
+    def _require_same(self, current: Any) -> None:
+        """Refuse environments that did not come back to these observations."""
+        for (path, now), (_, then) in zip(flatten(self.current), flatten(arrays(current))):
+            same = (now == then).reshape(self.num_envs, -1).all(axis=1)
+            if not same.all():
+                env = self.first_env + int(np.argmin(same))
+                raise EnvDataError(
+                    f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
+                    "went another way, so a saved run cannot go on in it.",
+                    env,
+                )
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
-        return self.starts[index].load_state_dict(arrays(state), played)
+        start = self.starts[index]
+        try:
+            return start.load_state_dict(arrays(state), played)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            place = Place(self._who(index), start.described, is_replay=True)
+            if start.replayed is not None:
+                place = place._replace(step=start.replayed, action=start.actions[start.replayed])
+            raise blamed(error, place)  # noqa: B904  mostly it is the same error
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""

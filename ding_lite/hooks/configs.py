@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from ding_lite.engine import Config, bounded
+from ding_lite.engine import Config, bounded, seed_field
 
 
 @dataclasses.dataclass
@@ -76,7 +76,7 @@ class CollectConfig(Config):
 class PolicyConfig(Config):
     """What every policy needs to know."""
 
-    seed: int | None = None
+    seed: int | None = seed_field(None)
     """Of its weights and of its random actions; None takes the seed of the run."""
 
     device: str = "cpu"

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from ding_lite.basics import seed_of
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Layers made inside draw their weights from `seed`; torch's global generator is as before afterwards."""
+    seed = seed_of(seed, "seeded({})")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

@@ -4,7 +4,7 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy and cloudpickle.
 """
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
-from ding_lite.processes.hosts import Host, LocalHost, answers
+from ding_lite.processes.hosts import Host, LocalHost, answers, give_back
 from ding_lite.processes.pickles import Kept
 from ding_lite.processes.restarts import ProcessHost
 from ding_lite.processes.workers import WorkerProcess
@@ -20,4 +20,5 @@ __all__ = [
     "WorkerProcess",
     "WorkerTraceback",
     "answers",
+    "give_back",
 ]

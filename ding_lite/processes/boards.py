@@ -5,18 +5,17 @@ Room: ding_lite.processes, floor 1. Standard library and numpy.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import socket
-import time
 
 import numpy as np
 
 from ding_lite.processes.segments import anonymous_file, mapped
 
 _STACK_BYTES = 1 << 16
-_STACK_WAIT_S = 0.2
 
 
 class Board:
@@ -34,6 +33,7 @@ class Board:
         self.crumbs = self.words[1:]
         """The worker's own. [crumbs] int64."""
         self._stack = self._memory[8 * (1 + crumbs) :]
+        self._stack_from, self._text = 0, ""
 
     @staticmethod
     def size(crumbs: int) -> int:
@@ -68,17 +68,16 @@ class Board:
     def started(self, value: bool) -> None:
         self.words[0] = value
 
-    def stack_of(self, pid: int) -> str:
-        """Where the worker is right now, as a traceback; empty where it does not answer at once."""
-        try:
+    def ask_for_stack(self, pid: int) -> None:
+        """Have the worker write where it is right now."""
+        self._text, self._stack_from = "", len(bytes(self._stack).rstrip(b"\0"))
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
-        except ProcessLookupError:
+
+    def stack(self) -> str:
+        """What it wrote since it was asked, as a traceback; empty where that is not there yet, or still grows."""
+        before, self._text = self._text, bytes(self._stack[self._stack_from :]).rstrip(b"\0").decode(errors="replace")
+        if not self._text or self._text != before:
             return ""
-        text, deadline = "", time.monotonic() + _STACK_WAIT_S
-        while time.monotonic() < deadline:
-            time.sleep(0.01)
-            before, text = text, bytes(self._stack).rstrip(b"\0").decode(errors="replace")
-            if text and text == before:
-                break
-        threads = text.split("\n\n")
+        threads = self._text.split("\n\n")
         return "\n\n".join(thread for thread in threads if "_die_with_parent" not in thread).strip()

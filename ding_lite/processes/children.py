@@ -37,6 +37,8 @@ class Child:
                 raise
         self.pid = self.process.pid or 0
         self.channel = Channel(connection)
+        self.is_finished = False
+        """Whether it was told that no further request comes."""
         self._poller = select.poll()
         self._poller.register(self.channel.fileno(), select.POLLIN)
         self._poller.register(self.process.sentinel, select.POLLIN)
@@ -62,10 +64,15 @@ class Child:
         self.process.join(timeout_s)
         return self.process.exitcode
 
-    def end(self, timeout_s: float) -> None:
-        """Ask it to end, and tell it to where it has not done so by then."""
+    def finish(self) -> None:
+        """Tell it that no further request comes: it ends when it has answered those that are under way."""
+        self.is_finished = True
         with contextlib.suppress(OSError):  # it is dead already
             self.channel.finish()
+
+    def end(self, timeout_s: float) -> None:
+        """Ask it to end, and tell it to where it has not done so by then."""
+        self.finish()
         if self.exitcode(timeout_s) is None:
             self.process.terminate()
             self.process.join(0.5)

@@ -5,6 +5,7 @@ Room: ding_lite.processes, floor 1. Imports basics.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -55,20 +56,33 @@ class Host(Protocol):
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Bring the objects of these names back to these states."""
 
-    def release(self) -> None:
+    def check(self) -> None:
+        """See how it gets on with its first request, without waiting, so that failures of many hosts are found and mended side
+        by side. Called several times a second while another host is waited for."""
+
+    def leave(self, at_once: bool = False) -> None:
+        """Begin `release` or, where nothing that is in flight is waited for, `close`; without waiting."""
+
+    def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Give back what the system lent; the next request gets it again."""
 
-    def close(self) -> None:
+    def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Give it back for good."""
 
 
+_CHECK_EVERY_S = 0.02
+
+
 def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
-    """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took."""
+    """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took.
+
+    Hosts are waited for side by side: many that hang take as long as one.
+    """
     found: list[Any] = []
     failed: BaseException | None = None
-    for host, request in zip(hosts, requests, strict=True):
+    for index, (host, request) in enumerate(zip(hosts, requests, strict=True)):
         try:
-            found.append(host.result(is_stopping, request))
+            found.append(host.result(_checking(hosts[index + 1 :], is_stopping), request))
         except BaseException as error:  # noqa: BLE001  raised below
             failed = failed or error
             if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
@@ -81,8 +95,51 @@ def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callabl
     return found
 
 
+def give_back(hosts: Sequence[Host], for_good: bool = False) -> None:
+    """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
+    is_stopping = _no
+    failed: BaseException | None = None
+    for step in ("leave", "end"):
+        for index, host in enumerate(hosts):
+            try:
+                if step == "leave":
+                    host.leave(at_once=for_good)
+                else:
+                    (host.close if for_good else host.release)(_checking(hosts[index + 1 :], is_stopping))
+            except BaseException as error:  # noqa: BLE001  raised below
+                failed = failed or error
+                if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
+                    is_stopping = _yes
+    try:
+        if failed is not None:
+            raise failed
+    finally:
+        del failed  # it refers to this frame
+
+
+def _checking(others: Sequence[Host], is_stopping: Callable[[], bool]) -> Callable[[], bool]:
+    """`is_stopping`, which checks the other hosts whenever it is asked."""
+    if not others:
+        return is_stopping
+    checked = time.monotonic()
+
+    def stops() -> bool:
+        nonlocal checked
+        if time.monotonic() >= checked + _CHECK_EVERY_S:
+            for other in others:
+                other.check()
+            checked = time.monotonic()
+        return is_stopping()
+
+    return stops
+
+
 def _yes() -> bool:
     return True
+
+
+def _no() -> bool:
+    return False
 
 
 class LocalHost:
@@ -132,10 +189,16 @@ class LocalHost:
         for name, state in states.items():
             self.objects[name].load_state_dict(state)
 
-    def release(self) -> None:
+    def check(self) -> None:
+        """Nothing: it works while its result is waited for."""
+
+    def leave(self, at_once: bool = False) -> None:
+        """Nothing: it works while its result is waited for."""
+
+    def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Nothing: there is nothing to give back."""
 
-    def close(self) -> None:
+    def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Close the objects that can be closed."""
         for thing in self.objects.values():
             close = getattr(thing, "close", None)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ding_lite.basics.messages import add_note, name_of
-from ding_lite.processes.errors import WorkerDied
+from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
 from ding_lite.processes.workers import WorkerProcess
@@ -38,9 +38,19 @@ class _Request:
     args: tuple[Any, ...]
     lasting: bytes | None
     prepare: Request | None
-    refusal: Exception | None = None
-    """Why it could not be asked."""
     is_unwanted: bool = False
+    refusal: Exception | None = None
+    """Why it could not be asked this time."""
+    attempts: int = 0
+    """Those that failed."""
+    first_failure: str = ""
+    error: Exception | None = None
+    """What it came to, where no further attempt is made."""
+    answer: tuple[Any, States | None, tuple[int, int]] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.error is not None or self.answer is not None
 
 
 class ProcessHost:
@@ -49,10 +59,15 @@ class ProcessHost:
     A process that died otherwise, or was killed in the middle of a request, is started again where it was last known to be:
     when it was last given back, or last made something lasting.
 
+    Starting again waits for nothing: the new process is sent what brings it there and, behind that, all requests in flight.
+    When no further attempt is made at a request, those behind it fail with it. So the time until an error is raised does not
+    grow with the number of requests in flight or, through `check`, of hosts.
+
     Args:
-        name, crumbs, describe, timeout_s: of its `WorkerProcess`.
+        name, crumbs, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
         restart: when the process dies or hangs, or a request raises, start a new one from the last acknowledged state, and ask
-            it again; the third time in a row it is an error. Costs the transfer of that state with every answer.
+            it again; the third time in a row it is an error. A process that is not there in time is one at once. Costs the
+            transfer of that state with every answer.
         depth: requests that may be in flight at a time. One thread may submit them while another takes the results.
     """
 
@@ -66,17 +81,22 @@ class ProcessHost:
         timeout_s: float = 60.0,
         restart: bool = False,
         depth: int = 1,
+        start_timeout_s: float = 120.0,
     ) -> None:
         self.name, self.restart, self._depth = name, restart, depth
+        self._close_timeout_s = min(2.0, timeout_s)
         self.starts = self.restarts = 0
         """How often a process was started, and how often in place of one that failed."""
-        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, depth)
+        # Beside the requests, what brings a new process there, and the last look at its state.
+        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, start_timeout_s, depth + 3)
         self._lasting: list[bytes] = []
         self._known: States = {}
         """From which a new process goes on."""
         self.span: tuple[int, int] | None = None
         """When the work on the last result began and ended there, in nanoseconds on the clock of `time.perf_counter_ns`."""
         self._requests: deque[_Request] = deque()
+        self._left_to_set_up = 0  # answers of the process that come before that to the first request
+        self._parting: _Request | None = None
         self._lock = threading.Lock()
         self._is_closed = False
         self._process: WorkerProcess | None = None
@@ -119,7 +139,9 @@ class ProcessHost:
                 raise
             # As bytes: what it makes lives longer than the shared memory by which large arrays travel.
             fn, args = _run_packed, (packed,)
-        request = _Request(fn, args, packed, prepare)
+        return self._put(_Request(fn, args, packed, prepare))
+
+    def _put(self, request: _Request) -> _Request:
         with self._lock:
             self._requests.append(request)
             self._ask(request)
@@ -129,9 +151,22 @@ class ProcessHost:
         request.refusal = None
         try:
             process = self._process or self._started_again(request.prepare)
-            process.submit(_serve, request.fn, request.args, self.restart or request.lasting is not None)
+            makes = request.lasting is not None
+            process.submit(_serve, request.fn, request.args, self.restart or makes, is_start=makes)
         except Exception as error:  # noqa: BLE001  raised by result(), which is able to mend it
             request.refusal = error
+
+    def _started_again(self, prepare: Request | None) -> WorkerProcess:
+        required = self._required(self._known)
+        process = self._start()
+        try:
+            process.submit(_make_again, self._lasting, is_start=True)
+            process.submit(_go_on_from, required, prepare)
+        except BaseException:
+            self._drop()
+            raise
+        self._left_to_set_up = 2
+        return process
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
         """What the first request in flight gave, or raised.
@@ -147,87 +182,109 @@ class ProcessHost:
             Exception: what the function raised.
         """
         while self._requests and self._requests[0].is_unwanted:
-            try:
-                self._first_result(is_stopping)
-            except InterruptedError:
-                raise
-            except Exception:  # noqa: BLE001  nobody wants what it gives, nor what it raises
-                pass
+            self._wait(self._requests[0], is_stopping)
+            self._done()
         if not self._requests or (request is not None and self._requests[0] is not request):
             if request is not None:
                 self.forget(request)
             what = "another request is first" if self._requests else "nothing is in flight"
             raise RuntimeError(f"worker {self.name!r} was asked for a result while {what}: take them in the order of asking.")
-        return self._first_result(is_stopping)
+        self._wait(self._requests[0], is_stopping)
+        return self._value_of(self._done())
 
     def forget(self, request: Any) -> None:
         """Nobody wants what this request gives, which `submit` returned."""
         request.is_unwanted = True
 
-    def _first_result(self, is_stopping: Callable[[], bool]) -> Any:
-        request = self._requests[0]
-        first = ""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                value, known, self.span = self._answer(request, is_stopping)
-                break
-            except Exception as error:
-                told = f"{type(error).__name__}: {error}"
-                first = first or told
-                interrupted = isinstance(error, InterruptedError)
-                has_ended = interrupted or isinstance(error, WorkerDied)
-                if interrupted or not self.restart or attempt == _ATTEMPTS:
-                    self._give_up(error if has_ended else None)
-                    if attempt > 1:
-                        began = "" if told == first else f"; the first ended with {first}"
-                        add_note(error, f"this was attempt {attempt} at the same request, each in a new process{began}")
-                    raise
-                with self._lock:
-                    self.restarts += 1
-                    self._drop()
-                    for waiting in self._requests:
-                        self._ask(waiting)
-            except BaseException as error:  # Ctrl-C: nobody will take the answer
-                self._give_up(error)
-                raise
-        if request.lasting is not None:
-            self._lasting.append(request.lasting)
-        self._known = self._known if known is None else known
-        with self._lock:
-            self._requests.popleft()
-        return value
+    def check(self) -> None:
+        """See how the process is, without waiting: take the answer to the first request that is wanted, and start the process
+        again where it died, hangs or raised. `result` then has less to wait for.
 
-    def _answer(self, request: _Request, is_stopping: Callable[[], bool]) -> tuple[Any, States | None, tuple[int, int]]:
-        if request.refusal is not None:
-            refusal, request.refusal = request.refusal, None
-            raise refusal
-        assert self._process is not None
-        answer: tuple[Any, States | None, tuple[int, int]] = self._process.result(is_stopping)
-        return answer
-
-    def _give_up(self, ended: BaseException | None) -> None:
-        """Forget the first request; where its process has ended, or is to, those behind it have no answer either."""
-        with self._lock:
-            self._requests.popleft()
-            if ended is None:
+        Called several times a second while the result of another host is awaited, by that thread.
+        """
+        while self._requests and (self._requests[0].is_settled or self._settles(self._requests[0], wait=False)):
+            if not self._requests[0].is_unwanted:
                 return
-            self._drop()
-            for waiting in self._requests:
-                waiting.refusal = WorkerDied(f"worker {self.name!r} had ended before it came to this: {ended}")
+            self._done()
 
-    def _started_again(self, prepare: Request | None) -> WorkerProcess:
-        process = self._start()
+    def _wait(self, request: _Request, is_stopping: Callable[[], bool]) -> None:
         try:
-            for packed in self._lasting:
-                process.call(_run_packed, packed)
-            process.call(_load, self._required(self._known))
-            if prepare is not None:
-                fn, args = prepare
-                process.call(fn, *args)
-        except BaseException:
-            self._drop()
+            while not request.is_settled:
+                if is_stopping():
+                    raise InterruptedError(f"worker {self.name!r} still works on its request, which nobody waits for any more.")
+                self._settles(request, wait=True)
+        except BaseException as error:  # Ctrl-C too: nobody will take the answer
+            with self._lock:
+                self._requests.popleft()
+                self._end(error)
             raise
-        return process
+
+    def _settles(self, request: _Request, wait: bool) -> bool:
+        """Whether the first request has an answer now, or an error that is the last word."""
+        try:
+            if request.refusal is not None:
+                raise request.refusal
+            assert self._process is not None
+            if not self._process.poll(wait):
+                return False
+            answer = self._process.result()
+            if self._left_to_set_up:
+                self._left_to_set_up -= 1
+            else:
+                request.answer = answer
+        except Exception as error:  # noqa: BLE001  raised by result(), unless the next attempt succeeds
+            self._failed(request, error)
+        return request.is_settled
+
+    def _failed(self, request: _Request, error: Exception) -> None:
+        """Start the process again and ask everything again; or leave it at this error."""
+        told = f"{type(error).__name__}: {error}"
+        request.attempts += 1
+        request.first_failure = request.first_failure or told
+        process = self._process
+        never_started = isinstance(error, WorkerHangs) and process is not None and process.is_starting
+        with self._lock:
+            if self.restart and request.attempts < _ATTEMPTS and not never_started:
+                self.restarts += 1
+                self._drop()
+                for waiting in self._requests:
+                    self._ask(waiting)
+                return
+            if request.attempts > 1:
+                began = "" if told == request.first_failure else f"; the first ended with {request.first_failure}"
+                add_note(error, f"this was attempt {request.attempts} at the same request, each in a new process{began}")
+            request.error = error
+            if isinstance(error, WorkerDied) or self._left_to_set_up:
+                self._end(error)
+
+    def _done(self) -> _Request:
+        """Take the first request, which is settled, from those in flight."""
+        request = self._requests[0]
+        if request.answer is not None:
+            _, known, self.span = request.answer
+            if request.lasting is not None:
+                self._lasting.append(request.lasting)
+            self._known = self._known if known is None else known
+        with self._lock:
+            self._requests.popleft()
+        return request
+
+    @staticmethod
+    def _value_of(request: _Request) -> Any:
+        if request.error is not None:
+            try:
+                raise request.error
+            finally:
+                request.error = None  # it refers to this frame
+        assert request.answer is not None, "a request that is settled has an answer or an error"
+        return request.answer[0]
+
+    def _end(self, ended: BaseException) -> None:
+        """End the process, of which requests that are not settled have no answer any more."""
+        self._drop()
+        for waiting in self._requests:
+            if not waiting.is_settled:
+                waiting.error = WorkerDied(f"worker {self.name!r} had ended before it came to this: {ended}")
 
     def _required(self, states: States) -> dict[str, bytes]:
         """The same, if each can be had."""
@@ -240,8 +297,8 @@ class ProcessHost:
 
     def _drop(self) -> None:
         if self._process is not None:
-            self._process.close()
-        self._process = None
+            self._process.close(self._close_timeout_s)
+        self._process, self._left_to_set_up = None, 0
 
     def state(self, *names: str) -> dict[str, Any]:
         """By name, the state of each of these objects; where none is named, of each that has a `state_dict`.
@@ -268,24 +325,48 @@ class ProcessHost:
             self.result(request=self.submit(_load, packed))
         self._known = {**before, **packed}
 
-    def release(self) -> None:
-        """End the process, when what is in flight is done. The next request starts one that goes on from where this one was."""
-        while self._requests:
-            with contextlib.suppress(Exception):  # nobody wants what it gives
-                self.result()
-        if self._process is not None and not self.restart:
-            with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
-                self.submit(_kept_states)
-                self._known = self.result()
+    def leave(self, at_once: bool = False) -> None:
+        """Begin `release`, without waiting: nobody wants what is in flight, and nothing more comes.
+
+        Args:
+            at_once: kill the process where a request is in flight, as `close` does.
+        """
+        if at_once and self._requests:
+            self._requests.clear()
+            self._parting = None
+            self._drop()
+        for request in self._requests:
+            request.is_unwanted = request is not self._parting
+        if self._process is None or self._parting is not None or self._process.is_finished:
+            return
+        if not self.restart:
+            self._parting = self._put(_Request(_kept_states, (), None, None))
+        self._process.finish()
+
+    def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """End the process, when what is in flight is done. The next request starts one that goes on from where this one was.
+
+        Args:
+            is_stopping: once it is true, what is in flight is not waited for.
+        """
+        self.leave()
+        parting, self._parting = self._parting, None
+        try:
+            while self._requests and self._requests[0] is not parting:
+                self._wait(self._requests[0], is_stopping)
+                self._done()
+            if parting is not None:
+                with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
+                    self._known = self.result(is_stopping, parting)
+        except InterruptedError:
+            self._requests.clear()
         self._drop()
 
-    def close(self) -> None:
+    def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """End the process for good, at once where a request is in flight. Its last state is still known."""
-        if self._requests:
-            self._requests.clear()
-            self._drop()
+        self.leave(at_once=True)
         if not self._is_closed:
-            self.release()
+            self.release(is_stopping)
         self._is_closed = True
 
 
@@ -296,6 +377,20 @@ def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...
     begun = time.perf_counter_ns()
     value = fn(objects, *args)
     return value, _kept_states(objects) if wants_state else None, (begun, time.perf_counter_ns())
+
+
+def _make_again(objects: dict[str, Any], lasting: Sequence[bytes]) -> None:
+    """Make what the process before this one had made."""
+    for packed in lasting:
+        _run_packed(objects, packed)
+
+
+def _go_on_from(objects: dict[str, Any], states: Mapping[str, bytes], prepare: Request | None) -> None:
+    """Bring it to where that one was."""
+    _load(objects, states)
+    if prepare is not None:
+        fn, args = prepare
+        fn(objects, *args)
 
 
 def _run_packed(objects: dict[str, Any], packed: bytes) -> Any:

@@ -6,6 +6,7 @@ Room: ding_lite.processes, floor 1. Imports basics; numpy.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.util import Finalize
@@ -20,10 +21,10 @@ from ding_lite.processes.channels import FAILURE, REQUEST, Message
 from ding_lite.processes.children import Child
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, spelt_exit, unpack
 
-START_TIMEOUT_S = 120.0
-"""How long a worker may take until it is ready for its first request."""
+LOOK_EVERY_S = 0.25
+"""Seconds between two looks at a worker that has not answered, at most."""
 
-_LOOK_EVERY_S = 0.25
+_STACK_WAIT_S = 0.2
 _CLOSED = "was closed"
 
 
@@ -48,6 +49,8 @@ class WorkerProcess:
         crumbs: how many there are.
         describe: says in words where the worker is, given the crumbs: "environment 5, step 31 of its episode, action 1".
         timeout_s: seconds without progress after which a request is given up and the worker killed.
+        start_timeout_s: the same until it is ready for its first request, for which it imports torch, and for requests that
+            make objects.
         depth: requests that may be in flight at a time; the worker does them in order, and answers are taken in order.
 
     Raises:
@@ -68,21 +71,28 @@ class WorkerProcess:
         crumbs: int = 0,
         describe: Callable[[NDArray[np.int64]], str] | None = None,
         timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
         depth: int = 1,
     ) -> None:
-        if crumbs < 0 or not timeout_s > 0:
+        if crumbs < 0 or not timeout_s > 0 or not start_timeout_s > 0:
             raise ValueError(
-                f"worker {name!r} wants crumbs >= 0 and timeout_s > 0, got crumbs={crumbs}, timeout_s={timeout_s}."
+                f"worker {name!r} wants crumbs >= 0 and timeout_s > 0, got crumbs={crumbs}, timeout_s={timeout_s}, "
+                f"start_timeout_s={start_timeout_s}."
             )
-        self.name, self.timeout_s = name, timeout_s
+        self.name, self.timeout_s, self.start_timeout_s = name, timeout_s, start_timeout_s
+        self._look_every_s = min(LOOK_EVERY_S, timeout_s / 10, start_timeout_s / 10)
         self.exitcode: int | None = None
         """Once the process is gone: its exit status, or minus the number of the signal that killed it."""
         self._describe = describe
         self._number, self._depth = 0, depth
-        self._flying: deque[tuple[int, int]] = deque()  # (number, slot) of each request in flight
+        self._flying: deque[tuple[int, int, bool]] = deque()  # (number, slot, is_start) of each request in flight
         self._read_slot = -1
         self._lock = threading.Lock()  # one thread may ask while another waits for an answer
         self._end = ""  # what became of it, once it is gone
+        self._was_starting = False  # when it ended
+        self._message: Message | None = None  # the answer to the first request, once it is there
+        self._idle_s, self._looked_at, self._seen = 0.0, 0.0, b""
+        self._stack_asked_at: float | None = None
 
         try:
             self._child = Child(name, crumbs)
@@ -103,6 +113,18 @@ class WorkerProcess:
         """Whether there is a process that might answer."""
         return not self._end and self._child.process.is_alive()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is not ready for requests yet, or makes objects; of one that is gone, whether it was."""
+        if self._end:
+            return self._was_starting
+        return not self._child.board.started or (bool(self._flying) and self._flying[0][2])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` or `close` was called, or it is gone."""
+        return bool(self._end) or self._child.is_finished
+
     def fileno(self) -> int:
         """A descriptor that can be read from when the answer is there, or the process gone; for `select` and its like.
 
@@ -112,8 +134,11 @@ class WorkerProcess:
         self._require_alive()
         return self._child.channel.fileno()
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> None:
+    def submit(self, function: Callable[..., Any], *args: Any, is_start: bool = False) -> None:
         """Have the worker run `function(objects, *args)`; `result()` gives what it returns.
+
+        Args:
+            is_start: it belongs to the start, because it makes objects: its limit is `start_timeout_s`.
 
         Raises:
             RuntimeError: a request is in flight, or the worker is closed.
@@ -129,7 +154,7 @@ class WorkerProcess:
             )
         with self._lock:
             self._require_alive()
-            taken = {slot for _, slot in tuple(self._flying)}
+            taken = {slot for _, slot, _ in tuple(self._flying)}
             if self._depth > 1:  # another thread may still read the answer that was taken last
                 taken.add(self._read_slot)
             slot = next(slot for slot in range(self._depth + 1) if slot not in taken)
@@ -141,7 +166,9 @@ class WorkerProcess:
                 add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
                 raise
             self._number += 1
-            self._flying.append((self._number, slot))
+            if not self._flying:
+                self._rest()
+            self._flying.append((self._number, slot, is_start))
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """What the first request in flight returned, once it has. Arrays in it are valid until the next request.
@@ -160,8 +187,13 @@ class WorkerProcess:
         self._require_alive()
         if not self._flying:
             raise RuntimeError(f"{self} has no request in flight: submit() one before result().")
-        message = self._awaited(is_stopping)
-        _, self._read_slot = self._flying.popleft()
+        while self._message is None:
+            if is_stopping():
+                raise InterruptedError(f"{self} still works on its request, which nobody waits for any more.")
+            self.poll(wait=True)
+        message, self._message = self._message, None
+        _, self._read_slot, _ = self._flying.popleft()
+        self._rest()
         try:
             value = message.load()
         except Exception as error:
@@ -180,13 +212,23 @@ class WorkerProcess:
         self.submit(function, *args)
         return self.result()
 
+    def finish(self) -> None:
+        """Ask for nothing more: the worker does what is in flight, closes its objects and ends, while nobody waits for it."""
+        if not self._end:
+            self._child.finish()
+
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the process: it closes its objects, and is killed if that takes longer, or at once if a request is in flight."""
+        """End the process: it closes its objects, and is killed if that takes longer, or at once if a request is in flight.
+
+        Args:
+            timeout_s: how long that may take; after `finish`, since the last answer.
+        """
         if self._end:
             return
         try:
             if not self._flying:
-                self._child.end(timeout_s)
+                since_s = time.monotonic() - self._looked_at if self._child.is_finished else 0.0
+                self._child.end(max(0.0, timeout_s - since_s))
         finally:
             self._let_go(_CLOSED)
 
@@ -205,28 +247,56 @@ class WorkerProcess:
             "variable or out of its closure."
         )
 
-    def _awaited(self, is_stopping: Callable[[], bool]) -> Message:
-        """The answer, as soon as it is there."""
-        # Summed up slice by slice, not read off a clock: when Ctrl-Z stopped both processes for an hour, no time has passed.
-        idle_s, slice_s = 0.0, min(_LOOK_EVERY_S, self.timeout_s / 10)
-        seen = self._child.board.words.tobytes()
-        while True:
-            if is_stopping():
-                raise InterruptedError(f"{self} still works on its request, which nobody waits for any more.")
+    def poll(self, wait: bool = False) -> bool:
+        """Whether the answer to the first request in flight is there. Called several times a second, it finds a hang in time,
+        so that one thread is able to wait for many workers side by side.
+
+        Args:
+            wait: for a moment, if it is not there yet.
+
+        Raises:
+            WorkerDied, WorkerHangs, RuntimeError: as `result` does.
+        """
+        self._require_alive()
+        if self._message is None:
+            asked = self._stack_asked_at is not None
             try:
-                message = self._child.receive(slice_s)
+                message = self._child.receive((0.01 if asked else self._look_every_s) if wait else 0.0)
             except (EOFError, OSError) as error:
                 self._has_died(error)
-            number, _ = self._flying[0]
-            if message is not None and message.number == number:
-                return message
-            if message is not None:
+            if message is None:
+                self._look()
+                return False
+            number, _, _ = self._flying[0]
+            if message.number != number:
                 self._has_died(WorkerError(f"it answered request {message.number}, asked was {number}"))
-            now = self._child.board.words.tobytes()
-            idle_s = 0.0 if now != seen else idle_s + slice_s
-            seen = now
-            if idle_s >= (self.timeout_s if self._child.board.started else START_TIMEOUT_S):
-                self._hangs()
+            self._message = message
+        return True
+
+    def _rest(self) -> None:
+        """From now on it is expected to make progress."""
+        self._idle_s, self._looked_at, self._stack_asked_at = 0.0, time.monotonic(), None
+
+    def _look(self) -> None:
+        """Count for how long it has made no progress. Too long: ask for its stack, and kill it when that is there."""
+        board, now = self._child.board, time.monotonic()
+        words = board.words.tobytes()
+        if words != self._seen:
+            self._seen = words
+            self._rest()
+            return
+        # What nobody looked at is not counted: when Ctrl-Z stopped both processes for an hour, no time has passed.
+        self._idle_s += min(now - self._looked_at, 2 * self._look_every_s)
+        self._looked_at = now
+        if self._idle_s < (self.start_timeout_s if self.is_starting else self.timeout_s):
+            return
+        if not board.started:
+            self._hangs("")
+        if self._stack_asked_at is None:
+            self._stack_asked_at = now
+            board.ask_for_stack(self.pid)
+        elif (stack := board.stack()) or now >= self._stack_asked_at + _STACK_WAIT_S:
+            self._hangs(stack)
 
     def _has_died(self, cause: Exception | None = None) -> NoReturn:
         place = self._place("it was at ")
@@ -235,16 +305,20 @@ class WorkerProcess:
         self._let_go(f"{spelt_exit(exitcode)}{reason}{place}.")
         raise WorkerDied(f"{self} {self._end}", exitcode) from cause
 
-    def _hangs(self) -> NoReturn:
+    def _hangs(self, stack: str) -> NoReturn:
         if self._child.board.started:
-            stack = self._child.board.stack_of(self.pid)
             place = self._place("at ", " ")
+            option = "start_timeout_s" if self.is_starting else "timeout_s"
+            limit_s = getattr(self, option)
             self._let_go(
-                f"made no progress for {self.timeout_s} s{place} and was killed: it hangs; or its work takes longer, then "
-                f"raise timeout_s={self.timeout_s}." + (f" This is where it was:\n{stack}" if stack else "")
+                f"made no progress for {limit_s} s{place} and was killed: it hangs; or its work takes longer, then raise "
+                f"{option}={limit_s}." + (f" This is where it was:\n{stack}" if stack else "")
             )
         else:
-            self._let_go(f"did not start within {START_TIMEOUT_S} s, and was killed.")
+            self._let_go(
+                f"did not start within {self.start_timeout_s} s, and was killed: it hangs (stderr may say more); or the "
+                f"machine is slow, then raise start_timeout_s={self.start_timeout_s}."
+            )
         raise WorkerHangs(f"{self} {self._end}", self.exitcode)
 
     def _place(self, lead: str, separator: str = "; ") -> str:
@@ -261,7 +335,7 @@ class WorkerProcess:
     def _let_go(self, end: str) -> None:
         """Kill the process if it is there, give everything back, and remember what became of it."""
         with self._lock:
-            self._end = end
+            self._was_starting, self._end = self.is_starting, end
             self._flying.clear()
             self.crumbs = self.crumbs.copy()
             self.exitcode = self._free()

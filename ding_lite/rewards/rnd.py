@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
-from ding_lite.engine import Config, bounded
+from ding_lite.engine import Config, bounded, seed_of
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
 from ding_lite.hooks import available_device
@@ -76,7 +76,7 @@ class RNDRewardModel:
     ) -> None:
         self.cfg, self.device = cfg, available_device(device)
         self._spec = space_spec(observation_space)
-        with seeded(seed):
+        with seeded(seed_of(seed, "RNDRewardModel(seed={})")):
             sizes, width = cfg.hidden_size_list, cfg.feature_size
             self.random = make_network(observation_space, sizes, width).to(self.device).requires_grad_(False)
             self.predictor = make_network(observation_space, sizes, width).to(self.device)

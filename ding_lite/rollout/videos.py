@@ -20,7 +20,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from ding_lite.engine import BrokenOff, move_aside, remove_leftovers, temporary_beside, write_atomically, writing
+from ding_lite.engine import BrokenOff, move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
 from ding_lite.envs import Episode, episode_seed, make_envs
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.films import Film, Filmed
@@ -73,7 +73,7 @@ class EpisodeRecorder:
         self.folder = Path(folder) / "videos"
         self._make = _maker(env)
         self._is_due: Callable[[int], bool] = every if callable(every) else cubes if every is None else _each(every)
-        self._seed, self._fps = seed, fps
+        self._seed, self._fps = seed_of(seed, "EpisodeRecorder(seed={})"), fps
         self._is_first, self._has_warned = True, False
         if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing display

@@ -1,6 +1,7 @@
 """Environments of several agents: how they are made, seeded and replayed, and what is refused of what they return."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -368,7 +369,7 @@ def test_a_wrong_beginning_is_refused(result, message):
     env.seat(str, ("x", "y"))
     with pytest.raises(EnvDataError, match=message) as caught:
         env.begin()
-    assert "raised by the reset of environment 0" in caught.value.__notes__[0]
+    assert re.search(r"It was in the reset for its episode 0, which began with \{.seed.: \d+\}\.$", str(caught.value))
 
 
 def test_an_error_inside_an_environment_keeps_its_type_and_gets_a_note_of_where_it_was():

@@ -155,7 +155,7 @@ def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing_behind(fa
     make_envs("CartPole-v1", 1, backend="process").close()  # the fork server stays
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(ERRORS[fault]) as caught:
-        make_envs(partial(Faulty, fault, "made"), 4, **TWO, timeout_s=0.5)
+        make_envs(partial(Faulty, fault, "made"), 4, **TWO, start_timeout_s=3)
     if fault == "raise":
         assert "raised where environment 0 was made" in caught.value.__notes__
         assert "in __init__" in str(caught.value.__cause__)

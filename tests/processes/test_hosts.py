@@ -8,7 +8,7 @@ import time
 import cloudpickle
 import pytest
 
-from ding_lite.processes import LocalHost, ProcessHost, WorkerDied, WorkerHangs, answers
+from ding_lite.processes import LocalHost, ProcessHost, WorkerDied, WorkerHangs, answers, give_back
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -284,3 +284,71 @@ def test_what_is_in_flight_is_asked_again_of_a_new_process_in_order(restart, hos
         for request in requests:
             with pytest.raises(WorkerDied):
                 host.result(request=request)
+
+
+def count_and_hang(objects, path):
+    with path.open("a") as file:
+        file.write(".")
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(("restart", "attempts"), [(False, 1), (True, 3)])
+def test_hangs_of_many_hosts_with_many_requests_take_as_long_as_one(restart, attempts, hosted, tmp_path):
+    """Each host makes its attempts at its first request, at the same time as the others, and none at those behind it."""
+    hosts = [hosted(ProcessHost(f"w{index}", timeout_s=0.5, restart=restart, depth=4)) for index in range(4)]
+    answers(hosts, [host.submit(echo, 1) for host in hosts])
+    paths = [tmp_path / f"runs of {index}" for index in range(4)]
+    rounds = [[host.submit(count_and_hang, path) for host, path in zip(hosts, paths)] for _ in range(4)]
+    began = time.monotonic()
+    with pytest.raises(WorkerHangs, match="worker 'w0' made no progress for 0.5 s"):
+        answers(hosts, rounds[0])
+    give_back(hosts)
+    assert time.monotonic() - began < 12  # one after the other, 16 requests at 3 attempts of 0.5 s each are 24
+    assert [path.read_text() for path in paths] == ["." * attempts] * 4
+    assert [host.restarts for host in hosts] == [attempts - 1] * 4
+
+
+def test_behind_a_request_that_is_given_up_each_fails_at_once_and_tells_why(hosted):
+    host = hosted(ProcessHost("w", timeout_s=0.3, restart=True, depth=4))
+    first, *rest = [host.submit(sleep, 60), *(host.submit(echo, value) for value in (1, 2, 3))]
+    with pytest.raises(WorkerHangs):
+        host.result(request=first)
+    for request in rest:
+        with pytest.raises(WorkerDied, match=r"^worker 'w' had ended before it came to this: worker 'w' made no progress"):
+            host.result(request=request)
+    assert (host.restarts, ask(host, echo, 4)) == (2, 4)
+
+
+def test_what_makes_objects_has_the_limit_of_the_start_and_is_not_tried_again(hosted, tmp_path):
+    host = hosted(ProcessHost("w", timeout_s=0.2, start_timeout_s=3, restart=True))
+    assert ask(host, slowly_made, lasting=True) == "made"
+    with pytest.raises(WorkerHangs, match=r"made no progress for 3 s .*raise start_timeout_s=3\."):
+        ask(host, count_and_hang, tmp_path / "runs", lasting=True)
+    assert (host.restarts, (tmp_path / "runs").read_text()) == (0, ".")
+
+
+def slowly_made(objects):
+    time.sleep(0.6)
+    return "made"
+
+
+def test_hosts_are_given_back_side_by_side(hosted, gone):
+    """All are told to end before any is waited for, and what one closes slowly is closed while others close theirs."""
+    hosts = [hosted(ProcessHost(f"w{index}")) for index in range(4)]
+    answers(hosts, [host.submit(make_slow_to_close, lasting=True) for host in hosts])
+    pids = [host.pid for host in hosts]
+    for host in hosts:
+        host.leave()
+    assert gone(*pids)
+    give_back(hosts)
+    assert [host.pid for host in hosts] == [None] * 4
+    assert [ask(host, echo, 5) for host in hosts] == [5] * 4
+
+
+class SlowToClose:
+    def close(self):
+        time.sleep(0.3)
+
+
+def make_slow_to_close(objects):
+    objects["slow"] = SlowToClose()

@@ -1,0 +1,44 @@
+"""Seeds: which numbers are one, by one rule for configurations, environments, buffers and policies.
+
+Room: ding_lite.basics, floor 0. Standard library only.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+_LIMIT = 2**63
+_RULE = "a seed is an integer, it is at least 0 and less than 2**63."
+
+
+def seed_of(value: Any, where: str) -> int:
+    """`value` as a seed: an integer of Python's or numpy's, in [0, 2**63).
+
+    Args:
+        where: what the message begins with, `{}` standing for the value, such as "make_envs(seed={})".
+
+    Raises:
+        TypeError: no integer. True and None are none.
+        ValueError: an integer out of range.
+
+    Example:
+        >>> seed_of(7, "make_envs(seed={})")
+        7
+        >>> seed_of(-1, "make_envs(seed={})")
+        Traceback (most recent call last):
+            ...
+        ValueError: make_envs(seed=-1) is out of range: a seed is an integer, it is at least 0 and less than 2**63.
+    """
+    lead = where.replace("{}", f"{value!r:.60}")
+    if value is None:
+        raise TypeError(f"{lead}: {_RULE} For another one each time, draw it: random.randrange(2**63).")
+    try:
+        if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+            raise TypeError("a truth value")
+        seed = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{lead} is a {type(value).__name__}: {_RULE}") from None
+    if not 0 <= seed < _LIMIT:
+        raise ValueError(f"{lead} is out of range: {_RULE}")
+    return seed
