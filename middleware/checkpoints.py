@@ -90,8 +90,8 @@ class CkptSaver:
 
     def _best_of(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(self._policy, Mapping):
-            return {"policies": {name: {"model": weights[name]} for name in self._policy if name in weights}}
-        return {"model": weights}
+            return {"policies": {name: _best(one, weights[name]) for name, one in self._policy.items() if name in weights}}
+        return _best(self._policy, weights)
 
     def _save(self, state: Mapping[str, Any], name: str) -> None:
         if self._is_first:
@@ -114,6 +114,12 @@ class CkptSaver:
         """Go on from a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
         self._is_first = False
+
+
+def _best(policy: Policy, weights: Any) -> dict[str, Any]:
+    """Weights, and what the policy was made with, where it tells: one made elsewhere need not."""
+    made_with = getattr(policy, "made_with", None)
+    return {"model": weights, **({} if made_with is None else {"made_with": made_with})}
 
 
 def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, Any]:

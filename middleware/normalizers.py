@@ -65,6 +65,8 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
 class _ReturnScale:
     """The spread of discounted returns, and each environment's return so far, from rollout to rollout."""
 
+    varying = ("carried",)  # a state may be of another number of environments
+
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma
         self._returns = RunningNorm()

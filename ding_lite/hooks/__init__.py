@@ -34,6 +34,7 @@ from ding_lite.hooks.configs import (
 )
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
+from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
 from ding_lite.hooks.optimizers import PartwiseOptimizer
@@ -98,6 +99,7 @@ __all__ = [
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "StateError",
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",

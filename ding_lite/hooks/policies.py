@@ -30,6 +30,7 @@ from ding_lite.hooks.columns import STANDARD, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
 from ding_lite.hooks.derivations import Hook, derive, renewing
+from ding_lite.hooks.loading import all_or_nothing
 from ding_lite.hooks.settings import resolve
 from ding_lite.hooks.states import PolicyState
 from ding_lite.hooks.trials import Reading, try_out
@@ -154,11 +155,26 @@ class Policy(PolicyState, metaclass=PolicyType):
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
                 setattr(cls, name, renewing(vars(owner)[name], counts))
+        owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
+        if owner is cls:
+            cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
+        elif not issubclass(owner, PolicyState):  # a mixin's
+
+            def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
+                super(cls, self).load_state_dict(state)
+
+            wrapped = functools.wraps(vars(owner)["load_state_dict"])(load_state_dict)
+            cls.load_state_dict = all_or_nothing(wrapped)  # type: ignore[method-assign]
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
         """The configuration where none is given; None for that of its type."""
         return None
+
+    @classmethod
+    def lineage(cls) -> list[str]:
+        """The names of this class and of the policies that it is derived from, the base of all left out."""
+        return [kind.__name__ for kind in cls.__mro__ if issubclass(kind, Policy) and kind is not Policy] or [cls.__name__]
 
     @classmethod
     def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:

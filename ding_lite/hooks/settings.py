@@ -38,11 +38,11 @@ class Settings(Mapping[str, Any]):
     """
 
     def __init__(self, cfg: PolicyConfig, extra: Mapping[str, Any]) -> None:
-        self.cfg, self._extra = cfg, dict(extra)
+        self.cfg, self.extra = cfg, dict(extra)
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._extra:
-            return self._extra[name]
+        if name in self.extra:
+            return self.extra[name]
         for place in _PLACES.get(name, (name,)):
             found = _lookup(self.cfg, place)
             if found:
@@ -50,9 +50,9 @@ class Settings(Mapping[str, Any]):
         raise KeyError(f"this {type(self.cfg).__name__} has no {name!r}{did_you_mean(name, self)} It has {', '.join(self)}.")
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._extra
+        yield from self.extra
         for name, places in _PLACES.items():
-            if name not in self._extra and any(_lookup(self.cfg, place) for place in places):
+            if name not in self.extra and any(_lookup(self.cfg, place) for place in places):
                 yield name
 
     def __len__(self) -> int:

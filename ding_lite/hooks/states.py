@@ -18,7 +18,9 @@ from torch.optim import Optimizer
 from ding_lite.envs import load_random_state, random_state
 from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.hooks.hooks import Hooks
+from ding_lite.hooks.identities import StateError, identity_of
 from ding_lite.hooks.learn_modes import LearnMode
+from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights
 from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
@@ -31,6 +33,9 @@ class PolicyState(Hooks):
 
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     """Attributes whose state `state_dict` has by itself."""
+
+    being_loaded: Mapping[str, Any] | None = None
+    """The state that is just being loaded."""
 
     hook_metrics: MetricsLogger
     seed: int
@@ -120,17 +125,17 @@ class PolicyState(Hooks):
         """Take over weights that `get_weights` gave.
 
         Raises:
-            ValueError: they are not of this network; nothing is changed.
+            TypeError: a path, or something else that is no mapping.
+            StateError: they are not of this network, or are no numbers; nothing is changed.
         """
+        if self.being_loaded is None:
+            require_weights(self, weights)
         before = copy.deepcopy(self.model.state_dict())
         try:
             self.model.load_state_dict(dict(weights))
         except RuntimeError as error:
             self.model.load_state_dict(before)  # some of them may have fitted
-            raise ValueError(
-                f"these weights are not of this {type(self).__name__}'s network; make the policy with the configuration and "
-                f"the spaces of the run that saved them. {error}"
-            ) from None
+            raise StateError(f"{misfit(self)} {error}") from None
         self.renew()
 
     def renew(self) -> None:
@@ -145,10 +150,13 @@ class PolicyState(Hooks):
 
         Args:
             name: under which its state is kept.
-            thing: with `state_dict()`, plain data, and `load_state_dict(state)`.
+            thing: with `state_dict()`, plain data, and `load_state_dict(state)`. A state that is loaded has to have the names,
+                shapes and kinds of numbers of the one of now; what is free to have another shape stands in a list, or its name
+                in an attribute `varying`, a tuple of names.
 
         Raises:
             TypeError: it has no such methods.
+            StateError: the state that it is to go on from does not fit it.
         """
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
             raise TypeError(
@@ -157,10 +165,26 @@ class PolicyState(Hooks):
             )
         before = self._attached.get(name)
         if before is not None and before is not thing:
-            thing.load_state_dict(before.state_dict())
+            self._go_on(name, thing, before.state_dict())
         elif name in self._loaded:
-            thing.load_state_dict(self._loaded.pop(name))
+            self._go_on(name, thing, self._loaded[name])
+            del self._loaded[name]
         self._attached[name] = thing
+
+    @staticmethod
+    def _go_on(name: str, thing: Any, state: Any) -> None:
+        require_part(f'state["attached"][{name!r}]', thing, state)
+        thing.load_state_dict(state)
+
+    @property
+    def attachments(self) -> Mapping[str, Any]:
+        """What was attached, by name."""
+        return self._attached
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """The algorithm, its configuration and its spaces, plain data: what a state of it fits."""
+        return identity_of(self)  # type: ignore[arg-type]  # a Policy, as all of these are
 
     def attach_networks(self) -> None:
         """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
@@ -181,17 +205,24 @@ class PolicyState(Hooks):
             "version": self.version,
             "learn": self.generator_state(),
             "attached": copy.deepcopy({**self._loaded, **{name: thing.state_dict() for name, thing in self._attached.items()}}),
-            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if not face.is_led},
+            "made_with": self.made_with,
+            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if self._saves(face)},
         }
 
+    def _saves(self, face: ActMode) -> bool:
+        return not face.is_led and (self.being_loaded is None or face.role in self.being_loaded)
+
+    @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
 
+        All of it is looked at before anything is changed, and where a part cannot be loaded after all, everything is put back.
+
         Raises:
-            ValueError: there are no weights in it, or they are not of this network.
+            TypeError: a path, or something else that is no mapping.
+            StateError: a ValueError. There are no weights in it; it is of another algorithm, other spaces or another network;
+                or a part does not fit, or holds numbers that are not finite.
         """
-        if "model" not in state:
-            raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
         self.set_weights(copy.deepcopy(state["model"]) if self.has_own_weights else state["model"])
         if "optimizer" not in state:
             return
