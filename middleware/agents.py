@@ -15,7 +15,7 @@ from ding_lite.data import Trajectories
 from ding_lite.engine import contract
 from ding_lite.envs import AgentVectorEnv, Episode
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_faces
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import CollectMode, EvalMode
@@ -57,6 +57,7 @@ class AgentsCollector:
         policy_of: Callable[[Any], str] | Mapping[Any, str],
     ) -> None:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
+        require_faces("AgentsCollector", policies, "collect_mode")
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
@@ -130,6 +131,7 @@ def agents_evaluator(
         SpaceError: the agents of a policy differ in their spaces, or it was made for others.
     """
     require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
+    require_faces("agents_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
     worker = AgentWorker(env, policies, policy_of)

@@ -16,7 +16,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
@@ -105,6 +105,7 @@ class StepCollector:
         self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any], random_collect_size: int = 0
     ) -> None:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
+        require_face("StepCollector", policy, "collect_mode")
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._acting = _Acting(policy, env)
         self._num_envs: int = env.num_envs
@@ -169,6 +170,7 @@ class EpisodeCollector:
 
     def __init__(self, cfg: RunConfig, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
+        require_face("EpisodeCollector", policy, "collect_mode")
         self._acting = _Acting(policy, env)
         self._num_episodes: int = cfg.policy.collect.n_episode
         asks = self._acting.elsewhere is not None

@@ -15,6 +15,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.arguments import require_face
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import CollectMode
@@ -38,6 +39,7 @@ def inferencer(seed: int, policy: CollectMode, env: VectorEnv[Any, Any, Any]) ->
         policy: acts, exploring.
         env: any gymnasium vector environment.
     """
+    require_face("inferencer", policy, "collect_mode")
     worker = LocalWorker(env, policy)
 
     @contract(reads=("collect_kwargs",), writes=("obs", "action", "inference_output"), uses=(env, policy), stage="collect")
@@ -72,6 +74,7 @@ def rolloutor(
         env: the one that the inferencer uses.
         transitions: each step's rollout is appended to it as well, where a list is given.
     """
+    require_face("rolloutor", policy, "collect_mode")
     worker = LocalWorker(env, policy)
     metrics = MetricsLogger()
 
