@@ -96,6 +96,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             lag = _lag(policy, ctx)
             with metrics.log_time(_TIME, reduce="mean"):
                 output = _learn(policy, lag, ctx)
+                _require_finite(policy)
             _log(metrics, [output], lag, ctx)
 
     return learn_once
@@ -108,6 +109,12 @@ def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -
     ctx.train_output = {**output, **lag}
     ctx.train_iter += policy.train_iter - before
     return output
+
+
+def _require_finite(policy: LearnMode) -> None:
+    """Refuse weights that the last gradient step spoiled, before this iteration is saved; a policy made elsewhere need not."""
+    if hasattr(policy, "require_finite"):
+        policy.require_finite()
 
 
 def _metrics_of(policy: LearnMode) -> MetricsLogger:
@@ -185,6 +192,7 @@ class OffPolicyLearner:
                     of_rewards.append(output)
                 outputs.append(_learn(self._policy, lag, ctx))
             told.append(ctx.train_output)
+        _require_finite(self._policy)
         ctx.train_output = told
         self._metrics.log_value(_TIME, perf_counter() - begun)
         if of_rewards:

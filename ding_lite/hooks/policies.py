@@ -19,6 +19,7 @@ from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, 
 from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
 from ding_lite.hooks.checks import (
+    LossError,
     made_model,
     made_optimizer,
     require_batch,
@@ -40,10 +41,6 @@ from ding_lite.nn import BoundDistribution, action_distribution, seeded
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where each look waits for the device
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
-
-
-class LossError(FloatingPointError):
-    """The loss, or the norm of its gradient, is not finite; the weights are still those of before."""
 
 
 class HookMetrics:
@@ -131,6 +128,7 @@ class Policy(PolicyState, metaclass=PolicyType):
         self.findings: dict[str, Any] = {}
         """What was found out by trying the policy out; nothing else of that remains."""
         self._snapshot: Weights | None = None
+        self._found_finite = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # states of what is attached later
         self.before_init()

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
 from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
+from ding_lite.hooks.checks import require_finite
 from ding_lite.hooks.hooks import Hooks
 from ding_lite.hooks.identities import StateError, identity_of
 from ding_lite.hooks.learn_modes import LearnMode
@@ -43,7 +44,9 @@ class PolicyState(Hooks):
     optimizer: Optimizer
     train_iter: int
     version: int
+    params: list[nn.Parameter]
     _snapshot: Weights | None
+    _found_finite: int  # the version of the weights that were looked at last
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
 
@@ -99,9 +102,23 @@ class PolicyState(Hooks):
         """The model's parameters and buffers themselves, in a fixed order."""
         return [*self.model.parameters(), *self.model.buffers()]
 
+    def require_finite(self, waiting: bool = True) -> None:
+        """Refuse weights that are no numbers any more, before anything is made of them. Each weights are looked at once.
+
+        Args:
+            waiting: whether to wait for a device that works beside this thread; where not, only a CPU is asked.
+
+        Raises:
+            LossError
+        """
+        if self._found_finite != self.version and self.params and (waiting or self.device.type == "cpu"):
+            require_finite(type(self).__name__, self.train_iter, self.params)
+            self._found_finite = self.version
+
     def snapshot(self) -> Weights:
         """A copy of the weights as they are now; the same one again while they do not change."""
         if self._snapshot is None or self._snapshot.version != self.version:
+            self.require_finite(waiting=False)
             own = self.has_own_weights
             weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
             self._snapshot = Weights(self.version, weights, self.train_iter)
@@ -109,6 +126,8 @@ class PolicyState(Hooks):
 
     def copy_weights(self, other: PolicyState | Weights) -> None:
         """Take over the weights of a policy of the same kind, or of a snapshot of one."""
+        if isinstance(other, PolicyState):
+            other.require_finite(waiting=False)
         if self.has_own_weights:
             self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
         else:
@@ -141,7 +160,7 @@ class PolicyState(Hooks):
     def renew(self) -> None:
         """Give the weights another name, because they have changed: whoever acts takes them over then."""
         self.version += 1
-        self._snapshot = None
+        self._snapshot, self._found_finite = None, -1
 
     def attach(self, name: str, thing: Any) -> None:
         """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
@@ -197,7 +216,12 @@ class PolicyState(Hooks):
         """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
 
         While other iterations are under way, without the random numbers of the faces that act in them.
+
+        Raises:
+            LossError: the weights are no numbers any more.
         """
+        if self.being_loaded is None:
+            self.require_finite()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},

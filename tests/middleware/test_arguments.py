@@ -147,9 +147,7 @@ def test_another_face_and_the_policy_itself_are_refused_where_they_are_given(mak
 
 
 def test_several_policies_are_given_by_name():
-    with pytest.raises(
-        TypeError, match=r'AgentsCollector wants a dict of policies by name, such as {"first": policy.coll'
-    ):
+    with pytest.raises(TypeError, match=r'AgentsCollector wants a dict of policies by name, such as {"first": policy.coll'):
         AgentsCollector(CFG, PPO.collect_mode, None, lambda agent: "one")
 
 
