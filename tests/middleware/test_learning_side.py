@@ -239,12 +239,12 @@ def test_a_gradient_that_is_not_finite_is_noticed_before_its_iteration_is_saved(
     policy = Astray(cfg.policy, policy.observation_space, policy.action_space)
     buffer = ReplayBuffer(100)
     buffer.push(transitions(20))
-    task = Task()
     words = "the weights of Astray are not finite any more after 3 gradient steps: a gradient was not, though the loss was"
-    with pytest.raises(LossError, match=words) as raised, task.start(ctx=OnlineRLContext(), max_lag=max_lag):
+    with Task().start(ctx=OnlineRLContext(), max_lag=max_lag) as task:
         task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
         task.use(CkptSaver(policy, tmp_path, train_freq=1))
-        task.run(max_step=3 // times)
+        with pytest.raises(LossError, match=words) as raised:
+            task.run(max_step=3 // times)
 
     assert any("OffPolicyLearner" in note for note in raised.value.__notes__)
     files = {path.name for path in (tmp_path / "ckpt").iterdir()} if (tmp_path / "ckpt").exists() else set()
