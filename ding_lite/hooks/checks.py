@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ADVICE = (
-    "Lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of proportion"
+    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of proportion"
 )
 
 
@@ -93,8 +93,8 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
     if math.isfinite(sum(float(param.detach().sum()) for param in params)) or all(bool(it.isfinite().all()) for it in params):
         return
     raise LossError(
-        f"the weights of {policy} are not finite any more after {train_iter} gradient steps: a gradient was not, though the loss "
-        f"was, or a step was far too large. {ADVICE}; go on from an earlier checkpoint."
+        f"the weights of {policy} are not finite any more after {train_iter} gradient steps: a gradient was not, though the "
+        f"loss was, or a step was far too large: {ADVICE}; and go on from an earlier checkpoint."
     )
 
 

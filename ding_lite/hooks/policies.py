@@ -19,6 +19,7 @@ from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, 
 from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
 from ding_lite.hooks.checks import (
+    ADVICE,
     LossError,
     made_model,
     made_optimizer,
@@ -286,11 +287,7 @@ class Policy(PolicyState, metaclass=PolicyType):
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
         if not math.isfinite(value):
-            raise LossError(
-                f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: lower "
-                "learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of "
-                "proportion."
-            )
+            raise LossError(f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: {ADVICE}.")
 
     @property
     def has_loss(self) -> bool:

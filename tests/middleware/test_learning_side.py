@@ -271,7 +271,7 @@ def test_nothing_is_made_of_weights_that_are_no_numbers():
     for _ in range(3):
         policy.learn_mode.forward(tree(transitions(4)))
     for make in (policy.state_dict, policy.snapshot, lambda: policy.collect_mode.forward(np.zeros((1, 4), np.float32))):
-        with pytest.raises(LossError, match="clip gradients with learn.grad_clip_norm.*go on from an earlier checkpoint"):
+        with pytest.raises(LossError, match="clip gradients with learn.grad_clip_norm.*and go on from an earlier checkpoint"):
             make()
     policy.load_state_dict(state)
 
