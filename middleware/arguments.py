@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from typing import Literal
+
+from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
 """What most middleware want first, in the words of a script."""
@@ -61,6 +64,49 @@ def _instead(given: object) -> str:
     if hasattr(given, "learn") and hasattr(given, "collect"):
         return " Pass cfg, not cfg.policy."
     return ""
+
+
+Face = Literal["learn_mode", "collect_mode", "eval_mode"]
+_FACES: dict[type, Face] = {LearnMode: "learn_mode", CollectMode: "collect_mode", EvalMode: "eval_mode"}
+
+
+def require_face(middleware: str, given: object, face: Face, *attributes: str) -> None:
+    """Refuse another face than the one that the middleware is for, and the policy itself.
+
+    A policy made elsewhere, which is none of ours, need only have what the middleware uses.
+
+    Args:
+        middleware: who wants it.
+        face: which one.
+        *attributes: what the middleware will use.
+
+    Raises:
+        TypeError: naming both, and what to pass.
+    """
+    wanted, kind = f"policy.{face}", type(given).__name__
+    found = next((name for one, name in _FACES.items() if isinstance(given, one)), None)
+    if isinstance(given, Policy) or found not in (None, face):
+        acts = face != "learn_mode" and found in (None, "learn_mode")
+        told = f"{'the policy itself' if found is None else f'policy.{found}'}, of type {kind}"
+        why = f"; a {kind} does not act by itself" if acts else ""
+        raise TypeError(f"{middleware} wants {wanted}, got {told}{why}: pass {wanted}.")
+    for attribute in attributes:
+        require(middleware, given, attribute, wanted)
+
+
+def require_faces(middleware: str, given: object, face: Face) -> None:
+    """Refuse what is no dict of these faces, by name of the policy.
+
+    Raises:
+        TypeError: as `require_face`, or no dict.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f'{middleware} wants a dict of policies by name, such as {{"first": policy.{face}}}, got {given!r:.80} of type '
+            f"{type(given).__name__}."
+        )
+    for name, one in given.items():
+        require_face(f"{middleware} (policy {name!r})", one, face)
 
 
 def require_count(middleware: str, name: str, given: object, low: int) -> None:

@@ -222,9 +222,11 @@ class CkptSaver:
     def _best_of(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         policy = self._policy
         if not isinstance(policy, Mapping) or not policy.keys() & weights.keys():
-            return {"model": weights}
+            return _weights_of(policy, weights)
         known = [name for name in policy if name in weights]
-        named = {name: {"model": weights[name]} if _is_policy(policy[name]) else weights[name] for name in known}
+        named = {
+            name: _weights_of(policy[name], weights[name]) if _is_policy(policy[name]) else weights[name] for name in known
+        }
         return {"policies": named} if _are_policies(policy) else named
 
     def _counted(self, ctx: Any) -> dict[str, Any]:
@@ -283,3 +285,9 @@ def _require_state(described: str, one: Any) -> None:
         raise TypeError(f"{start}, which has no state_dict(): {fix}.")
     if not _is_policy(one):
         plain(one.state_dict(), f"what CkptSaver gets from {type(one).__name__}.state_dict()")
+
+
+def _weights_of(policy: object, weights: Any) -> dict[str, Any]:
+    """Weights, and what the policy was made with, where it tells: one made elsewhere need not."""
+    made_with = getattr(policy, "made_with", None)
+    return {"model": weights, **({} if made_with is None else {"made_with": made_with})}

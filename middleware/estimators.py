@@ -14,7 +14,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
-from ding_lite.middleware.arguments import discount_factor_of, require
+from ding_lite.middleware.arguments import discount_factor_of, require, require_face
 from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
 from ding_lite.policy import CollectMode
 
@@ -115,8 +115,7 @@ def montecarlo_return_estimator(
 
 
 def _require_critic(who: str, policy: object) -> None:
-    for name in ("with_values", "learner"):
-        require(who, policy, name, "policy.collect_mode")
+    require_face(who, policy, "collect_mode", "with_values", "learner")
 
 
 def _has_critic(policy: CollectMode) -> bool:

@@ -15,7 +15,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, contract, current_task
 from ding_lite.envs import Episode
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
@@ -57,6 +57,7 @@ def interaction_evaluator(
     """
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
+    require_face("interaction_evaluator", policy, "eval_mode")
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)

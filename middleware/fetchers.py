@@ -13,7 +13,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
-from ding_lite.middleware.arguments import require_settings
+from ding_lite.middleware.arguments import require_face, require_settings
 from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
 from ding_lite.policy import LearnMode
 
@@ -45,6 +45,8 @@ def offpolicy_data_fetcher(
             that do not sum to 1. After learning, a policy that gives no priorities to a buffer that goes by them.
         TypeError: no replay buffer.
     """
+    if policy is not None:
+        require_face("offpolicy_data_fetcher", policy, "learn_mode")
     source = sampler(buffer_, "offpolicy_data_fetcher")
     require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
     batch_size = cfg.policy.learn.batch_size

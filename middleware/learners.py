@@ -16,7 +16,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Buffers
 from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require
+from ding_lite.middleware.arguments import require, require_face
 from ding_lite.middleware.fetchers import drawing, offpolicy_data_fetcher
 from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
@@ -49,7 +49,7 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: nothing of it; in the seed's place.
         policy: learns.
     """
-    learn_once = _learning("trainer", policy)
+    learn_once = _learning("trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
@@ -72,7 +72,7 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: nothing of it; in the seed's place.
         policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
     """
-    learn_once = _learning("multistep_trainer", policy)
+    learn_once = _learning("multistep_trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
@@ -81,9 +81,15 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
     return train
 
 
-def _learning(who: str, policy: LearnMode) -> Callable[[AnyRLContext], None]:
+def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
     """What both trainers do; they differ in what the policy makes of a batch."""
-    require(who, policy, "train_iter", "policy.learn_mode")
+    if isinstance(cfg, LearnMode):
+        raise TypeError(
+            f"{who} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode in the "
+            f"place of the configuration: write {who}(cfg, policy.learn_mode). How often a run logs says "
+            "online_logger(cfg, train_show_freq=...)."
+        )
+    require_face(who, policy, "learn_mode", "train_iter", "forward")
     metrics = _metrics_of(policy)
 
     def learn_once(ctx: AnyRLContext) -> None:
@@ -91,6 +97,7 @@ def _learning(who: str, policy: LearnMode) -> Callable[[AnyRLContext], None]:
             lag = _lag(policy, ctx)
             with metrics.log_time(_TIME, reduce="mean"):
                 output = _learn(policy, lag, ctx)
+                _require_finite(policy)
             _log(metrics, [output], lag, ctx)
 
     return learn_once
@@ -103,6 +110,12 @@ def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -
     ctx.train_output = {**output, **lag}
     ctx.train_iter += policy.train_iter - before
     return output
+
+
+def _require_finite(policy: LearnMode) -> None:
+    """Refuse weights that the last gradient step spoiled, before this iteration is saved; a policy made elsewhere need not."""
+    if hasattr(policy, "require_finite"):
+        policy.require_finite()
 
 
 def _metrics_of(policy: LearnMode) -> MetricsLogger:
@@ -149,7 +162,7 @@ class OffPolicyLearner:
     def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: Buffers, reward_model: Any = None) -> None:
         wanted = "policy.learn.update_per_collect"
         require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
-        require("OffPolicyLearner", policy, "train_iter", "policy.learn_mode")
+        require_face("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
         if reward_model is not None:
             require_reward_model("OffPolicyLearner", reward_model)
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
@@ -181,6 +194,7 @@ class OffPolicyLearner:
                     of_rewards.append(output)
                 outputs.append(_learn(self._policy, lag, ctx))
             told.append(ctx.train_output)
+        _require_finite(self._policy)
         ctx.train_output = told
         self._metrics.log_value(_TIME, perf_counter() - begun)
         if of_rewards:

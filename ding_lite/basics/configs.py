@@ -6,6 +6,7 @@ Room: ding_lite.basics, floor 0. Standard library only.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import math
 import numbers
@@ -13,7 +14,7 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, ClassVar, Literal, TypeVar, Union
 
 from ding_lite.basics.messages import did_you_mean
 from ding_lite.basics.seeds import seed_of
@@ -87,6 +88,14 @@ class Config:
             ...
         ding_lite.basics.configs.ConfigError: learn.batchsize: Learn has no 'batchsize': did you mean 'batch_size'?
     """
+
+    foreign: ClassVar[Mapping[str, str]] = {}
+    """Names that other libraries have in such a section, and what to do here; a sentence each."""
+
+    @classmethod
+    def about(cls, name: str) -> str | None:
+        """What to do about a name that other libraries have; None where nothing is known of it."""
+        return next((names[name] for base in cls.__mro__ if name in (names := vars(base).get("foreign", {}))), None)
 
     def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:
         for name in kwargs:
@@ -163,9 +172,23 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def _require_field(cls: Any, name: str) -> None:
     if name not in _hints(cls):
-        hint = did_you_mean(name, _hints(cls))
+        told = cls.about(name)
+        if told is not None:
+            raise ConfigError(f"{cls.__name__} has no {name!r}: {told}")
+        hint = did_you_mean(name, [known for known in _hints(cls) if _is_near(name, known)])
         known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
         raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")
+
+
+def _is_near(name: str, known: str) -> bool:
+    """Whether one may be meant for the other: nearly the same letters, or a word that is nearly the same."""
+
+    def alike(one: str, other: str) -> float:
+        return difflib.SequenceMatcher(None, one, other).ratio()
+
+    if alike(name.replace("_", ""), known.replace("_", "")) >= 0.8:
+        return True
+    return any(alike(one, other) >= 0.75 for one in name.split("_") for other in known.split("_"))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

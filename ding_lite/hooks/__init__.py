@@ -15,7 +15,7 @@ from ding_lite.hooks.bounded import (
     critic_regression,
 )
 from ding_lite.hooks.builders import build_policy
-from ding_lite.hooks.checks import HookError
+from ding_lite.hooks.checks import HookError, LossError
 from ding_lite.hooks.columns import ColumnError, map_columns
 from ding_lite.hooks.configs import (
     ActorCriticLearnConfig,
@@ -34,10 +34,11 @@ from ding_lite.hooks.configs import (
 )
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
+from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
 from ding_lite.hooks.optimizers import PartwiseOptimizer
-from ding_lite.hooks.policies import LossError, Policy
+from ding_lite.hooks.policies import Policy
 from ding_lite.hooks.postprocessing import compute_advantages
 from ding_lite.hooks.recurrence import RecurrentActorCriticMixin, repeated_steps, restarts, states_in, time_major
 from ding_lite.hooks.recurrent_states import like_before, state_like_before
@@ -98,6 +99,7 @@ __all__ = [
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "StateError",
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",

@@ -220,8 +220,8 @@ class ActMode:
         states = self._generator_states()
         return states[0] if len(states) == 1 else {"twins": states}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state; those of several workers are kept for when there are as many.
+    def states_in(self, state: Mapping[str, Any]) -> list[Any]:
+        """The states of random numbers in one that was saved, one for each twin.
 
         Raises:
             ValueError: it was saved with another number of workers.
@@ -229,6 +229,16 @@ class ActMode:
         states = list(state.get("twins", [state]))
         if self._twins:
             self._require_as_many(states, len(self._twins[0]()))
+        return states
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state; those of several workers are kept for when there are as many.
+
+        Raises:
+            ValueError: it was saved with another number of workers.
+        """
+        states = self.states_in(state)
+        if self._twins:
             self._twins[1](states)
         elif len(states) > 1:
             self._loaded = states

@@ -6,8 +6,9 @@ Room: ding_lite.hooks, floor 3. Imports data and envs.
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -20,6 +21,16 @@ from ding_lite.envs import integer_bounds, subspaces
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
+
+
+ADVICE = (
+    "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of proportion"
+)
+
+
+class LossError(FloatingPointError):
+    """The loss, or the norm of its gradient, is not finite, and the weights are still those of before; or the weights are not
+    finite any more, and nothing was made of them: no copy that acts, no snapshot, no saved state."""
 
 
 class HookError(ValueError):
@@ -70,6 +81,21 @@ def made_optimizer(policy: Policy) -> Optimizer:
             "such as torch.optim.Adam."
         ) from None
     return optimizer
+
+
+def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> None:
+    """Refuse weights that are no numbers any more.
+
+    Raises:
+        LossError
+    """
+    # A sum costs a fraction of asking each number; it may overflow where all are finite, so what it suspects is asked.
+    if math.isfinite(sum(float(param.detach().sum()) for param in params)) or all(bool(it.isfinite().all()) for it in params):
+        return
+    raise LossError(
+        f"the weights of {policy} are not finite any more after {train_iter} gradient steps: a gradient was not, though the "
+        f"loss was, or a step was far too large: {ADVICE}; and go on from an earlier checkpoint."
+    )
 
 
 def require_methods(policy: Policy) -> None:

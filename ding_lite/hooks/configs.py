@@ -6,9 +6,14 @@ Room: ding_lite.hooks, floor 3. Imports the engine.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from ding_lite.engine import Config, bounded, seed_field
+
+_BURN_IN = "steps that only bring the recurrent state up to date are policy.learn.burn_in of R2D2Config."
+_ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
+_WIDTHS = "actor and critic have the hidden layers of policy.model.encoder_hidden_size_list, each as many."
 
 
 @dataclasses.dataclass
@@ -34,6 +39,10 @@ class EvalConfig(Config):
 class ModelConfig(Config):
     """The encoder of observations."""
 
+    foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
+    )
+
     encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [128, 128], low=1, high=16_384)
     """Width of each hidden layer."""
 
@@ -47,6 +56,13 @@ class ModelConfig(Config):
 @dataclasses.dataclass
 class LearnConfig(Config):
     """Gradient steps."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        "burnin_step": _BURN_IN,
+        "actor_update_freq": _ACTOR_STEPS,
+        "policy_update_freq": _ACTOR_STEPS,
+        "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) brings rewards to a scale.",
+    }
 
     batch_size: int = bounded(64, low=1, high=10_000_000)
     """Transitions a gradient step."""
@@ -75,6 +91,8 @@ class CollectConfig(Config):
 @dataclasses.dataclass
 class PolicyConfig(Config):
     """What every policy needs to know."""
+
+    foreign: ClassVar[Mapping[str, str]] = {"burnin_step": _BURN_IN}
 
     seed: int | None = seed_field(None)
     """Of its weights and of its random actions; None takes the seed of the run."""
@@ -119,6 +137,12 @@ class ActorCriticModelConfig(ModelConfig):
 @dataclasses.dataclass
 class OnPolicyLearnConfig(LearnConfig):
     """Learning from a rollout."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        "entropy_coeff": "the weight of the entropy bonus is policy.learn.entropy_weight.",
+        "ent_coef": "the weight of the entropy bonus is policy.learn.entropy_weight.",
+        "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
+    }
 
     entropy_weight: float = bounded(0.0, low=0)
     """Of the entropy bonus."""

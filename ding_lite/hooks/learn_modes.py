@@ -68,6 +68,16 @@ class LearnMode:
         """Names the weights."""
         return self._policy.version
 
+    def require_finite(self) -> None:
+        """Refuse weights that are no numbers any more, at the end of what an iteration learned.
+
+        Not where that would have to wait for the device: then a state is looked at when it is saved.
+
+        Raises:
+            LossError
+        """
+        self._policy.require_finite(waiting=False)
+
     def snapshot(self) -> Weights:
         """The weights as they are now, which learning does not change."""
         return self._policy.snapshot()

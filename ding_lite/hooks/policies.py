@@ -19,6 +19,8 @@ from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, 
 from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
 from ding_lite.hooks.checks import (
+    ADVICE,
+    LossError,
     made_model,
     made_optimizer,
     require_batch,
@@ -30,6 +32,7 @@ from ding_lite.hooks.columns import STANDARD, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
 from ding_lite.hooks.derivations import Hook, derive, renewing
+from ding_lite.hooks.loading import all_or_nothing
 from ding_lite.hooks.settings import resolve
 from ding_lite.hooks.states import PolicyState
 from ding_lite.hooks.trials import Reading, try_out
@@ -39,10 +42,6 @@ from ding_lite.nn import BoundDistribution, action_distribution, seeded
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where each look waits for the device
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
-
-
-class LossError(FloatingPointError):
-    """The loss, or the norm of its gradient, is not finite; the weights are still those of before."""
 
 
 class HookMetrics:
@@ -130,6 +129,7 @@ class Policy(PolicyState, metaclass=PolicyType):
         self.findings: dict[str, Any] = {}
         """What was found out by trying the policy out; nothing else of that remains."""
         self._snapshot: Weights | None = None
+        self._found_finite = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # states of what is attached later
         self.before_init()
@@ -154,11 +154,26 @@ class Policy(PolicyState, metaclass=PolicyType):
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
                 setattr(cls, name, renewing(vars(owner)[name], counts))
+        owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
+        if owner is cls:
+            cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
+        elif not issubclass(owner, PolicyState):  # a mixin's
+
+            def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
+                super(cls, self).load_state_dict(state)
+
+            wrapped = functools.wraps(vars(owner)["load_state_dict"])(load_state_dict)
+            cls.load_state_dict = all_or_nothing(wrapped)  # type: ignore[method-assign]
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
         """The configuration where none is given; None for that of its type."""
         return None
+
+    @classmethod
+    def lineage(cls) -> list[str]:
+        """The names of this class and of the policies that it is derived from, the base of all left out."""
+        return [kind.__name__ for kind in cls.__mro__ if issubclass(kind, Policy) and kind is not Policy] or [cls.__name__]
 
     @classmethod
     def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:
@@ -272,11 +287,7 @@ class Policy(PolicyState, metaclass=PolicyType):
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
         if not math.isfinite(value):
-            raise LossError(
-                f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: lower "
-                "learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of "
-                "proportion."
-            )
+            raise LossError(f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: {ADVICE}.")
 
     @property
     def has_loss(self) -> bool:

@@ -38,11 +38,11 @@ class Settings(Mapping[str, Any]):
     """
 
     def __init__(self, cfg: PolicyConfig, extra: Mapping[str, Any]) -> None:
-        self.cfg, self._extra = cfg, dict(extra)
+        self.cfg, self.extra = cfg, dict(extra)
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._extra:
-            return self._extra[name]
+        if name in self.extra:
+            return self.extra[name]
         for place in _PLACES.get(name, (name,)):
             found = _lookup(self.cfg, place)
             if found:
@@ -50,9 +50,9 @@ class Settings(Mapping[str, Any]):
         raise KeyError(f"this {type(self.cfg).__name__} has no {name!r}{did_you_mean(name, self)} It has {', '.join(self)}.")
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._extra
+        yield from self.extra
         for name, places in _PLACES.items():
-            if name not in self._extra and any(_lookup(self.cfg, place) for place in places):
+            if name not in self.extra and any(_lookup(self.cfg, place) for place in places):
                 yield name
 
     def __len__(self) -> int:
@@ -93,7 +93,17 @@ def resolve(
 
 
 def _warn_of_slip(name: str, cfg: Config) -> None:
-    """Say so where a name is nearly one that the typed configuration has, such as `gama` or `learning_rate`."""
+    """Say so where a name is nearly one that the typed configuration has, such as `gama` or `learning_rate`, or one that other
+    libraries have."""
+    kept = f"It is kept as policy.config[{name!r}], for hooks that read it."
+    sections = {
+        place: found[0] for place in ("", "learn", "model", "collect") if (found := _lookup(cfg, place) if place else [cfg])
+    }
+    has = [f"{place}.{name}" for place, section in sections.items() if place and hasattr(section, name)]
+    told = next((told for section in sections.values() if (told := type(section).about(name)) is not None), None)
+    if told is not None and not has:
+        warnings.warn(f"the setting {name!r} is none of this {type(cfg).__name__}'s: {told} {kept}", stacklevel=4)
+        return
     near = {place.rpartition(".")[2]: place for section in ("collect", "learn") for place in _values(cfg, section)}
     near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}
     if name.rstrip("0123456789_") in near and name not in near:
@@ -101,8 +111,7 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
     meant = difflib.get_close_matches(name, near, n=1, cutoff=0.85)
     if meant:
         warnings.warn(
-            f"the setting {name!r} is none of this {type(cfg).__name__}'s: did you mean {near[meant[0]]!r}? It is kept as "
-            f"policy.config[{name!r}], for hooks that read it.",
+            f"the setting {name!r} is none of this {type(cfg).__name__}'s: did you mean {near[meant[0]]!r}? {kept}",
             stacklevel=4,
         )
 

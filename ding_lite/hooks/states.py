@@ -17,8 +17,11 @@ from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
 from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
+from ding_lite.hooks.checks import require_finite
 from ding_lite.hooks.hooks import Hooks
+from ding_lite.hooks.identities import StateError, identity_of
 from ding_lite.hooks.learn_modes import LearnMode
+from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights
 from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
@@ -32,13 +35,18 @@ class PolicyState(Hooks):
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     """Attributes whose state `state_dict` has by itself."""
 
+    being_loaded: Mapping[str, Any] | None = None
+    """The state that is just being loaded."""
+
     hook_metrics: MetricsLogger
     seed: int
     device: torch.device
     optimizer: Optimizer
     train_iter: int
     version: int
+    params: list[nn.Parameter]
     _snapshot: Weights | None
+    _found_finite: int  # the version of the weights that were looked at last
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
 
@@ -94,9 +102,23 @@ class PolicyState(Hooks):
         """The model's parameters and buffers themselves, in a fixed order."""
         return [*self.model.parameters(), *self.model.buffers()]
 
+    def require_finite(self, waiting: bool = True) -> None:
+        """Refuse weights that are no numbers any more, before anything is made of them. Each weights are looked at once.
+
+        Args:
+            waiting: whether to wait for a device that works beside this thread; where not, only a CPU is asked.
+
+        Raises:
+            LossError
+        """
+        if self._found_finite != self.version and self.params and (waiting or self.device.type == "cpu"):
+            require_finite(type(self).__name__, self.train_iter, self.params)
+            self._found_finite = self.version
+
     def snapshot(self) -> Weights:
         """A copy of the weights as they are now; the same one again while they do not change."""
         if self._snapshot is None or self._snapshot.version != self.version:
+            self.require_finite(waiting=False)
             own = self.has_own_weights
             weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
             self._snapshot = Weights(self.version, weights, self.train_iter)
@@ -104,6 +126,8 @@ class PolicyState(Hooks):
 
     def copy_weights(self, other: PolicyState | Weights) -> None:
         """Take over the weights of a policy of the same kind, or of a snapshot of one."""
+        if isinstance(other, PolicyState):
+            other.require_finite(waiting=False)
         if self.has_own_weights:
             self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
         else:
@@ -120,23 +144,23 @@ class PolicyState(Hooks):
         """Take over weights that `get_weights` gave.
 
         Raises:
-            ValueError: they are not of this network; nothing is changed.
+            TypeError: a path, or something else that is no mapping.
+            StateError: they are not of this network, or are no numbers; nothing is changed.
         """
+        if self.being_loaded is None:
+            require_weights(self, weights)
         before = copy.deepcopy(self.model.state_dict())
         try:
             self.model.load_state_dict(dict(weights))
         except RuntimeError as error:
             self.model.load_state_dict(before)  # some of them may have fitted
-            raise ValueError(
-                f"these weights are not of this {type(self).__name__}'s network; make the policy with the configuration and "
-                f"the spaces of the run that saved them. {error}"
-            ) from None
+            raise StateError(f"{misfit(self)} {error}") from None
         self.renew()
 
     def renew(self) -> None:
         """Give the weights another name, because they have changed: whoever acts takes them over then."""
         self.version += 1
-        self._snapshot = None
+        self._snapshot, self._found_finite = None, -1
 
     def attach(self, name: str, thing: Any) -> None:
         """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
@@ -145,10 +169,13 @@ class PolicyState(Hooks):
 
         Args:
             name: under which its state is kept.
-            thing: with `state_dict()`, plain data, and `load_state_dict(state)`.
+            thing: with `state_dict()`, plain data, and `load_state_dict(state)`. A state that is loaded has to have the names,
+                shapes and kinds of numbers of the one of now; what is free to have another shape stands in a list, or its name
+                in an attribute `varying`, a tuple of names.
 
         Raises:
             TypeError: it has no such methods.
+            StateError: the state that it is to go on from does not fit it.
         """
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
             raise TypeError(
@@ -157,10 +184,26 @@ class PolicyState(Hooks):
             )
         before = self._attached.get(name)
         if before is not None and before is not thing:
-            thing.load_state_dict(before.state_dict())
+            self._go_on(name, thing, before.state_dict())
         elif name in self._loaded:
-            thing.load_state_dict(self._loaded.pop(name))
+            self._go_on(name, thing, self._loaded[name])
+            del self._loaded[name]
         self._attached[name] = thing
+
+    @staticmethod
+    def _go_on(name: str, thing: Any, state: Any) -> None:
+        require_part(f'state["attached"][{name!r}]', thing, state)
+        thing.load_state_dict(state)
+
+    @property
+    def attachments(self) -> Mapping[str, Any]:
+        """What was attached, by name."""
+        return self._attached
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """The algorithm, its configuration and its spaces, plain data: what a state of it fits."""
+        return identity_of(self)  # type: ignore[arg-type]  # a Policy, as all of these are
 
     def attach_networks(self) -> None:
         """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
@@ -173,7 +216,12 @@ class PolicyState(Hooks):
         """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
 
         While other iterations are under way, without the random numbers of the faces that act in them.
+
+        Raises:
+            LossError: the weights are no numbers any more.
         """
+        if self.being_loaded is None:
+            self.require_finite()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},
@@ -181,17 +229,24 @@ class PolicyState(Hooks):
             "version": self.version,
             "learn": self.generator_state(),
             "attached": copy.deepcopy({**self._loaded, **{name: thing.state_dict() for name, thing in self._attached.items()}}),
-            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if not face.is_led},
+            "made_with": self.made_with,
+            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if self._saves(face)},
         }
 
+    def _saves(self, face: ActMode) -> bool:
+        return not face.is_led and (self.being_loaded is None or face.role in self.being_loaded)
+
+    @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
 
+        All of it is looked at before anything is changed, and where a part cannot be loaded after all, everything is put back.
+
         Raises:
-            ValueError: there are no weights in it, or they are not of this network.
+            TypeError: a path, or something else that is no mapping.
+            StateError: a ValueError. There are no weights in it; it is of another algorithm, other spaces or another network;
+                or a part does not fit, or holds numbers that are not finite.
         """
-        if "model" not in state:
-            raise ValueError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, state))}.")
         self.set_weights(copy.deepcopy(state["model"]) if self.has_own_weights else state["model"])
         if "optimizer" not in state:
             return

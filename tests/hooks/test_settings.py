@@ -7,7 +7,16 @@ from gymnasium import spaces
 from ding_lite.engine import ConfigError
 from ding_lite.hooks import OnPolicyConfig, Policy, PolicyConfig
 from ding_lite.hooks.settings import resolve
-from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy import (
+    DQNPolicy,
+    DQNPolicyConfig,
+    PPOPolicy,
+    PPOPolicyConfig,
+    R2D2PolicyConfig,
+    SACPolicyConfig,
+    TD3Policy,
+    TD3PolicyConfig,
+)
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -92,3 +101,46 @@ def test_the_configuration_may_stand_behind_the_spaces():
 def test_a_policy_without_spaces_is_refused():
     with pytest.raises(TypeError, match="PPOPolicy.* wants the spaces of an environment"):
         PPOPolicy(PPOPolicyConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "words"),
+    [
+        (DQNPolicyConfig, "burnin_step", r"has no 'burnin_step': steps that only .* are policy.learn.burn_in of R2D2Config\.$"),
+        (R2D2PolicyConfig, "learn.burnin_step", r"has no 'burnin_step': .* are policy.learn.burn_in of R2D2Config\.$"),
+        (DQNPolicyConfig, "learn.actor_update_freq", r"TD3Config alone has policy.learn.actor_update_freq\.$"),
+        (PPOPolicyConfig, "learn.value_norm", r"values are not normalised; reward_normalizer\(cfg, policy.learn_mode\) brings"),
+        (
+            SACPolicyConfig,
+            "model.actor_head_hidden_size",
+            "hidden layers of policy.model.encoder_hidden_size_list, each as many",
+        ),
+        (PPOPolicyConfig, "learn.entropy_coeff", r"the entropy bonus is policy.learn.entropy_weight\.$"),
+        (DQNPolicyConfig, "collect.action_shape", r"has no 'action_shape'\. It has n_sample"),
+        (TD3PolicyConfig, "noise", r"has no 'noise'\. It has "),
+    ],
+)
+def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(config, name, words):
+    with pytest.raises(ConfigError, match=words) as raised:
+        config().override({name: 1})
+
+    assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (DQNPolicy, "burnin_step", "are policy.learn.burn_in of R2D2Config. It is kept as policy.config"),
+        (DQNPolicy, "actor_update_freq", "TD3Config alone has policy.learn.actor_update_freq. It is kept as policy.config"),
+        (PPOPolicy, "value_norm", "values are not normalised; reward_normalizer.*It is kept as policy.config"),
+        (PPOPolicy, "actor_head_hidden_size", "policy.model.encoder_hidden_size_list, each as many. It is kept as policy.co"),
+    ],
+)
+def test_a_setting_of_another_librarys_name_is_kept_and_what_is_meant_is_told(kind, name, words):
+    with pytest.warns(UserWarning, match=f"the setting '{name}' is none of this {kind.config_type.__name__}'s: .*{words}"):
+        assert kind({name: 1}, BOX, DISCRETE).config[name] == 1
+
+
+def test_a_setting_that_another_section_has_is_named_there():
+    with pytest.warns(UserWarning, match="did you mean 'learn.actor_update_freq'"):
+        TD3Policy({"actor_update_freq": 1}, BOX, spaces.Box(-1, 1, (2,), np.float32))

@@ -10,13 +10,16 @@ from ding_lite.config import DDPGConfig, DQNConfig, PPOConfig, RainbowConfig, RE
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
+    AgentsCollector,
     CkptSaver,
     EpisodeCollector,
     OffPolicyLearner,
     StepCollector,
+    agents_evaluator,
     data_pusher,
     eps_greedy_handler,
     gae_estimator,
+    inferencer,
     interaction_evaluator,
     montecarlo_return_estimator,
     multistep_trainer,
@@ -25,6 +28,7 @@ from ding_lite.middleware import (
     offpolicy_data_fetcher,
     online_logger,
     reward_normalizer,
+    rolloutor,
     sequence_pusher,
     termination_checker,
     trainer,
@@ -164,6 +168,81 @@ def test_an_evaluator_names_the_setting_that_a_configuration_made_elsewhere_lack
 def test_a_number_out_of_range_is_refused_where_it_is_handed_over(mistake, words):
     with pytest.raises(ValueError, match=words):
         mistake()
+
+
+FACES = {
+    "learn_mode": {
+        "trainer": lambda face: trainer(CFG, face),
+        "multistep_trainer": lambda face: multistep_trainer(PPO_CFG, face),
+        "OffPolicyLearner": lambda face: OffPolicyLearner(CFG, face, ReplayBuffer(2000)),
+        "offpolicy_data_fetcher": lambda face: offpolicy_data_fetcher(CFG, ReplayBuffer(2000), face),
+        "reward_normalizer": lambda face: reward_normalizer(CFG, face),
+    },
+    "collect_mode": {
+        "StepCollector": lambda face: StepCollector(CFG, face, ENVS),
+        "EpisodeCollector": lambda face: EpisodeCollector(CFG, face, ENVS),
+        "inferencer": lambda face: inferencer(0, face, ENVS),
+        "rolloutor": lambda face: rolloutor(face, ENVS),
+        "gae_estimator": lambda face: gae_estimator(PPO_CFG, face),
+        "montecarlo_return_estimator": lambda face: montecarlo_return_estimator(PPO_CFG, face),
+        r"AgentsCollector \(policy 'one'\)": lambda face: AgentsCollector(CFG, {"one": face}, None, lambda agent: "one"),
+    },
+    "eval_mode": {
+        "interaction_evaluator": lambda face: interaction_evaluator(CFG, face, ENVS),
+        r"agents_evaluator \(policy 'one'\)": lambda face: agents_evaluator(CFG, {"one": face}, None, lambda agent: "one"),
+    },
+}
+OTHER_FACES = ["learn_mode", "collect_mode", "eval_mode", None]
+WRONG = [
+    pytest.param(make, who, wanted, given, id=f"{who.split()[0]}-{given}")
+    for wanted, makers in FACES.items()
+    for who, make in makers.items()
+    for given in OTHER_FACES
+    if given != wanted
+]
+
+
+@pytest.mark.parametrize(("make", "who", "wanted", "given"), WRONG)
+def test_another_face_and_the_policy_itself_are_refused_where_they_are_given(make, who, wanted, given):
+    face = PPO if given is None else getattr(PPO, given)
+    told = "the policy itself" if given is None else f"policy.{given}"
+    words = rf"{who} wants policy.{wanted}, got {told}, of type {type(face).__name__}.*: pass policy.{wanted}\.$"
+    with pytest.raises(TypeError, match=words):
+        make(face)
+
+
+def test_several_policies_are_given_by_name():
+    with pytest.raises(TypeError, match=r'AgentsCollector wants a dict of policies by name, such as {"first": policy.coll'):
+        AgentsCollector(CFG, PPO.collect_mode, None, lambda agent: "one")
+
+
+class Elsewhere:
+    """A policy of a script's own, which is all of its faces."""
+
+    train_iter = version = 0
+    learn_mode = collect_mode = eval_mode = property(lambda self: self)
+
+    def forward(self, batch):
+        return {}
+
+    def attach(self, name, thing):
+        pass
+
+    with_values = learner = None
+
+
+@pytest.mark.parametrize("who", ["trainer", "multistep_trainer", "OffPolicyLearner", "reward_normalizer", "gae_estimator"])
+def test_a_policy_made_elsewhere_is_taken_by_what_it_has(who):
+    make = next(makers[who] for makers in FACES.values() if who in makers)
+
+    assert callable(make(Elsewhere()))
+
+
+@pytest.mark.parametrize("make", [trainer, multistep_trainer])
+def test_a_call_without_the_configuration_says_how_to_call_it(make):
+    words = rf"{make.__name__} wants policy.learn_mode, got 50 of type int, .*: write {make.__name__}\(cfg, policy.learn_mode\)"
+    with pytest.raises(TypeError, match=words + r".*online_logger\(cfg, train_show_freq=...\)"):
+        make(POLICY.learn_mode, 50)
 
 
 @pytest.mark.parametrize("limit", ["a", 0, -1, True])

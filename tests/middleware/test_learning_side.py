@@ -10,6 +10,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer, Trajectories, tree
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
+    CkptSaver,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -20,7 +21,7 @@ from ding_lite.middleware import (
     termination_checker,
     trainer,
 )
-from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy import DQNPolicy, LossError, PPOPolicy
 
 
 def transitions(count, seed=0):
@@ -221,3 +222,65 @@ def test_the_run_ends_with_the_iteration_that_reaches_a_limit(limits, iterations
 def test_a_termination_checker_without_a_limit_is_refused():
     with pytest.raises(ValueError, match="without a limit never ends anything"):
         termination_checker()
+
+
+class Astray(DQNPolicy):
+    """From its third gradient step on, a loss that is finite has a gradient that is not."""
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return (loss + (0 * loss).abs().sqrt() if self.train_iter >= 2 else loss), stats
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_a_gradient_that_is_not_finite_is_noticed_before_its_iteration_is_saved(times, max_lag, tmp_path):
+    cfg, policy = dqn(learning_starts=1, batch_size=4, update_per_collect=times)
+    policy = Astray(cfg.policy, policy.observation_space, policy.action_space)
+    buffer = ReplayBuffer(100)
+    buffer.push(transitions(20))
+    words = "the weights of Astray are not finite any more after 3 gradient steps: a gradient was not, though the loss was"
+    with Task().start(ctx=OnlineRLContext(), max_lag=max_lag) as task:
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+        task.use(CkptSaver(policy, tmp_path, train_freq=1))
+        with pytest.raises(LossError, match=words) as raised:
+            task.run(max_step=3 // times)
+
+    assert any("OffPolicyLearner" in note for note in raised.value.__notes__)
+    files = {path.name for path in (tmp_path / "ckpt").iterdir()} if (tmp_path / "ckpt").exists() else set()
+    assert files == ({"iteration_1.pt", "iteration_2.pt"} if times == 1 else set())
+
+
+@pytest.mark.parametrize("make", [trainer, multistep_trainer])
+def test_both_trainers_notice_it_too(make):
+    cfg, policy = dqn()
+    policy = Astray(cfg.policy, policy.observation_space, policy.action_space)
+    train, ctx = make(cfg, policy.learn_mode), OnlineRLContext()
+    for _ in range(2):
+        ctx.train_data = tree(transitions(4))
+        train(ctx)
+    with pytest.raises(LossError, match="the weights of Astray are not finite any more after 3 gradient steps"):
+        train(ctx)
+
+
+def test_nothing_is_made_of_weights_that_are_no_numbers():
+    cfg, policy = dqn()
+    policy = Astray(cfg.policy, policy.observation_space, policy.action_space)
+    policy.collect_mode.forward(np.zeros((1, 4), np.float32))
+    state = policy.state_dict()
+    for _ in range(3):
+        policy.learn_mode.forward(tree(transitions(4)))
+    for make in (policy.state_dict, policy.snapshot, lambda: policy.collect_mode.forward(np.zeros((1, 4), np.float32))):
+        with pytest.raises(LossError, match="clip gradients with learn.grad_clip_norm.*and go on from an earlier checkpoint"):
+            make()
+    policy.load_state_dict(state)
+
+    assert policy.snapshot().train_iter == 0
+
+
+def test_weights_so_large_that_their_sum_overflows_are_numbers():
+    _, policy = dqn()
+    policy.set_weights({name: torch.full_like(leaf, 3e38) for name, leaf in policy.get_weights().items()})
+    policy.require_finite()
+
+    assert policy.snapshot().version == policy.version

@@ -1,0 +1,149 @@
+"""Identities: what a policy was made with, as plain data in its state, so that a state of another one is refused by name.
+
+Room: ding_lite.hooks, floor 3. Imports envs and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ding_lite.engine import Config
+from ding_lite.envs import subspaces
+
+if TYPE_CHECKING:
+    from ding_lite.hooks.policies import Policy
+
+_PLAIN = (int, float, str, bool, type(None))
+_BOUNDS = ("low", "high")
+
+
+class StateError(ValueError):
+    """A state that does not fit the policy that it is loaded into; nothing was taken over."""
+
+
+def identity_of(policy: Policy) -> dict[str, Any]:
+    """What this policy was made with: its algorithm, and which it is derived from, its configuration and its spaces.
+
+    The seed is left out: random numbers are in the state as they are, and policies of two seeds are alike otherwise.
+    """
+    config = {name: value for name, value in policy.cfg.to_dict().items() if name != "seed"}
+    lineage = policy.lineage()
+    return {
+        "algorithm": lineage[0],
+        "derived_from": lineage[1:],
+        "config": _recorded(config),
+        "settings": _recorded(policy.config.extra),
+        "observation_space": recorded_space(policy.observation_space),
+        "action_space": recorded_space(policy.action_space),
+    }
+
+
+def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """A space as plain data: its kind, and what an element of it looks like; parts in their order."""
+    parts = subspaces(space)
+    if parts is not None:
+        kind = "Tuple" if isinstance(space, spaces.Tuple) else "Dict"
+        return {"kind": kind, "parts": {str(name): recorded_space(part) for name, part in parts.items()}}
+    if isinstance(space, spaces.Box):
+        bounds = {name: _bound(getattr(space, name)) for name in _BOUNDS}
+        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    return {"kind": type(space).__name__, "shape": list(space.shape or ())}
+
+
+def require_alike(policy: Policy, saved: Mapping[str, Any]) -> None:
+    """Refuse the state of another algorithm, of other spaces, or of another network, by what was saved of its identity.
+
+    Of the configuration only `model` has to be the same, since it says what the weights mean: to go on at another learning
+    rate is allowed. Bounds of observations may differ.
+
+    Raises:
+        StateError: all that differs, and what to do.
+    """
+    kind, lineage = str(saved.get("algorithm")), policy.lineage()
+    if kind not in lineage and lineage[0] not in (saved.get("derived_from") or ()):
+        raise StateError(
+            f"this state is of {kind}, and this policy is of {lineage[0]}: make one of {kind} with the configuration and "
+            'the spaces that stand in state["made_with"]. Where the networks are the same, '
+            'policy.set_weights(state["model"]) takes over the weights alone.'
+        )
+    own = identity_of(policy)
+    found = [
+        f"its {name.replace('_', ' ')} is {_told(saved[name])}, and that of this policy is {_told(own[name])}"
+        for name in ("observation_space", "action_space")
+        if name in saved and _compared(saved[name], name) != _compared(own[name], name)
+    ]
+    found += [told for name, told in _differences(own, saved) if name.startswith("model.")]
+    if found:
+        raise StateError(
+            f"this state is of another {lineage[0]}: {'; '.join(found)}. Make the policy from the environment and with the "
+            "configuration of the run that saved it, such as "
+            f'{type(policy.cfg).__name__}.from_dict(state["made_with"]["config"]).'
+        )
+
+
+def differing_settings(policy: Policy, saved: Mapping[str, Any] | None) -> str:
+    """A sentence about the settings in which this policy differs from what was saved; empty where nothing is known."""
+    told = [told for _, told in _differences(identity_of(policy), saved or {})]
+    return f" Of the settings, {'; '.join(told)}." if told else ""
+
+
+def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted names of settings that both have and in which they differ, with what stands where."""
+    for section, prefix in (("config", "cfg.policy."), ("settings", "")):
+        here, there = (dict(_leaves(one.get(section) or {})) for one in (own, saved))
+        for name in here:
+            if name in there and here[name] != there[name]:
+                yield name, f"{prefix}{name} is {there[name]!r} in it and {here[name]!r} here"
+
+
+def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _recorded(value: Any) -> Any:
+    """The same as numbers, strings, lists and dicts; of anything else, what it is."""
+    if isinstance(value, Config):
+        return _recorded(value.to_dict())
+    if isinstance(value, Mapping):
+        return {str(name): _recorded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_recorded(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if type(value) in _PLAIN else f"<{type(value).__name__}>"
+
+
+def _bound(array: np.ndarray[Any, Any]) -> Any:
+    """A number where all are the same, as for images."""
+    return array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
+
+
+def _compared(space: Any, name: str) -> Any:
+    """What has to be the same: of observations, all but the bounds."""
+    if "parts" in space:
+        return [(part, _compared(inner, name)) for part, inner in sorted(space["parts"].items())]
+    if name == "action_space":
+        return space
+    return {key: value for key, value in space.items() if key not in _BOUNDS}
+
+
+def _told(space: Any) -> str:
+    """A space as a message gives it."""
+    if "parts" in space:
+        return f"{space['kind']}({', '.join(f'{name}: {_told(part)}' for name, part in space['parts'].items())})"
+    inner = {name: value for name, value in space.items() if name != "kind" and not (name == "start" and value == 0)}
+    shown = {name: value if len(str(value)) < 40 else "..." for name, value in inner.items()}
+    return f"{space['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"
