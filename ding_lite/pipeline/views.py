@@ -140,7 +140,9 @@ def _methods(cls: type[Context], terms: Terms, fields: frozenset[str]) -> dict[s
         view = type(self)
         become(self, cls)
         try:
-            return cls.__reduce_ex__(self, protocol)
+            reduced: Any = cls.__reduce_ex__(self, protocol)
+            make, args, *state = reduced
+            return (_called, (make, *args), *state)
         finally:
             become(self, view)
 
@@ -173,6 +175,11 @@ def _value(ctx: object, name: str, cls: type[Any]) -> Any:
         except AttributeError:
             return _MISSING
     return _DICT.__get__(ctx).get(name, _MISSING)
+
+
+def _called(make: Callable[..., Any], *args: Any) -> Any:
+    """`make(*args)`, in a form that pickle does not compare with the class of the view."""
+    return make(*args)
 
 
 class _Refused:

@@ -1,4 +1,4 @@
-"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and each half."""
+"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and half."""
 
 import contextlib
 import copy
@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ class TestRefusals:
         @contract(stage="record")
         def asks(ctx):
             seen.append(getattr(ctx, "no_such_field", "none"))
-            with pytest.raises(UndeclaredFieldError, match="Data declares no such field"):
+            with pytest.raises(UndeclaredFieldError, match="cannot set Data.no_such_field"):
                 ctx.no_such_field = 1
 
         run(asks, mode=mode)
@@ -170,7 +171,7 @@ class TestRefusals:
     @pytest.mark.parametrize("whole", [copy.copy, copy.deepcopy, pickle.dumps, dataclasses.asdict, dataclasses.replace])
     def test_the_whole_context_is_read_by_whoever_copies_it(self, mode, whole):
         with pytest.raises(ContractError, match=r"batch"):
-            run(contract(("count",), stage="record")(whole), mode=mode)
+            run(contract(("count",), stage="record")(lambda ctx: whole(ctx) and None), mode=mode)
         copies = []
         names = ("count", "batch", "more", "rows")
         run(contract((), stage="record", may_read=names)(lambda ctx: copies.append(whole(ctx))), mode=mode)
@@ -192,7 +193,7 @@ class TestRefusals:
     @MODES
     def test_outside_of_the_middleware_the_context_is_whole(self, mode):
         held = []
-        ctx = run(contract(("count",), stage="learn")(held.append), mode=mode)
+        ctx = run(contract(("count",), stage="learn")(lambda ctx: held.append(ctx)), mode=mode)
         assert [type(one) for one in held] == [Data] * 3
         assert (held[-1].batch, ctx.rows) == (None, [])
 
@@ -253,7 +254,7 @@ class TestHalves:
             run(handles, contract(stage="learn")(lambda ctx: 1 / 0), mode=mode)
 
     @MODES
-    @pytest.mark.parametrize("name, message", [("count", "reads ctx.count .*Taking a remainder"), ("more", "writes ctx.more")])
+    @pytest.mark.parametrize(("name", "message"), [("count", "reads ctx.count .*Taking"), ("more", "writes ctx.more")])
     def test_taking_a_remainder_sees_what_it_writes(self, mode, name, message):
         def take(ctx):
             ctx.batch = 1
@@ -330,7 +331,7 @@ class TestInside:
             yield
             return ctx.train_data
 
-        inner = contract(("train_iter",), stage="learn")(lies_later if yields else lies)
+        inner = contract(stage="learn")(lies_later if yields else lies)
         with pytest.raises(ContractError, match="lies.* reads ctx.train_data"):
             run(contract(writes=("parts",), stage="collect")(makes), part("one", inner), mode=mode, ctx=AgentsContext())
 
@@ -380,9 +381,10 @@ class TestWhen:
             if ctx.total_step == 1:
                 loop.use(contract(stage="learn")(lambda ctx: ctx.batch))
 
-        with Task().start(ctx=Data()) as loop, pytest.raises(ContractError, match="reads ctx.batch"):
+        with Task().start(ctx=Data()) as loop:
             loop.use(adds)
-            loop.run(4)
+            with pytest.raises(ContractError, match="reads ctx.batch"):
+                loop.run(4)
 
     def test_a_plain_function_may_touch_anything(self):
         def plain(ctx):
@@ -396,7 +398,7 @@ class TestWhen:
 
 class TestProperties:
     @MODES
-    @pytest.mark.parametrize("name, factor", [("double", 2), ("quadruple", 4)])
+    @pytest.mark.parametrize(("name", "factor"), [("double", 2), ("quadruple", 4)])
     def test_a_property_counts_as_the_fields_that_it_reads(self, mode, name, factor):
         @contract(("count",), ("count",), stage="collect")
         def counts(ctx):
@@ -490,9 +492,8 @@ def bump(thing: Any) -> None:
 def number(thing: Any) -> int:
     if isinstance(thing, list):
         return int(thing[0][0])
-    if isinstance(thing, dict):
-        return int(thing["a"])
-    return int(getattr(thing, "value", thing)[0])
+    thing = thing["a"] if isinstance(thing, dict) else thing
+    return int(np.asarray(getattr(thing, "value", thing)).ravel()[0])
 
 
 @pytest.mark.filterwarnings("ignore:Kept keeps")
@@ -610,9 +611,7 @@ class TestStartValues:
                 self.lock = threading.Lock()
 
         reads = [contract(("batch",), stage=stage)(lambda ctx: None) for stage in ("collect", "learn")]
-        with pytest.raises(
-            ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses of their con"
-        ):
+        with pytest.raises(ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses"):
             run(*reads, mode={"max_lag": 1}, ctx=Data(batch=Holds()))
 
     def test_a_lane_that_does_not_touch_it_needs_no_copy(self):
@@ -628,8 +627,6 @@ class TestStartValues:
         assert seen == [thing] * 3
 
     def test_nothing_is_held_on_to_behind_the_checked_iterations(self):
-        import weakref
-
         class Value(list):
             """A list that can be referred to weakly."""
 
@@ -674,8 +671,8 @@ class TestSuggestions:
         assert f"shapes ({__file__}:" in text
         line = text.splitlines()[1].strip()
         assert line == (
-            '@contract(reads=("batch",), reads_after=("count",), uses=(memory,), writes=("more",), '
-            "writes_after=(\"rows\",), stage='process')"
+            '@contract(reads=("batch",), reads_after=("count",), writes=("more",), writes_after=("rows",), '
+            "uses=(memory,), stage='process')"
         )
         decorated = eval(line[1:], {"contract": contract, "memory": memory})(shapes)  # it is code that runs
         with Task().start(ctx=Data(), **mode) as loop:
