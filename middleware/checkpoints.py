@@ -5,6 +5,8 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -21,12 +23,18 @@ class CkptSaver:
 
     Into `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` of them, the last
     three kept; `best.pt`, the weights that were evaluated best, with that value; `final.pt`, the whole policy when the run
-    ends. Each file is whole or not there, also if the process dies meanwhile, and `load_checkpoint` reads it without
-    running code. A folder that an earlier run left there is moved aside first, to `ckpt.1` and so on.
+    ends. An evaluation of the final weights, when the run has ended, counts for `best.pt` as well. Each file is whole or not
+    there, also if the process dies meanwhile, and `load_checkpoint` reads it without running code. A folder that an earlier
+    run left there is moved aside first, to `ckpt.1` and so on.
 
     Reads:
         ctx.train_iter; ctx.eval_value and ctx.eval_weights where there was an evaluation; ctx.env_step where there is one.
         All at the end of the iteration, so that it may stand anywhere in the pipeline.
+
+    A middleware of the user's own that evaluates writes ctx.eval_value, and ctx.eval_weights beside it: the weights that it
+    evaluated, such as `policy.get_weights()`, a dict of them by name for several policies. Without these `best.pt` is the
+    policy as the iteration ends, where ctx.last_eval_iter says that it is the one that was evaluated: it is equal to
+    ctx.train_iter. Where it is not, `best.pt` is not written, and a warning says so.
 
     Of several policies, `state["policies"]` holds what stands there for one otherwise, by name:
     `policy.load_state_dict(load_checkpoint(path)["policies"]["name"])`.
@@ -62,6 +70,7 @@ class CkptSaver:
         self._best = -float("inf")
         self._kept: list[str] = []
         self._is_first = True
+        self._final_step, self._has_warned = -1, False
         contract(
             reads=("train_iter",),
             may_read=("env_step", "eval_value", "eval_weights", "last_eval_iter"),
@@ -74,13 +83,46 @@ class CkptSaver:
         if self._train_freq is not None and ctx.train_iter - self._last_iter >= self._train_freq:
             self._last_iter = ctx.train_iter
             self._save_regular(ctx)
-        evaluated = getattr(ctx, "eval_weights", None)
-        if evaluated is not None and ctx.eval_value > self._best:
-            self._best = ctx.eval_value
-            lineage = {"eval_value": ctx.eval_value, "evaluated_at": ctx.last_eval_iter}
-            self._save({**self._best_of(evaluated), **lineage, **_counters(ctx)}, "best.pt")
+        self._save_if_best(ctx)
         if self._save_finish and current_task().finish:
-            self._save({**self._whole(), **_counters(ctx)}, "final.pt")
+            self._save_final(ctx)
+
+    def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
+        """Save what evaluating the final weights found best, and the final state where no later iteration has."""
+        yield
+        self._save_if_best(ctx)
+        if self._save_finish and self._final_step != ctx.total_step:
+            self._save_final(ctx)
+        reason = current_task().end_reason
+        if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step:
+            print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
+
+    def _save_final(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        self._save({**self._whole(), **_counters(ctx)}, "final.pt")
+        self._final_step = ctx.total_step
+
+    def _save_if_best(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        value = getattr(ctx, "eval_value", None)
+        if value is None or not value > self._best:
+            return
+        evaluated, last_iter = getattr(ctx, "eval_weights", None), getattr(ctx, "last_eval_iter", None)
+        if evaluated is None and last_iter != ctx.train_iter:
+            self._warn_of_lost_weights(ctx)
+            return
+        self._best = value
+        best = self._whole() if evaluated is None else self._best_of(evaluated)
+        self._save({**best, "eval_value": value, "evaluated_at": last_iter, **_counters(ctx)}, "best.pt")
+
+    def _warn_of_lost_weights(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a middleware wrote ctx.eval_value = {ctx.eval_value:g} without ctx.eval_weights, and best.pt is not written: "
+                f"ctx.last_eval_iter is not ctx.train_iter = {ctx.train_iter}, so that the policy may not be the one that was "
+                "evaluated. Write ctx.eval_weights = policy.get_weights() where it is evaluated, or ctx.last_eval_iter = "
+                "ctx.train_iter where nothing is learned after it in the iteration.",
+                stacklevel=3,
+            )
 
     def _whole(self) -> dict[str, Any]:
         policy = self._policy

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
@@ -35,6 +36,9 @@ class Entry:
 
     contract: Contract | None
     """None for a plain function, of which nothing is known."""
+
+    lock: AbstractContextManager[Any] | None = None
+    """Held while each half runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
