@@ -35,8 +35,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
     Each iteration runs every middleware in order of `use`; then the second halves of those that are generators, in reverse;
     then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. Then
-    the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same result on every
-    run (docs/design.md says which).
+    the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
+    result on every run (docs/design.md says which).
 
     Example:
         >>> loop = Task()
