@@ -19,7 +19,9 @@ from ding_lite.basics import (
     write_atomically,
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.endings import EndReason
 from ding_lite.engine.frames import released
+from ding_lite.engine.interrupts import RunInterrupted
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
@@ -41,9 +43,11 @@ __all__ = [
     "Context",
     "Contract",
     "Deferred",
+    "EndReason",
     "PipelineError",
     "Remainder",
     "Role",
+    "RunInterrupted",
     "Task",
     "UndeclaredFieldError",
     "add_note",
