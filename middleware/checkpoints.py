@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -46,12 +47,18 @@ class CkptSaver:
 
     Into `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` of them, the last
     three kept; `best.pt`, the weights that were evaluated best, with that value; `final.pt`, the whole policy when the run
-    ends. Each file is whole or not there, also if the process dies meanwhile, and `load_checkpoint` reads it without
-    running code. A folder that an earlier run left there is moved aside first, to `ckpt.1` and so on.
+    ends. An evaluation of the final weights, when the run has ended, counts for `best.pt` as well. Each file is whole or not
+    there, also if the process dies meanwhile, and `load_checkpoint` reads it without running code. A folder that an earlier
+    run left there is moved aside first, to `ckpt.1` and so on.
 
     A file that cannot be written does not end the run: there is one warning with path, reason and fix, and later iterations
     try again, after 1, 2, 4, and at most 64 of them. Where the last state cannot be written, `task.run` raises `UnsavedError`
     once the run has ended.
+
+    A middleware of the user's own that evaluates writes ctx.eval_value, and ctx.eval_weights beside it: the weights that it
+    evaluated, such as `policy.get_weights()`, a dict of them by name for several policies. Without these `best.pt` is the
+    policy as the iteration ends, where ctx.last_eval_iter says that it is the one that was evaluated: it is equal to
+    ctx.train_iter. Where it is not, `best.pt` is not written, and a warning says so.
 
     Other things than policies can be saved. Each file holds beside `counters`, which go into the constructor of the context
     of a run that goes on:
@@ -113,6 +120,7 @@ class CkptSaver:
         self._has_begun, self._is_first = False, True
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
+        self._final_step, self._has_warned = -1, False
         contract(
             reads_after=counters,
             may_read=(*_COUNTERS, *_EVALUATION),
@@ -125,10 +133,10 @@ class CkptSaver:
             remove_leftovers(self._folder)
             self._has_begun = True
         yield
-        if current_task().finish:
-            self._save_last(ctx)
-            return
         self._note_best(ctx)
+        if current_task().finish:  # saved here already, in case that the end of the run fails; what fails is tried again there
+            self._save_regular(ctx), self._save_best(), self._save_final(ctx)
+            return
         self._rest = max(self._rest - 1, 0)
         if self._rest:
             return
@@ -137,11 +145,19 @@ class CkptSaver:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
 
-    def _save_last(self, ctx: Any) -> None:
-        """All that is still to be saved when the run ends; what is lost is raised once the other middleware have ended."""
+    def end_run(self, ctx: Any) -> Iterator[None]:
+        """Save what evaluating the final weights found best, and what is not saved yet.
+
+        What is lost is raised once the other middleware have ended.
+        """
+        yield
         self._note_best(ctx)
-        regular, best = self._save_regular(ctx), self._save_best()
-        last = self._save_final(ctx) if self._save_finish else regular
+        regular, best, last = self._save_regular(ctx), self._save_best(), self._save_final(ctx)
+        reason = current_task().end_reason
+        if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step:
+            print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
+        if not self._save_finish:
+            last = regular
         lost = last or best
         if lost is None:
             return
@@ -176,11 +192,28 @@ class CkptSaver:
         return None
 
     def _note_best(self, ctx: Any) -> None:
-        """Take the weights that this iteration evaluated, if none were better."""
-        evaluated = getattr(ctx, "eval_weights", None)
-        if evaluated is not None and ctx.eval_value > (self._better[0] if self._better else self._best):
-            lineage = {"eval_value": ctx.eval_value, "evaluated_at": getattr(ctx, "last_eval_iter", _count(ctx))}
-            self._better = ctx.eval_value, {**self._best_of(evaluated), **lineage, **self._counted(ctx)}
+        """Take what this iteration evaluated, if nothing was better."""
+        value = getattr(ctx, "eval_value", None)
+        if value is None or not value > (self._better[0] if self._better else self._best):
+            return
+        weights, last_iter = getattr(ctx, "eval_weights", None), getattr(ctx, "last_eval_iter", None)
+        if weights is None and last_iter is not None and last_iter != _count(ctx):
+            self._warn_of_lost_weights(ctx)
+            return
+        lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
+        best = self._whole() if weights is None else self._best_of(weights)
+        self._better = value, {**best, **lineage, **self._counted(ctx)}
+
+    def _warn_of_lost_weights(self, ctx: Any) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a middleware wrote ctx.eval_value = {ctx.eval_value:g} without ctx.eval_weights, and best.pt is not written: "
+                f"ctx.last_eval_iter is not ctx.train_iter = {_count(ctx)}, so that the policy may not be the one that was "
+                "evaluated. Write ctx.eval_weights = policy.get_weights() where it is evaluated, or ctx.last_eval_iter = "
+                "ctx.train_iter where nothing is learned after it in the iteration.",
+                stacklevel=3,
+            )
 
     def _save_best(self) -> WriteError | None:
         """Save `best.pt` if the best weights are not on the disk yet."""
@@ -193,8 +226,12 @@ class CkptSaver:
         return error
 
     def _save_final(self, ctx: Any) -> WriteError | None:
-        """Save `final.pt`."""
-        return self._save({**self._whole(), **self._counted(ctx)}, "final.pt")
+        """Save `final.pt`, unless it is wanted by nobody or saved already."""
+        if not self._save_finish or self._final_step == ctx.total_step:
+            return None
+        error = self._save({**self._whole(), **self._counted(ctx)}, "final.pt")
+        self._final_step = ctx.total_step if error is None else -1
+        return error
 
     def _save(self, state: Mapping[str, Any], name: str) -> WriteError | None:
         """Write one file; what the disk refuses is returned, not raised."""

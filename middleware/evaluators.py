@@ -5,15 +5,16 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from ding_lite.config import RunConfig
+from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Deferred, contract, current_task
-from ding_lite.envs import Episode
+from ding_lite.engine import BrokenOff, Deferred, Task, contract, current_task
+from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
@@ -26,13 +27,17 @@ def interaction_evaluator(
 ) -> InteractionEvaluator:
     """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
 
-    It evaluates in the first iteration, whenever train_iter or env_step has gone on by its interval, and in the last
-    iteration if anything was learned since. Each environment plays the same number of episodes, to the end.
+    It evaluates in the first iteration, whenever train_iter or env_step has gone on by its interval, and, if anything was
+    learned since, the final weights when the run has ended: by max_step, or by whoever set `task.finish`. A run that it ended
+    itself is not evaluated once more, nor one that a signal, an error or `task.stop()` ended. Each environment plays the same
+    number of episodes, to the end.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
     them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last
-    iteration of the run, if that comes first; only there it can end the run. What a run that ends otherwise leaves unfinished
-    is dropped.
+    iteration of the run, if that comes first; only there it can end the run. Where the run ends earlier, the result is written
+    before that of the final weights.
+
+    Where nobody set them, cfg.env.id and cfg.env.stop_value become those of the environments that it plays in.
 
     After an evaluation the recorder may film one more episode, with the same weights; no number depends on that.
 
@@ -47,7 +52,8 @@ def interaction_evaluator(
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the task finishes with the iteration
-            whose evaluation reaches stop_value. Without a recorder, log.video_every, exp_name and seed.
+            whose evaluation reaches stop_value. Without a recorder, log.video_every, exp_name and seed. A stop_value that
+            nobody set, and that is only the default of another environment, does not count: see `EnvConfig.settle`.
         policy: acts without exploring.
         env: any gymnasium vector environment, not the one that is collected in.
         recorder: of videos; None makes one where cfg.log.video_every is not 0.
@@ -120,12 +126,17 @@ class InteractionEvaluator:
         self.__name__ = name
         self._every_iter = cfg.policy.eval.evaluator.eval_freq
         self._every_env_step = cfg.policy.eval.evaluator.eval_freq_env_step
+        if isinstance(cfg.env, EnvConfig):
+            cfg.env.settle(name_of_envs(env), threshold_of_envs(env))
+        self._env_name = name_of_envs(env)
         self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
         self._policies, self._worker = tuple(policies), worker
         self._value, self._recorder = value, recorder
         self._metrics = MetricsLogger()
         self._last_env_step = self._evaluations = 0
         self._under_way: tuple[int, Deferred[Evaluation]] | None = None
+        self._reached_in = -1
+        """The iteration whose evaluation reached stop_value."""
         contract(
             reads=("train_iter", "last_eval_iter"),
             writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
@@ -142,19 +153,47 @@ class InteractionEvaluator:
         env_step = getattr(ctx, "env_step", 0)
         is_due = self._is_due(ctx, env_step)
         overlaps = task.max_lag > 0
-        is_ending = overlaps and (task.steps_left <= 1 or task.finish)
-        if self._under_way is not None and (is_due or is_ending):
+        is_ending = overlaps and task.steps_left <= 1
+        if not (is_due or (is_ending and self._under_way)) or not task.is_certain:
+            return
+        if self._under_way is not None:
             self._write(self._end(), ctx)
+            self._finish_if_reached(ctx)
             is_due = self._is_due(ctx, env_step)
-        if not is_due or (is_ending and not task.finish):
+        if not is_due or is_ending:
             return
         self._last_env_step = env_step
-        if overlaps and not is_ending:
-            for policy in self._policies:
-                policy.hold()
-            self._under_way = ctx.train_iter, task.defer(self._deferred(), _counters(ctx), lambda: task.stopping)
+        if overlaps:
+            self._begin(ctx)
         else:
             self._write(self._evaluate(_counters(ctx)), ctx)
+            self._finish_if_reached(ctx)
+
+    def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
+        task = current_task()
+        is_signal = _is_ended_by_signal(task)
+        if self._under_way is not None:
+            self._under_way[1].is_over |= is_signal
+            self._write(self._end(), ctx)
+            if not is_signal:
+                task.repeat_end()
+            return
+        if is_signal or self._reached_in == ctx.total_step or ctx.train_iter == ctx.last_eval_iter:
+            return
+        self._last_env_step = getattr(ctx, "env_step", 0)
+        with contextlib.suppress(BrokenOff):
+            self._write(self._evaluate(_counters(ctx), lambda: task.stopping or _is_ended_by_signal(task)), ctx)
+
+    def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        """Begin an evaluation beside the iterations that follow, with the weights of now."""
+        for policy in self._policies:
+            policy.hold()
+        begun: list[Deferred[Evaluation]] = []
+        work = current_task().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
+        work.outlasts = True
+        begun.append(work)
+        self._under_way = ctx.train_iter, work
 
     def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
         """`_evaluate` under the name that the script knows, which notes on errors and threads then bear."""
@@ -203,17 +242,20 @@ class InteractionEvaluator:
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
         hand_over(ctx, "eval_metrics", evaluation.metrics)
-        if self._stop_value is not None and evaluation.value >= self._stop_value:
-            current_task().finish = True
+
+    def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        target = self._stop_value
+        if target is not None and ctx.eval_value >= target:
+            self._reached_in = ctx.total_step
+            found = f"{self.__name__} found {ctx.eval_value:.1f} in {self._env_name}"
+            current_task().finish_because(f"stop_value {target:g} was reached: {found}")
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:
         last_iter = ctx.last_eval_iter if self._under_way is None else self._under_way[0]
         learned = ctx.train_iter - last_iter
         if last_iter < 0 or learned >= self._every_iter:
             return True
-        if self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step:
-            return True
-        return current_task().finish and learned > 0
+        return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
 
     def state_dict(self) -> dict[str, Any]:
         """When it evaluated last, and how often."""
@@ -223,6 +265,10 @@ class InteractionEvaluator:
         """Go on from a saved state."""
         self._last_env_step = state["last_env_step"]
         self._evaluations = state.get("evaluations", 0)  # states from before videos have none
+
+
+def _is_ended_by_signal(task: Task) -> bool:
+    return task.end_reason is not None and task.end_reason.kind == "signal"
 
 
 def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:

@@ -17,11 +17,16 @@ from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, WriteError, contract, current_task, remove_leftovers, write_atomically, writing
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
-from ding_lite.middleware.tallies import Tally
+from ding_lite.middleware.tallies import COUNTERS, Tally, evaluation_of
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
 _ENDLESS = 10**9  # iterations; nobody set a limit
-_FIELDS = ("eval_value", "last_eval_value", "eval_metrics", "learn_metrics", "train_output")
+_FIELDS = (
+    *("eval_value", "last_eval_value", "last_eval_iter", "eval_metrics", "learn_metrics", "train_output"),
+    *("collect_metrics", "finished_episodes", *COUNTERS),
+)
+_STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
+"""What a person calls them."""
 
 
 def online_logger(
@@ -29,12 +34,18 @@ def online_logger(
     show_every_s: float | None = None,
     train_show_freq: int | None = None,
     sinks: Sequence[Sink] = (),
+    counters: Sequence[str] = (),
 ) -> RunLogger:
     """Bring together what every component logged, write it into the run's folder, and show how far the run is.
 
     A row of metrics comes every `cfg.log.every_s` seconds, at each evaluation and at the end. Its columns are the counters of
     the context and, in groups, what was logged since the row before: `collect/` (episodes, smoothed over at least a hundred;
-    steps a second), `learn/` (means over all gradient steps), `evaluate/`, `time/` (seconds), `system/`.
+    steps a second), `learn/` (means over all gradient steps), `evaluate/`, `time/` (seconds), `system/`. An evaluation that
+    logs nothing, such as that of a middleware which only writes ctx.eval_value, is `evaluate/score`. The last line says why the
+    run ended, and what the last evaluation found.
+
+    Any context will do: what it lacks is left out. Rows and files go by the first of `counters`, else by ctx.env_step, else by
+    ctx.train_iter, else by iterations.
 
     Into `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, where iterations
     overlapped, `timeline.svg` and `lanes.txt`. `cfg.log` adds TensorBoard and Weights & Biases. What cannot be written costs a
@@ -42,16 +53,17 @@ def online_logger(
 
     Reads, at the end of the iteration, so that it may stand anywhere in the pipeline:
         ctx.env_step, ctx.train_iter, ctx.env_episode; ctx.finished_episodes; ctx.collect_metrics, ctx.learn_metrics,
-        ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value; ctx.train_output where a learner has logged nothing else.
+        ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter; ctx.train_output where a learner has logged
+        nothing else; all of them where they are there. And the counters.
 
     Args:
         cfg: of the run; uses exp_name and log, and all of it is written. Without it nothing is written, only shown.
         show_every_s: seconds between two looks on the console; None for those of the configuration.
         train_show_freq: gradient steps between two rows, where these shall be the same in every run; None for cfg.log.every_s.
         sinks: more that take each row.
+        counters: fields of a context of one's own, numbers that stand in each row; the first counts the steps of the run.
     """
-    fields = ("env_episode", "finished_episodes", "collect_metrics")
-    return RunLogger("online_logger", ("env_step", "train_iter"), fields, cfg, show_every_s, train_show_freq, sinks)
+    return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
 
 
 def offline_logger(
@@ -59,17 +71,17 @@ def offline_logger(
     show_every_s: float | None = None,
     train_show_freq: int | None = None,
     sinks: Sequence[Sink] = (),
+    counters: Sequence[str] = (),
 ) -> RunLogger:
-    """`online_logger` for a pipeline that learns from a dataset: it counts gradient steps and epochs.
+    """`online_logger` for a pipeline that learns from a dataset: it counts gradient steps, or the first of `counters`.
 
     Reads, at the end of the iteration:
-        ctx.train_iter, ctx.train_epoch; ctx.learn_metrics, ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value;
-        ctx.train_output where a learner has logged nothing else.
+        what `online_logger` does.
 
     Args:
-        cfg, show_every_s, train_show_freq, sinks: as for `online_logger`.
+        cfg, show_every_s, train_show_freq, sinks, counters: as for `online_logger`.
     """
-    return RunLogger("offline_logger", ("train_iter",), ("train_epoch",), cfg, show_every_s, train_show_freq, sinks)
+    return RunLogger("offline_logger", ("train_iter",), cfg, show_every_s, train_show_freq, sinks, counters)
 
 
 class RunLogger:
@@ -78,12 +90,12 @@ class RunLogger:
     def __init__(
         self,
         name: str,
-        counters: Sequence[str],
-        fields: Sequence[str],
+        steps: Sequence[str],
         cfg: RunConfig | None,
         show_every_s: float | None,
         train_show_freq: int | None,
         sinks: Sequence[Sink],
+        counters: Sequence[str],
     ) -> None:
         if cfg is not None:
             for setting in ("log", "log.every_s", "exp_name", "to_dict"):
@@ -91,60 +103,82 @@ class RunLogger:
         if train_show_freq is not None:
             require_count(name, "train_show_freq", train_show_freq, low=1)
         self.__name__ = name
-        self._step = counters[0]
+        self._steps = (*counters, *steps, "total_step")
+        self._step = self._steps[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._folder = None if cfg is None else Path(cfg.exp_name)
         if cfg is not None and self._folder is not None:
             remove_leftovers(self._folder)
-            write_atomically(self._folder / "config.json", json.dumps(cfg.to_dict(), indent=2).encode())
-        self._tally = Tally()
+            self._write_config(self._folder / "config.json")
+        self._tally = Tally(counters)
         self._given = tuple(sinks)
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
         self._every_iter = train_show_freq
         self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
         self._row: dict[str, Any] = {}
+        self._evaluated: tuple[float | None, int | None] = None, None
         self._written_iter, self._earlier_s = -1, 0.0
+        self._is_behind = False
+        """Whether anything was taken in since the last row."""
         self._began = self._written = time.monotonic()
         self._shown = self._began, 0
         """When a person saw something last, and at which step."""
         self._iterations = 0
         self._task: Task | None = None
-        contract(reads=counters, may_read=(*fields, *_FIELDS), uses=(self,), stage="record")(self)
+        needed = tuple(dict.fromkeys((*counters, *(("train_iter",) if train_show_freq is not None else ()))))
+        contract(reads=needed, may_read=[it for it in _FIELDS if it not in needed], uses=(self,), stage="record")(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
         if self._task is None:
-            self._begin(current_task())
+            self._begin(current_task(), ctx)
         yield
-        last, evaluated = current_task().finish, ctx.eval_value > -float("inf")
+        evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
         self._tally.take(ctx)
-        if evaluated or last or self._is_due(ctx):
-            self._row = self._made(ctx, end=True)
-            self._written, self._written_iter = time.monotonic(), ctx.train_iter
-            assert self._sinks is not None
-            self._sinks.write(self._row)
+        self._is_behind = True
+        if evaluated or (self._is_due(ctx) and not current_task().finish):  # the last row comes with the end
+            self._write(ctx)
         elif self._console.due():
             self._row = self._made(ctx, end=False)
         else:
             return
-        if evaluated or last or self._console.due():
+        if evaluated or self._console.due():
             self._show(ctx)
-        if last:
+
+    def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
+        """Write the last row, with what evaluating the final weights has found, and say why the run has ended."""
+        yield
+        self._tally.take(ctx)
+        if self._is_behind or evaluation_of(ctx) is not None:
+            self._write(current_task().ctx)  # which has the counters that are not kept as well
+        self._show(ctx)
+        if not current_task().is_end_repeated:
             self._say_goodbye(ctx)
+
+    def _write(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        self._row = self._made(ctx, end=True)
+        self._written, self._written_iter = time.monotonic(), getattr(ctx, "train_iter", -1)
+        self._is_behind = False
+        assert self._sinks is not None
+        self._sinks.write(self._row)
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         if self._every_iter is not None:
             return ctx.train_iter - self._written_iter >= self._every_iter
         return time.monotonic() - self._written >= self._log.every_s
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._task = task
-        self._began = self._written = time.monotonic()
+        self._step = next(name for name in self._steps if hasattr(ctx, name))
+        self._began, self._began_at = time.monotonic(), time.time()
+        self._written, self._first_progress = self._began, (self._began, 0.0)
         self._shown, self._iterations = (self._began, self._shown[1]), 0
         sinks: list[Sink] = []
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step}
+            # Once more: the evaluator, made after this logger, may have changed the name of the environment.
+            self._keep("the configuration", "config.json", self._write_config)
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
             self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
             if self._log.tensorboard:
@@ -163,30 +197,77 @@ class RunLogger:
         return {**counters, "time_s": round(spent, 3), **row}
 
     def _show(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        row, left = self._row, current_task().steps_left
-        is_limited = left < _ENDLESS
+        row, (done, left) = self._row, self._outlook()
         now, step = time.monotonic(), row[self._step]
-        spent, (shown_at, shown_step) = now - self._began, self._shown
+        shown_at, shown_step = self._shown
         self._shown = now, step
         line = {
             "step": step,
             "epoch": row.get("train_epoch"),
-            "steps/s": round((step - shown_step) / max(now - shown_at, 1e-9)),
+            "steps/s": round((step - shown_step) / max(now - shown_at, 1e-9)) if step != shown_step else None,
             "return": row.get("collect/episode_return_mean"),
-            "eval": ctx.last_eval_value if ctx.last_eval_value > -float("inf") else None,
+            "eval": self._last_evaluation(ctx)[0],
             "loss": row.get("learn/loss", row.get("learn/total_loss")),
             "eps": row.get("collect/eps"),
             "entropy": row.get("learn/entropy"),
-            "left": f"<{readable_time(left * spent / self._iterations)}" if is_limited and left else None,
+            "left": f"<{readable_time(left)}" if left else None,
         }
-        done = self._iterations / (self._iterations + left) if is_limited else None
         self._console.write({name: None if isinstance(it, float) and it != it else it for name, it in line.items()}, row, done)
+
+    def _outlook(self) -> tuple[float | None, float | None]:
+        """Which fraction of the run is over, and how many seconds are left, by what ends it first; None where nobody knows."""
+        task, now = current_task(), time.monotonic()
+        found: list[tuple[float, float]] = []
+        if task.steps_left < _ENDLESS:
+            done = self._iterations / (self._iterations + task.steps_left)
+            found.append((done, task.steps_left * (now - self._began) / self._iterations))
+        if task.progress is not None:
+            begun_at, begun = self._first_progress
+            if begun == 0.0:
+                self._first_progress = now, task.progress
+            elif task.progress > begun:
+                found.append((task.progress, (1 - task.progress) * (now - begun_at) / (task.progress - begun)))
+        return min(found, key=lambda pair: pair[1], default=(None, None))
+
+    def _last_evaluation(self, ctx: OnlineRLContext | OfflineRLContext) -> tuple[float | None, int | None]:
+        """What it found, and after how many gradient steps; None where nobody said."""
+        now = evaluation_of(ctx)
+        if now is not None:
+            at = getattr(ctx, "last_eval_iter", -1)
+            self._evaluated = now, at if at >= 0 else None
+        elif self._evaluated[0] is None and (earlier := getattr(ctx, "last_eval_value", -float("inf"))) > -float("inf"):
+            self._evaluated = earlier, ctx.last_eval_iter
+        return self._evaluated
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         spent = readable_time(time.monotonic() - self._began)
-        steps = "environment steps" if self._step == "env_step" else "gradient steps"
-        kept = f" Curve: {self._folder / 'metrics.jsonl'}, checkpoints: {self._folder / 'ckpt'}" if self._folder else ""
-        self._console.say(f"ended after {self._row[self._step]:,} {steps} in {spent}.{kept}")
+        taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
+        reason = current_task().end_reason
+        (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
+        found = ""
+        if value is not None:
+            found = f" The last evaluation found {value:.1f}"
+            if at is not None and at == steps:
+                found += ", with the final weights"
+            elif at is not None and steps is not None:
+                found += f", after {at:,} of {steps:,} gradient steps; the final weights were not evaluated"
+            found += "."
+        self._console.say(f"ended after {taken} in {spent}, because {reason}.{found}{self._files()}")
+
+    def _files(self) -> str:
+        """What this run has left in its folder."""
+        if self._folder is None:
+            return ""
+        curve, saved = self._folder / "metrics.jsonl", self._folder / "ckpt"
+        left = [f"curve: {curve}"] if curve.is_file() else []
+        if saved.is_dir() and any(path.stat().st_mtime >= self._began_at - 1 for path in saved.iterdir()):
+            left.append(f"checkpoints: {saved}")
+        told = ", ".join(left)
+        return f" {told[0].upper()}{told[1:]}" if told else ""
+
+    def _write_config(self, path: Path) -> None:
+        assert self._cfg is not None
+        write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
 
     def release(self) -> None:
         """Close what it writes to, and give the terminal back; a run that follows goes on with the same files."""

@@ -12,10 +12,11 @@ from typing import Any
 
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.engine import contract, contract_of, did_you_mean, engaged
+from ding_lite.engine import contract, contract_of, current_task, did_you_mean, engaged
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.pipeline import under_contract
-from ding_lite.pipeline.generators import may_yield
+from ding_lite.pipeline.contexts import same_iteration
+from ding_lite.pipeline.generators import end_of, may_yield
 
 _LOGGED = ("collect_metrics", "learn_metrics", "eval_metrics")
 _ITER = "train_iter"
@@ -98,6 +99,24 @@ class Part:
         inner = under_contract(self, 0, self._middleware, ctx)
         with self._folded(ctx, self._counts) as context, engaged(inner, context):
             return None
+
+    @property
+    def end_run(self) -> Callable[[AgentsContext], Iterator[None] | None] | None:
+        """What the middleware does when a run has ended, where there was such a policy; None where it does nothing."""
+        end = end_of(self._middleware)
+        if end is None:
+            return None
+        ending = Part(self._name, end)
+
+        def end_run(ctx: AgentsContext) -> Iterator[None] | None:
+            last = current_task().ctx.parts or {}
+            if self._name not in last:
+                return None
+            ctx.parts = {**(ctx.parts or {}), self._name: same_iteration(last[self._name])}
+            return ending(ctx)
+
+        end_run.__name__ = end_run.__qualname__ = f"{self.__name__}.end_run"
+        return end_run
 
     def _in_halves(self, ctx: AgentsContext) -> Iterator[None]:
         context = self._context(ctx)

@@ -17,7 +17,8 @@ from ding_lite.rollout import EpisodeHistory
 
 _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
 """Where each field of the context is aggregated."""
-_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
+COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
+"""Fields of the context that a row begins with, behind total_step."""
 _TIMES = "time"
 _WAITING = 256  # reductions, after which they are aggregated though nobody asks: they hold memory
 
@@ -27,13 +28,17 @@ class Tally:
 
     Leaves reduce in every iteration, into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`. Here they are
     aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is gathered under `time/`.
+
+    Args:
+        counters: more fields of the context that a row begins with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Sequence[str] = ()) -> None:
+        self._counters = tuple(dict.fromkeys(("total_step", *counters, *COUNTERS)))
         self._root = MetricsLogger(root=True)
         self._episodes = EpisodeHistory()
         self._system = SystemUse()
-        self._outputs = MetricsLogger()
+        self._outputs, self._score = MetricsLogger(), MetricsLogger()
         self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
 
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -45,10 +50,14 @@ class Tally:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
         self._take_output(ctx)
+        value = evaluation_of(ctx)
+        if value is not None and not getattr(ctx, "eval_metrics", None):  # of an evaluator that logs nothing
+            self._score.log_value("score", value, reduce="item")
+            self._waiting["eval_metrics"].append(self._score.reduce())
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """What a learner gave to log that knows nothing of metrics."""
-        output = ctx.train_output
+        output = getattr(ctx, "train_output", None)
         outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
         if outputs:
             known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
@@ -68,7 +77,7 @@ class Tally:
         values.setdefault("collect", {}).update(self._episodes.summarize(end))
         if end:
             values["system"] = self._system.look()
-        counters = {name: getattr(ctx, name) for name in _COUNTERS if hasattr(ctx, name)}
+        counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
         return {**counters, **{"/".join(map(str, path)): value for path, value in flatten(values)}}
 
     def _aggregate(self) -> None:
@@ -97,6 +106,12 @@ class Tally:
         """Go on from a saved state."""
         self._root.set_state(state["root"])
         self._episodes.load_state_dict(state["episodes"])
+
+
+def evaluation_of(ctx: Any) -> float | None:
+    """The value of this iteration's evaluation, or None where there was none."""
+    value = getattr(ctx, "eval_value", None)
+    return None if value is None or value == -float("inf") else float(value)
 
 
 def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -36,7 +36,11 @@ def termination_checker(
 
     @contract(reads=tuple(limits), stage="record")
     def check(ctx: OnlineRLContext) -> None:
-        if any(getattr(ctx, name) >= limit for name, limit in limits.items()):
-            current_task().finish = True
+        task = current_task()
+        for name, limit in limits.items():
+            value = getattr(ctx, name)
+            task.progress = min(value / limit, 1.0)
+            if value >= limit:
+                task.finish_because(f"termination_checker found {name} {value:,}, and max_{name} is {limit:,}")
 
     return check

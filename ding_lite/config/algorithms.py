@@ -29,7 +29,7 @@ from ding_lite.rewards import RNDRewardConfig
 
 def pendulum() -> EnvConfig:
     """Pendulum-v1, swung up and held."""
-    return EnvConfig("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
+    return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
 
 
 @dataclasses.dataclass
@@ -151,7 +151,7 @@ class PPOLSTMConfig(PPOConfig):
     max_step: int = bounded(500, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
-    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig("CartPoleNoVel-v1", stop_value=475.0))
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
     """Environments."""
 
     policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_LSTM))
@@ -182,7 +182,7 @@ class R2D2Config(RunConfig):
     max_step: int = bounded(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
-    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig("CartPoleNoVel-v1", stop_value=475.0))
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
     """Environments."""
 
     policy: R2D2PolicyConfig = dataclasses.field(default_factory=R2D2PolicyConfig)
@@ -262,7 +262,9 @@ class RNDConfig(DQNConfig):
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions, and takes one gradient step."""
 
     env: EnvConfig = dataclasses.field(
-        default_factory=lambda: EnvConfig("MountainCar-v0", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-120.0)
+        default_factory=lambda: EnvConfig.default(
+            "MountainCar-v0", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-120.0
+        )
     )
     """Environments."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from ding_lite.engine import Config, require_extra
@@ -38,17 +38,19 @@ def from_command_line(
     import tyro
 
     parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=description.strip())
-    return default.override(_changes(default.to_dict(), parsed.to_dict()))
+    given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    return default.override(_changes(default.to_dict(), parsed.to_dict(), given))
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What differs, as nested dicts; in the order of the fields, so that an environment's id comes before its stop_value."""
+def _changes(before: dict[str, Any], after: dict[str, Any], given: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """What differs or was given, though it is the default, as nested dicts; in the order of the fields, so that an
+    environment's id comes before its stop_value."""
     changes: dict[str, Any] = {}
     for name, value in after.items():
         if isinstance(value, dict):
-            inner = _changes(before[name], value)
+            inner = _changes(before[name], value, given, f"{prefix}{name}.")
             if inner:
                 changes[name] = inner
-        elif value != before[name]:
+        elif value != before[name] or f"{prefix}{name}" in given:
             changes[name] = value
     return changes

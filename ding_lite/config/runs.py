@@ -6,9 +6,11 @@ Room: ding_lite.config, floor 4. Imports policy and the engine.
 from __future__ import annotations
 
 import dataclasses
+import os
+import warnings
 from typing import Any, Literal
 
-from ding_lite.engine import Config, bounded, seed_field
+from ding_lite.engine import Config, bounded, current_task, seed_field
 from ding_lite.policy import OnPolicyConfig, PolicyConfig
 
 
@@ -17,7 +19,8 @@ class EnvConfig(Config):
     """Environments to collect and to evaluate in."""
 
     id: str = "CartPole-v1"
-    """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one."""
+    """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one. An
+    evaluator of other environments puts their name here."""
 
     collector_env_num: int = bounded(8, low=1, high=100_000)
     """Environments to collect in, stepped together."""
@@ -44,7 +47,49 @@ class EnvConfig(Config):
     """Episodes an evaluation."""
 
     stop_value: float | None = None
-    """Mean return of an evaluation that ends the run; None runs to the end."""
+    """Mean return of an evaluation that ends the run; None runs to the end. Where nobody sets it, it is that of the
+    environments that are evaluated in, if gymnasium has one for them."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> EnvConfig:
+        self = super().__new__(cls, *args, **kwargs)
+        names = [field.name for field in dataclasses.fields(cls)]
+        self.__dict__.update(_given=frozenset((*names[: len(args)], *kwargs)), _is_made=False)
+        return self
+
+    def __post_init__(self) -> None:
+        self.__dict__["_is_made"] = True
+
+    @classmethod
+    def default(cls, *args: Any, **kwargs: Any) -> EnvConfig:
+        """One whose values count as defaults, not as set by the user."""
+        config = cls(*args, **kwargs)
+        config.__dict__["_given"] = frozenset()
+        return config
+
+    def settle(self, name: str, threshold: float | None) -> None:
+        """Take the name and the stop_value from the environments that are evaluated in.
+
+        What the user has set holds, in code or on the command line; what is only the default of another environment does not.
+        An id that was set holds unless gymnasium knows it as another environment.
+
+        Args:
+            name: what they are called.
+            threshold: the mean return at which gymnasium calls them solved; None where it says nothing.
+        """
+        given: frozenset[str] = self.__dict__["_given"]
+        known = _spec(self.id)
+        if name == self.id or (known is not None and known.id == name):
+            return
+        if "id" not in given or known is not None:
+            if "id" in given:
+                warnings.warn(
+                    f"cfg.env.id = {self.id!r} was set, but the environments that are evaluated in are {name}: this name is "
+                    "taken. Make them by make_envs(cfg.env.id, ...), or set cfg.env.id to their name.",
+                    stacklevel=4,
+                )
+            super().__setattr__("id", name)
+        if "stop_value" not in given:
+            super().__setattr__("stop_value", threshold)
 
     def options(self) -> dict[str, Any]:
         """For `make_envs`: what holds for the environments to collect in and for those to evaluate in."""
@@ -54,16 +99,21 @@ class EnvConfig(Config):
     def __setattr__(self, name: str, value: Any) -> None:
         changed = name == "id" and value != self.__dict__.get("id", value)
         super().__setattr__(name, value)
+        if self.__dict__["_is_made"]:
+            self.__dict__["_given"] |= {name}
         if changed:
-            self.stop_value = _threshold(self.id)
+            spec = _spec(self.id)
+            super().__setattr__("stop_value", None if spec is None else spec.reward_threshold)
+            self.__dict__["_given"] -= {"stop_value"}
 
 
-def _threshold(env_id: str) -> float | None:
+def _spec(env_id: str) -> Any:
+    """What gymnasium knows of this environment, or None: registered later, or never, which make_envs() will say."""
     import gymnasium
 
     try:
-        return gymnasium.spec(env_id).reward_threshold
-    except gymnasium.error.Error:  # registered later, or never: make_envs() will say
+        return gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ImportError):
         return None
 
 
@@ -106,7 +156,7 @@ class RunConfig(Config):
     max_lag: int | None = bounded(None, low=0)
     """Iterations by which the weights that collect are late; None is 1 in asynchronous mode, else 0."""
 
-    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig(stop_value=475.0))
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=475.0))
     """Environments."""
 
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
@@ -127,11 +177,19 @@ class RunConfig(Config):
             self.policy.seed = self.seed
 
     def verdict(self, value: float) -> int:
-        """Say what a run reached, and the exit status for it: 0, unless a stop_value is set and was not reached."""
-        target = self.env.stop_value
+        """Say what a run reached and why it ended, and the exit status for it: 0, unless a stop_value is set and was not
+        reached.
+
+        Args:
+            value: of the last evaluation; minus infinity where there was none.
+        """
+        target, reason = self.env.stop_value, current_task().end_reason
         reached = target is None or value >= target
+        found = f"mean return {value:.1f} at the last evaluation" if value > -float("inf") else "no evaluation"
         wanted = "" if target is None else f", stop_value {target:g} {'reached' if reached else 'not reached'}"
-        print(f"{self.env.id}: mean return {value:.1f} at the last evaluation{wanted}. Everything is in {self.exp_name}/")
+        why = "" if reason is None else f" The run ended because {reason}."
+        where = f" Everything is in {self.exp_name}/" if os.path.isdir(self.exp_name) else ""
+        print(f"{self.env.id}: {found}{wanted}.{why}{where}")
         return 0 if reached else 1
 
 

@@ -27,7 +27,9 @@ from ding_lite.basics import (
     writing,
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.endings import EndReason
 from ding_lite.engine.frames import released
+from ding_lite.engine.interrupts import RunInterrupted
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
@@ -52,10 +54,12 @@ __all__ = [
     "Contract",
     "ContractError",
     "Deferred",
+    "EndReason",
     "Made",
     "PipelineError",
     "Remainder",
     "Role",
+    "RunInterrupted",
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",

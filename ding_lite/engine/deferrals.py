@@ -33,6 +33,8 @@ class Deferred(Generic[Result]):
         """Whether somebody has asked for its result."""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
+        self.outlasts = False
+        """Whether it goes on when the run has ended in order, for an `end_run` that takes its result."""
         self.is_over = False
         """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
 

@@ -18,7 +18,7 @@ from ding_lite.engine.pipelines import HasPipeline
 from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import Backward, Half, first_half, unwind
+from ding_lite.pipeline.generators import Backward, Half, first_half, locked, unwind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,8 @@ class Drivable(HasPipeline):
         Whoever does not end it leaves that to the end of the iteration.
         """
         require_middleware(fn)
-        call = self._with_lock(fn, lock)
+        held = self._held(lock)
+        call = fn if held is None else locked(fn, held)
 
         def wrapped(ctx: Any) -> Backward:
             return Backward(self.forward(call, ctx, async_mode=False), self._waiting)

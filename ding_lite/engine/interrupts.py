@@ -11,37 +11,49 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NoReturn
+
+
+class RunInterrupted(KeyboardInterrupt, SystemExit):
+    """Ctrl-C ended a run, whose last iteration is complete: a KeyboardInterrupt that ends a script without a traceback, with
+    exit status 130."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code = 128 + signal.SIGINT
 
 
 class Interrupts:
     """The signal that asked a run to end, if one did."""
 
-    def __init__(self, finish: Callable[[], None]) -> None:
+    def __init__(self, finish: Callable[[str], None]) -> None:
         self._finish = finish
         self.received: int | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The first signal asks the run to finish, so that savers write the final state; the second raises here and now."""
         if self.received is not None:
-            self.raise_again(number)
+            _raise(number, KeyboardInterrupt())
         self.received = number
         name = signal.Signals(number).name
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
             print(f"{name}: this iteration finishes, then the run ends; once more to stop at once.", file=sys.stderr)
-        self._finish()
+        self._finish(name)
 
-    def raise_again(self, number: int | None = None) -> None:
-        """Raise what the received signal stands for, if there was one: KeyboardInterrupt, or SystemExit(143) for SIGTERM."""
-        number = number or self.received
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if number is not None:
-            raise SystemExit(128 + number)
+    def raise_again(self) -> None:
+        """Raise what the received signal stands for, if there was one: RunInterrupted, or SystemExit(143) for SIGTERM."""
+        if self.received is not None:
+            _raise(self.received, RunInterrupted())
+
+
+def _raise(number: int, interrupted: KeyboardInterrupt) -> NoReturn:
+    raise interrupted if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextlib.contextmanager
-def interruptible(finish: Callable[[], None]) -> Iterator[Interrupts]:
-    """Turn SIGINT and SIGTERM into `finish()` for the time of the block. Only the main thread can, and only there it does.
+def interruptible(finish: Callable[[str], None]) -> Iterator[Interrupts]:
+    """Turn SIGINT and SIGTERM into `finish(name of the signal)` for the time of the block. Only the main thread can, and only
+    there it does.
 
     A handler that the program installed itself is respected: where SIGINT is not Python's default, or SIGTERM not the
     system's, that signal is left alone.

@@ -16,6 +16,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
 from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.frames import Frame, current_frame, enter
 from ding_lite.engine.gates import Gates
 from ding_lite.engine.plans import LANES, LEARN, HalfStep, Plan
@@ -62,7 +63,9 @@ class LaneRun:
             half: tuple((w.half.lane, w.half.index + 1 - w.distance * self._sizes[w.half.lane], w) for w in half.waits)
             for half in plan.halves
         }
-        self._finishes: dict[int, list[tuple[int, bool]]] = {}
+        self._finishes: dict[int, list[Request]] = {}
+        self.reason: EndReason | None = None
+        """Which request made the last iteration the last; None where it was `max_step`."""
         self._skipped: dict[int, set[HalfStep]] = {}
         self._mutex = threading.Lock()
         # Before it counts as done, what wrappers' halves and `task.wrap` left to the end of the iteration runs as well.
@@ -93,16 +96,23 @@ class LaneRun:
         if self._gates.threaded and not self._gates.has_paused_others(frame.lane):  # where it has, it has waited already
             for lane, until in self._before(frame):
                 self._gates.wait(frame, lane, until, None)
-        return self._decided(frame.iteration, frame.position)
+        return self._decided(frame.iteration, frame.position) is not None
 
-    def ask_to_finish(self, value: bool) -> None:
-        """Make the iteration of whoever asks the last one, or take that back."""
+    def is_certain(self) -> bool:
+        """Whether the iteration of whoever asks belongs to the run. Waits until those before it are complete."""
+        frame = current_frame() or self.frames[LEARN]
+        if self._gates.threaded and frame.lane != LEARN:
+            self._gates.wait(frame, LEARN, frame.iteration * self._sizes[LEARN], None)
+        return not self.stopping
+
+    def ask_to_finish(self, reason: EndReason | None) -> None:
+        """Make the iteration of whoever asks the last one, for this reason, or take that back."""
         frame = current_frame() or self.frames[LEARN]  # a thread of the script's own counts as the caller's
         iteration, position = frame.iteration, frame.position
         is_through = self._gates.progress[LEARN] >= (iteration + 1) * self._sizes[LEARN] - 1
         if frame.lane == LEARN and is_through:  # a signal, and no saver of this iteration could know any more
             iteration, position = iteration + 1, -1
-        self._finishes.setdefault(iteration, []).append((position, value))
+        self._finishes.setdefault(iteration, []).append(Request(position, reason))
 
     def ask_to_stop(self) -> None:
         """End the run where it stands."""
@@ -155,9 +165,8 @@ class LaneRun:
     def _is_done(self, half: HalfStep, iteration: int) -> bool:
         return self._gates.progress[half.lane] > iteration * self._sizes[half.lane] + half.index
 
-    def _decided(self, iteration: int, before: int) -> bool:
-        asked = [request for request in self._finishes.get(iteration, ()) if request[0] <= before]
-        return max(reversed(asked), key=lambda request: request[0])[1] if asked else False  # of one half, the last word
+    def _decided(self, iteration: int, before: int) -> EndReason | None:
+        return decide(request for request in self._finishes.get(iteration, ()) if request.position <= before)
 
     # The two ways to carry it out.
 
@@ -180,8 +189,7 @@ class LaneRun:
                 else:
                     self._run_in_sequence()
         finally:
-            for work in self._deferred:
-                work.is_over = True
+            self._break_off_work(in_order=self.error is None and not self.asked_to_stop)
             self.timeline.sum_up(self.frames)
             self._unwind_rest()
             enter(outside)
@@ -335,10 +343,10 @@ class LaneRun:
                 f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
                 "has to be known before the run. Call keep() in the context's __post_init__."
             )
-        last = iteration + 1 >= self.max_step or self._decided(iteration, half.position)
-        if last:
+        self.reason = self._decided(iteration, half.position)
+        if iteration + 1 >= self.max_step or self.reason is not None:
             self._slots.load(half, frame)
-            self._break_off()
+            self._break_off(in_order=True)
         self._slots.forget_data(iteration)
         self._finishes.pop(iteration, None)
         self._skipped.pop(iteration, None)
@@ -408,16 +416,24 @@ class LaneRun:
 
     # The end.
 
-    def _break_off(self) -> None:
+    def _break_off(self, in_order: bool = False) -> None:
         """From here on nothing begins, and what is under way may stop early."""
         self._gates.stop()
+        self._break_off_work(in_order)
+
+    def _break_off_work(self, in_order: bool) -> None:
         for work in self._deferred:
-            work.is_over = True
+            work.is_over = work.is_over or not (in_order and work.outlasts)
+
+    def close(self) -> None:
+        """Break off the work that has outlasted the run, and join its threads."""
+        self._break_off()
+        self._join()
 
     def _join(self) -> None:
+        """Join every thread but those whose work outlasts the run."""
         deadline = time.monotonic() + _GRACE_S
-        while self._threads:
-            thread = self._threads.pop()
+        while (thread := self._next_to_join()) is not None:
             while thread.is_alive() and time.monotonic() < deadline:
                 self._gates.call_attention()
                 thread.join(_LOOK_S)
@@ -428,6 +444,14 @@ class LaneRun:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+
+    def _next_to_join(self) -> threading.Thread | None:
+        with self._mutex:  # a lane that still runs may defer work
+            lasting = [work.thread for work in self._deferred if not work.is_over]
+            thread = next((it for it in reversed(self._threads) if it not in lasting), None)
+            if thread is not None:
+                self._threads.remove(thread)
+            return thread
 
     def _running_on(self, thread: threading.Thread) -> str:
         for frame in self.frames:

@@ -21,7 +21,7 @@ from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import halves_kept, locked
+from ding_lite.pipeline.generators import end_of, halves_kept, locked
 from ding_lite.pipeline.lifecycles import POOL, Openable, Parts
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
 from ding_lite.pipeline.views import seen_whole
@@ -67,7 +67,8 @@ class HasPipeline(Openable):
         """Add a middleware at the end of the pipeline.
 
         Args:
-            fn: a function or object of one argument, ctx; it may be a generator with one `yield`.
+            fn: a function or object of one argument, ctx; it may be a generator with one `yield`. A method `end_run(ctx)` of
+                it, likewise, is called when a run has ended in order.
             lock: run each half while holding the task's lock, or this one.
 
         Raises:
@@ -77,14 +78,18 @@ class HasPipeline(Openable):
         if isinstance(fn, _Void):
             return self
         require_middleware(fn)
+        end = end_of(fn)
+        if end is not None:
+            require_middleware(end, f"{name_of(fn)}.end_run")
         self._require_open(f"use({name_of(fn)!r})")
         call = fn
         for wrapper in self._wrappers:
             call = halves_kept(call, wrapper)
-        call = self._with_lock(call, lock)
+        held = self._held(lock)
+        call = call if held is None else locked(call, held)
         caller = sys._getframe(1)
         used_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at)
+        entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at, held)
         if self._iterating and self._lanes is not None:
             raise RuntimeError(
                 f"task.use({entry.name!r}) while iterations overlap: what waits for what was worked out before. Add it before "
@@ -137,10 +142,11 @@ class HasPipeline(Openable):
         """
         return draw_pipeline(self._entries, type(self.ctx).__name__, Path(path))
 
-    def _with_lock(self, fn: Middleware, lock: bool | AbstractContextManager[Any]) -> Middleware:
-        if lock is False:
-            return fn
-        return locked(fn, self._lock if lock is True else lock)
+    def _held(self, lock: bool | AbstractContextManager[Any]) -> AbstractContextManager[Any] | None:
+        """The lock that is meant, if any."""
+        if isinstance(lock, bool):
+            return self._lock if lock else None
+        return lock
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._pool_lock:  # several lanes may ask at once

@@ -5,6 +5,7 @@ Room: ding_lite.engine, floor 0. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from typing import Any, SupportsIndex, TypeVar
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import Deferred
 from ding_lite.engine.drives import Drivable, running_task
+from ding_lite.engine.endings import EndReason, HasEnding, settle, where_set
 from ding_lite.engine.events import Events, HasEvents
 from ding_lite.engine.interrupts import interruptible
 from ding_lite.engine.lanes import LaneRun
@@ -30,12 +32,13 @@ from ding_lite.pipeline.suggestions import Touches
 Result = TypeVar("Result")
 
 
-class Task(Drivable, HasEvents, HasRoles, HasTimeline):
+class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
     """A loop of middleware over a context. `ding_lite.task` is the one that scripts use; tests may make their own.
 
     Each iteration runs every middleware in order of `use`; then the second halves of those that are generators, in reverse;
-    then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. In
-    asynchronous mode iterations overlap, with the same result on every run (docs/design.md says which).
+    then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. Then
+    the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
+    result on every run (docs/design.md says which).
 
     Example:
         >>> loop = Task()
@@ -59,6 +62,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         self.labels, self._roles = set(), set()
         self._clear_pipeline()
         self._clear_halves()
+        self._clear_ending()
         self._events = Events()
         self._lanes: LaneRun | None = None
         self._touches = Touches()
@@ -108,6 +112,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         self.labels = {"local", "node.0", *([labels] if isinstance(labels, str) else labels)}
         self.n_async_workers = n_async_workers
         self._finish = self._ended = self._ran = False
+        self._end_reason = None
         caller = sys._getframe(1)
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self
@@ -120,6 +125,8 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         """
         if self._started_at is None:
             return
+        if self._iterating:
+            self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
         if self._lanes is not None:  # other lanes run: run() stops the task when they are done
             self._lanes.ask_to_stop()
             return
@@ -158,8 +165,15 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         and SIGTERM let the iteration finish as the last one; a second signal stops at once. Where iterations overlap, those
         begun after the last one are dropped where they stand, and a run that follows begins with nothing under way.
 
+        When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called,
+        in pipeline order and on this thread; what follows a `yield` in it, in reverse. Its context is a fresh one of the last
+        iteration: kept fields carried over, everything else as at the start of an iteration. What is written there is in
+        `task.ctx` afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()` nothing is called.
+
         Raises:
             PipelineError: the contracts show that this pipeline cannot work. Nothing has run.
+            RunInterrupted: Ctrl-C ended it, a KeyboardInterrupt that ends a script with status 130 and without a traceback.
+            SystemExit: SIGTERM ended it, with status 143.
             BaseException: what a middleware raised, with a note naming it and the iteration. The generators that had
                 yielded have seen it. Or what `raise_at_end` was given, after a run that went well otherwise.
         """
@@ -173,21 +187,30 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         check_pipeline(self.ctx, self._entries)
         if self._ended:
             self._finish = self._ended = False
-        self._iterating = True
+            self._asked = None
+        self._iterating, self._end_reason, self._signal, self._progress = True, None, None, None
         self._errors_at_end.clear()
         try:
-            with self._current(), interruptible(self._ask_to_finish) as interrupts:
+            with self._current(), interruptible(self._ask_to_finish) as interrupts, contextlib.ExitStack() as after:
                 if self._ran:
                     self.ctx = self.ctx.renew()
                 self._ran = True
-                loop = self._overlap if self.async_mode or self.max_lag else self._loop
-                loop(max_step.__index__())
+                if self.async_mode or self.max_lag:
+                    after.callback(self._overlap(max_step.__index__()).close)
+                else:
+                    self._loop(max_step.__index__())
+                if self.running:
+                    self._left = 0
+                    self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
+                    self._end_run()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
         except BaseException as error:
             for other in self._errors_at_end:
                 add_note(error, f"and {type(other).__name__}: {other}")
+            if isinstance(error, Exception):
+                self._end_reason = EndReason("error", f"{type(error).__name__} was raised: {error}")
             raise
         finally:
             self._ended, self._iterating = True, False
@@ -206,7 +229,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
                 return
             self.ctx = self.ctx.renew()
 
-    def _overlap(self, max_step: int) -> None:
+    def _overlap(self, max_step: int) -> LaneRun:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
@@ -214,10 +237,11 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
         checker = Checker(
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
         )
+        before = self._asked if self._finish else None
         self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker)
         try:
             lanes.run(overlap=self.async_mode)
-            self._finish = True
+            self._finish, self._asked = True, lanes.reason or before
         finally:
             self._lanes, self.ctx = None, lanes.ctx
             for half in plan.halves:
@@ -225,6 +249,7 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
                     follower.adopt(None)
             if lanes.asked_to_stop:
                 self.stop()
+        return lanes
 
     def suggest_contracts(self) -> str:
         """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
@@ -290,14 +315,36 @@ class Task(Drivable, HasEvents, HasRoles, HasTimeline):
 
     @finish.setter
     def finish(self, value: bool) -> None:
+        self._ask(EndReason("finish", f"task.finish was set in {where_set()}") if value else None)
+
+    def finish_because(self, words: str) -> None:
+        """Set `finish`, and say why.
+
+        Args:
+            words: a clause that stands behind "because", such as "the loss is below 0.1".
+        """
+        self._ask(EndReason("finish", words))
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the current iteration belongs to the run. Where iterations overlap, one that was begun may still be dropped;
+        asking waits until those before it are complete.
+
+        What a middleware does then is the same in every run, wherever it ends.
+        """
+        return self._lanes is None or self._lanes.is_certain()
+
+    def _ask(self, reason: EndReason | None) -> None:
         if self._lanes is not None:
-            self._lanes.ask_to_finish(bool(value))
+            self._lanes.ask_to_finish(reason)
             return
-        self._finish = bool(value) or (self._iterating and not self._left)  # the last of max_step stays the last
+        self._asked = settle(self._asked, reason)
+        self._finish = self._asked is not None or (self._iterating and not self._left)  # the last of max_step stays the last
         self._ended = False
 
-    def _ask_to_finish(self) -> None:
-        self.finish = True
+    def _ask_to_finish(self, signal: str) -> None:
+        self._signal = signal
+        self._ask(EndReason("signal", f"{signal} was received"))
 
 
 def _warn_of_barriers(plan: Plan) -> None:

@@ -9,6 +9,7 @@ from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.making import make_envs, stepper
 from ding_lite.envs.masked import OnlyElements
+from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.seats import Seat
 from ding_lite.envs.spaces import (
     SpaceError,
@@ -45,12 +46,14 @@ __all__ = [
     "load_random_state",
     "make_agent_envs",
     "make_envs",
+    "name_of_envs",
     "random_state",
     "replay_episode",
     "same_layout",
     "space_spec",
     "stepper",
     "subspaces",
+    "threshold_of_envs",
     "to_gymnasium",
     "to_nested",
 ]

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.data import allocate
+from ding_lite.envs.names import name_of_env
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
@@ -27,11 +28,12 @@ class Traits(NamedTuple):
     spec: Any
     metadata: dict[str, Any]
     render_mode: str | None
+    name: str
 
     @classmethod
     def of(cls, env: gymnasium.Env[Any, Any]) -> Traits:
         """Those of this environment."""
-        return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode)
+        return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
 
 
 class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
@@ -49,7 +51,7 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
 
     def _describe(self, num_envs: int, traits: Traits) -> None:
         self.num_envs = num_envs
-        self.spec, self.render_mode = traits.spec, traits.render_mode
+        self.spec, self.render_mode, self.env_name = traits.spec, traits.render_mode, traits.name
         self.metadata = {**traits.metadata, **type(self).metadata}
         self.single_observation_space, self.single_action_space = traits.observation_space, traits.action_space
         self.observation_space = batch_space(traits.observation_space, num_envs)

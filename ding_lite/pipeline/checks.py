@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
@@ -41,6 +42,9 @@ class Entry:
 
     used_at: str = ""
     """file:line of the script's `task.use`, or empty."""
+
+    lock: AbstractContextManager[Any] | None = None
+    """Held while each half runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import Half, first_half, may_yield, named, unwind
+from ding_lite.pipeline.generators import Half, end_of, first_half, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.lifecycles import Parts
 from ding_lite.pipeline.views import alias
@@ -36,6 +36,12 @@ class Serial:
         self.__name__ = f"{self.kind}({', '.join(map(name_of, fns))})"
         self.may_yield = any(map(may_yield, fns))
         self.__contract__ = joint_contract(fns, side_by_side=self.side_by_side)
+
+    @property
+    def end_run(self) -> Serial | None:
+        """What its parts do when a run has ended, in order; None where none does anything."""
+        ends = [end for fn in self.fns if (end := end_of(fn)) is not None]
+        return Serial(*ends) if ends else None
 
     def __call__(self, ctx: Any) -> Half | None:
         waiting: list[Half] = []

@@ -251,6 +251,13 @@ def fields_at_start(ctx: Context) -> frozenset[str]:
     return frozenset(filled | (plan.declared - plan.fields) | {"total_step", *kept_fields(ctx)})
 
 
+def same_iteration(ctx: ContextType) -> ContextType:
+    """A fresh context of the same iteration: kept fields carried over, everything else as at the start of an iteration."""
+    fresh = ctx.renew()
+    fresh.total_step = ctx.total_step
+    return fresh
+
+
 def declared_fields(ctx: Context) -> frozenset[str]:
     """Every field and property that the context's class declares."""
     return ctx._plan.declared

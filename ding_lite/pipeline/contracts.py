@@ -254,6 +254,18 @@ def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tu
             raise ValueError(f"contract({term}=({setting!r},)) is about ctx.{field}: add {field!r} to {other}.")
 
 
+def of_both_halves(terms: Contract) -> Contract:
+    """The same contract for what may stand anywhere: each half may touch what either may."""
+    return dataclasses.replace(
+        terms,
+        reads=(*terms.reads, *terms.reads_after),
+        writes=(*terms.all_writes, *terms.writes_after),
+        reads_after=(),
+        writes_after=(),
+        writes_late=(),
+    )
+
+
 def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise TypeError(f"contract({term}={names!r}) wants several names, got one string: write ({names!r},).")

@@ -32,6 +32,16 @@ def may_yield(fn: Callable[..., Any]) -> bool:
     return any(body is not None and inspect.isgeneratorfunction(body) for body in bodies)
 
 
+def end_of(fn: object) -> Callable[..., Any] | None:
+    """What this middleware does when a run has ended, its method `end_run`, or None. Decorators may hide it."""
+    while fn is not None:
+        end = getattr(fn, "end_run", None)
+        if callable(end):
+            return end  # type: ignore[no-any-return]
+        fn = fn.func if isinstance(fn, functools.partial) else getattr(fn, "__wrapped__", None)
+    return None
+
+
 def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
     """Run what `fn(ctx)` returned up to its `yield`, or take what it left to others.
 

@@ -5,6 +5,7 @@ Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard librar
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,8 +63,7 @@ class Checker:
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, each with a call that enforces its contract. A list may grow meanwhile."""
         for entry in entries:
-            guard = self.guard(entry)
-            yield Entry(entry.fn, guard, entry.name, entry.location, entry.contract)
+            yield dataclasses.replace(entry, call=self.guard(entry))
 
     def guard(self, entry: Entry) -> Guard:
         """What enforces the contract of this entry."""

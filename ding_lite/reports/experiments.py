@@ -15,7 +15,10 @@ from typing import Any
 from ding_lite.reports.curves import Curve, bring_together
 from ding_lite.reports.runs import Run
 
-RETURNS = ("evaluate/episode_return_mean", "collect/episode_return_mean")
+SCORE = "evaluate/score"
+"""What is compared with stop_value, where it is not the mean return."""
+
+RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
 """What curves show unless told otherwise, the first that there is."""
 
 _OF_A_SEED = ("seed", "policy.seed", "exp_name")
@@ -59,7 +62,7 @@ class Experiment:
 
     def reached(self, run: Run) -> bool:
         """Whether this run ended with an evaluation at its stop_value."""
-        last = run.columns.last(RETURNS[0])
+        last = run.columns.last(SCORE if SCORE in run.columns else RETURNS[0])
         return self.stop_value is not None and last is not None and last >= self.stop_value
 
     def curve(self, metric: str, x: str, points: int = 300, smooth: int = 1) -> Curve | None:

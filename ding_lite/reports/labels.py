@@ -19,6 +19,7 @@ _NAMES = {
     "total_step": "iterations",
     "time_s": "wall time",
     "evaluate/episode_return_mean": "mean return at evaluation",
+    "evaluate/score": "score at evaluation",
     "collect/episode_return_mean": "mean return while collecting",
     "evaluate/episode_length_mean": "mean episode length at evaluation (steps)",
     "collect/episode_length_mean": "mean episode length while collecting (steps)",

@@ -69,3 +69,13 @@ def test_help_explains_each_option(capsys):
     ):
         assert option in text
         assert words in text
+
+
+def test_an_option_that_is_given_counts_as_set_though_it_is_the_default():
+    for argv in (["--env.stop-value", "475"], ["--env.stop-value=475"]):
+        env = from_command_line(DQNConfig, argv).env
+        env.settle("Corridor", None)
+        assert env.stop_value == 475
+    env = from_command_line(DQNConfig, ["--seed", "3"]).env
+    env.settle("Corridor", None)
+    assert env.stop_value is None

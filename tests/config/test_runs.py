@@ -1,6 +1,8 @@
 """The configuration of a run: what DI-engine's users know, defaults, seeds, and the task that goes with an environment."""
 
+import copy
 import json
+import pickle
 
 import pytest
 
@@ -123,3 +125,30 @@ def test_the_verdict_says_what_was_reached_and_fails_only_where_something_was_to
     assert "stop_value 475 reached" in lines[0]
     assert "not reached" in lines[1]
     assert "stop_value" not in lines[2]
+
+
+def test_the_verdict_names_only_a_folder_that_exists_and_says_that_there_was_no_evaluation(tmp_path, capsys):
+    cfg = DQNConfig(exp_name=str(tmp_path / "none"))
+    cfg.verdict(-float("inf"))
+    cfg.exp_name = str(tmp_path)
+    cfg.verdict(480.0)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("CartPole-v1: no evaluation, stop_value 475 not reached.")
+    assert "Everything is in" not in first
+    assert second.endswith(f"Everything is in {tmp_path}/")
+
+
+def test_a_configuration_and_its_copy_know_apart_what_was_set():
+    cfg = DQNConfig()
+    other = copy.copy(cfg.env)
+    other.stop_value = 3.0
+    for env in (cfg.env, other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        env.settle("Corridor", None)
+        assert (env.id, env.stop_value) == ("Corridor", None if env is cfg.env else 3.0)
+
+
+def test_what_one_environment_settled_does_not_hold_for_the_next():
+    env = DQNConfig().env
+    env.settle("Corridor", None)
+    env.settle("Acrobot-v1", -100.0)
+    assert (env.id, env.stop_value) == ("Acrobot-v1", -100.0)

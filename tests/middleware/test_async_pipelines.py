@@ -154,6 +154,8 @@ def test_a_long_evaluation_stalls_nobody_and_joins_when_the_next_is_due(tmp_path
         if ctx.eval_value > -float("inf"):
             evaluated.append((ctx.total_step, ctx.last_eval_iter, ctx.eval_value))
 
+    record.end_run = record
+
     def results(async_mode):
         evaluated.clear()
         Slow.gate.clear() if async_mode else Slow.gate.set()
@@ -165,11 +167,13 @@ def test_a_long_evaluation_stalls_nobody_and_joins_when_the_next_is_due(tmp_path
             loop.run(max_step=60)
         return list(evaluated)
 
-    # Begun in iterations 0, 22 and 43, with train_iter as it was two iterations before; the last joins before the end.
-    assert results(async_mode=True) == results(async_mode=False) == [(21, 0, 7.0), (41, 20, 7.0), (58, 40, 7.0), (59, 58, 7.0)]
+    # Begun in iterations 0, 22 and 43, with train_iter as it was two iterations before; the last joins before the end, when
+    # the final weights are evaluated.
+    assert results(async_mode=True) == results(async_mode=False) == [(21, 0, 7.0), (41, 20, 7.0), (58, 40, 7.0), (59, 60, 7.0)]
 
 
-def test_what_is_still_evaluated_when_the_run_ends_is_dropped_and_nothing_is_left(tmp_path):
+@pytest.mark.parametrize("mode", [{"async_mode": True}, {"max_lag": 1}, {}], ids=["async", "lag", "sync"])
+def test_what_is_still_evaluated_when_the_run_ends_joins_and_then_the_final_weights_are_and_nothing_is_left(mode, tmp_path):
     cfg = DQNConfig(exp_name=tmp_path).override({"env.n_evaluator_episode": 4, "env.stop_value": None})
     envs = make_envs("CartPole-v1", 1, max_episode_steps=None)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
@@ -179,15 +183,26 @@ def test_what_is_still_evaluated_when_the_run_ends_is_dropped_and_nothing_is_lef
     def learn(ctx):
         ctx.train_iter += 1
 
+    evaluated = []
+
+    @contract(may_read=("eval_value", "last_eval_iter"), stage="record")
+    def record(ctx):
+        if ctx.eval_value > -float("inf"):
+            evaluated.append((ctx.total_step, ctx.last_eval_iter))
+
+    record.end_run = record
     for _ in range(2):
+        evaluated.clear()
         loop = Task()
-        with loop.start(async_mode=True, ctx=OnlineRLContext()):
+        with loop.start(ctx=OnlineRLContext(), **mode):
             loop.use(evaluator)
             loop.use(learn)
+            loop.use(record)
             loop.use(termination_checker(max_train_iter=5))
             loop.run(max_step=10**6)
-        assert loop.ctx.train_iter == 5
-        assert loop.ctx.last_eval_iter == -1
+        assert loop.ctx.train_iter == loop.ctx.last_eval_iter == 5
+        assert evaluated == [(4 if loop.max_lag else 0, 0), (4, 5)]
+        assert str(loop.end_reason) == "termination_checker found train_iter 5, and max_train_iter is 5"
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("task.")]
 
 

@@ -56,7 +56,7 @@ def evaluator(cfg, lengths=(3, 3)):
 
 
 def evaluations(cfg, counters):
-    """The iterations in which it evaluates, when train_iter and env_step go on as told."""
+    """The iterations in which it evaluates, when train_iter and env_step go on as told, and "end" where it does afterwards."""
     evaluate, _ = evaluator(cfg)
     task, seen = Task(), []
     with task.start(ctx=OnlineRLContext()):
@@ -64,9 +64,13 @@ def evaluations(cfg, counters):
         def go_on(ctx):
             ctx.train_iter, ctx.env_step = counters[ctx.total_step]
 
-        task.use(go_on).use(evaluate).use(lambda ctx: seen.append(ctx.eval_value > -np.inf))
+        def look(ctx):
+            seen.append(ctx.eval_value > -np.inf)
+
+        look.end_run = look
+        task.use(go_on).use(evaluate).use(look)
         task.run(max_step=len(counters))
-    return [index for index, evaluated in enumerate(seen) if evaluated]
+    return [index if index < len(counters) else "end" for index, evaluated in enumerate(seen) if evaluated]
 
 
 def config(**evaluator_options):
@@ -74,10 +78,10 @@ def config(**evaluator_options):
     return cfg.override({f"policy.eval.evaluator.{name}": value for name, value in evaluator_options.items()})
 
 
-def test_it_evaluates_first_then_whenever_train_iter_crosses_its_interval_and_last():
+def test_it_evaluates_first_then_whenever_train_iter_crosses_its_interval_and_the_final_weights():
     counters = [(0, 0), (4, 8), (9, 16), (10, 24), (15, 32), (31, 40), (33, 48), (34, 56)]
 
-    assert evaluations(config(eval_freq=10), counters) == [0, 3, 5, 7]
+    assert evaluations(config(eval_freq=10), counters) == [0, 3, 5, "end"]
 
 
 def test_it_does_not_evaluate_again_while_nothing_is_learned():
@@ -89,7 +93,7 @@ def test_it_does_not_evaluate_again_while_nothing_is_learned():
 def test_it_evaluates_when_env_step_crosses_its_interval():
     counters = [(step, 8 * step) for step in range(12)]
 
-    assert evaluations(config(eval_freq=1000, eval_freq_env_step=40), counters) == [0, 5, 10, 11]
+    assert evaluations(config(eval_freq=1000, eval_freq_env_step=40), counters) == [0, 5, 10, "end"]
 
 
 def test_it_reports_the_mean_return_of_whole_episodes_equally_many_an_environment():
@@ -219,6 +223,7 @@ def filmed(folder, recorder, async_mode, max_lag, backend, act=lambda ctx: None)
         if ctx.eval_value > -np.inf:
             values.append([ctx.last_eval_iter, ctx.eval_value])
 
+    note.end_run = note
     task = Task()
     try:
         with task.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):

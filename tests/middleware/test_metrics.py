@@ -86,6 +86,7 @@ def run(tmp_path, where, iterations=12, freq=10**9, **mode):
         evaluated = [(ctx.eval_value, ctx.last_eval_iter)] if ctx.eval_value > -np.inf else []
         seen.append((ctx.finished_episodes, ctx.train_output or [], evaluated))
 
+    look.end_run = look
     task = Task()
     with task.start(ctx=OnlineRLContext(), **mode):
         task.use(interaction_evaluator(cfg, policy.eval_mode, tests))

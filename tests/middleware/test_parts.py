@@ -110,3 +110,28 @@ def test_several_middleware_in_a_row_are_one():
         task.run(max_step=1)
 
     assert (task.ctx.parts["a"].train_data, task.ctx.parts["a"].train_output) == (2, "second half")
+
+
+def test_what_a_middleware_of_one_policy_does_at_the_end_of_a_run_it_does_in_its_context():
+    class Learns:
+        __name__ = "learns"
+
+        def __call__(self, own):
+            own.train_iter += 3
+            own.train_data = "of this iteration"
+
+        def end_run(self, own):
+            seen.append(("before", own.total_step, own.train_iter, own.train_data))
+            own.train_iter += 1
+            yield
+            seen.append(("after", own.train_iter))
+
+    def collect(ctx):
+        ctx.parts = {"a": OnlineRLContext(total_step=ctx.total_step)}
+
+    seen, task = [], Task()
+    with task.start(ctx=AgentsContext()):
+        task.use(collect).use(part("a", task.serial(Learns()))).run(max_step=2)
+
+    assert seen == [("before", 1, 6, None), ("after", 7)]
+    assert task.ctx.train_iter == 7

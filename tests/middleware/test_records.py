@@ -188,8 +188,9 @@ def test_the_console_shows_what_one_wants_to_see(tmp_path, capsys):
     for word in ("step 128", "steps/s", "return", "eval", "loss", "entropy", "left <"):
         assert word in lines[1], lines[1]
     assert "left" not in lines[3]
+    assert "because max_step=4 was reached" in lines[-1]
     assert "Curve: " in lines[-1]
-    assert "ckpt" in lines[-1]
+    assert "ckpt" not in lines[-1]  # no saver is there
 
 
 @pytest.mark.parametrize("mode", [{"async_mode": True}, {"max_lag": 1}])
@@ -252,7 +253,7 @@ def test_a_full_disk_costs_the_curve_and_one_warning_but_not_the_run(tmp_path):
 
     assert task.ctx.total_step == 2
     assert len([warning for warning in caught if "no space left on device" in str(warning.message)]) == 1
-    assert len(logged(tmp_path)) == 3
+    assert len(logged(tmp_path)) == 4  # three iterations, and the evaluation of the final weights
 
 
 def test_without_a_configuration_it_only_shows(tmp_path, monkeypatch, capsys):

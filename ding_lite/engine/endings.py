@@ -1,0 +1,146 @@
+"""Endings: why a run ended, and what middleware do once its last iteration is complete.
+
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ding_lite.basics.messages import location_of
+from ding_lite.engine.schedules import iterate
+from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
+from ding_lite.pipeline.contracts import of_both_halves
+from ding_lite.pipeline.generators import Half, end_of, locked
+from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.suggestions import Touches
+
+_UNSET = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class EndReason:
+    """Why a run ended."""
+
+    kind: str
+    """max_step; finish, which a middleware set; signal; stop; or error."""
+
+    words: str
+    """What happened, as a clause: "max_step=100 was reached"."""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Request(NamedTuple):
+    """What a middleware asked of `finish`."""
+
+    position: int
+    """Of the half that asked, in the sequential order of an iteration."""
+    reason: EndReason | None
+    """None takes back what was asked before."""
+
+
+def decide(requests: Iterable[Request]) -> EndReason | None:
+    """Why this iteration is the last one, or None: the last word counts, but nothing takes back a signal."""
+    standing: EndReason | None = None
+    for _, reason in sorted(requests, key=lambda request: request.position):
+        standing = settle(standing, reason)
+    return standing
+
+
+def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | None:
+    """What holds when `reason` is asked after `standing`."""
+    if reason is None:
+        return standing if standing is not None and standing.kind == "signal" else None
+    return standing or reason
+
+
+class HasEnding:
+    """Something that runs, and ends."""
+
+    _ctx: Any
+    _entries: list[Entry]
+    _own_waiting: list[Half]
+
+    def _clear_ending(self) -> None:
+        self._asked: EndReason | None = None
+        self._signal: str | None = None
+        self._is_repeated = False
+        self._ends: list[Entry] = []
+        self._progress: float | None = None
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """Why the last run ended; None before a run, and during its iterations."""
+        if self._end_reason is not None and self._signal is not None:  # which also came while the run was ending
+            return EndReason("signal", f"{self._signal} was received")
+        return self._end_reason
+
+    _end_reason: EndReason | None = None
+
+    @property
+    def progress(self) -> float | None:
+        """Which fraction of the run is over, in [0, 1], by the middleware that will end it; None where nobody knows.
+
+        Where several set it, the largest counts. It serves what a person sees, and nothing else.
+        """
+        return self._progress
+
+    @progress.setter
+    def progress(self, value: float) -> None:
+        self._progress = max(value, self._progress or 0.0)
+
+    def repeat_end(self) -> None:
+        """Inside an `end_run`: call every one once more, when the others have taken in what this one has written."""
+        self._is_repeated = True
+
+    @property
+    def is_end_repeated(self) -> bool:
+        """Whether every `end_run` is called once more."""
+        return self._is_repeated
+
+    def _end_run(self) -> None:
+        """What is done when the last iteration is complete, each half in the order that iterations have.
+
+        Each round has a context of its own: what is kept carries over, everything else starts again. What is written there
+        is in the last iteration's context afterwards.
+        """
+        self._ends[:] = _ends_of(self._entries)
+        self._is_repeated = True
+        while self._ends and self._is_repeated:
+            self._is_repeated = False
+            ctx = same_iteration(self._ctx)
+            before = _values(ctx)
+            checker = Checker(ctx, self._ends, 0, has_lanes=False, is_threaded=False, touches=Touches())
+            iterate(ctx, checker.guarded(self._ends), self._own_waiting)
+            for name, value in _values(ctx).items():
+                if value is not before[name]:
+                    setattr(self._ctx, name, value)
+        self._ends.clear()
+
+
+def where_set(depth: int = 2) -> str:
+    """`NAME (file:line)` of the code that set something, so many calls up."""
+    frame = sys._getframe(depth)
+    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def _ends_of(entries: Sequence[Entry]) -> list[Entry]:
+    ends = []
+    for entry in entries:
+        end = end_of(entry.fn)
+        if end is not None:
+            call = end if entry.lock is None else locked(end, entry.lock)
+            terms = None if entry.contract is None else of_both_halves(entry.contract)
+            name, location = f"{entry.name}.end_run", location_of(end)
+            ends.append(dataclasses.replace(entry, fn=end, call=call, name=name, location=location, contract=terms))
+    return ends
+
+
+def _values(ctx: Context) -> dict[str, Any]:
+    return {name: getattr(ctx, name, _UNSET) for name in settable_fields(ctx)}

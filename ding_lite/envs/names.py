@@ -1,0 +1,36 @@
+"""Names: what environments are called, and when gymnasium calls them solved.
+
+Room: ding_lite.envs, floor 2. Imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def name_of_envs(env: Any) -> str:
+    """The id that gymnasium has for these environments, PettingZoo's name, or the name of the class of one of them."""
+    given = getattr(env, "env_name", None)
+    return name_of_env(_one_of(env)) if given is None else str(given)
+
+
+def name_of_env(env: Any) -> str:
+    """The name of one environment, likewise."""
+    bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
+    if spec is not None:
+        return str(spec.id)
+    return str((getattr(bare, "metadata", None) or {}).get("name") or type(bare).__name__)
+
+
+def threshold_of_envs(env: Any) -> float | None:
+    """The mean return at which gymnasium calls these environments solved, or None where it says nothing."""
+    threshold = getattr(getattr(_one_of(env), "spec", None), "reward_threshold", None)
+    return None if threshold is None else float(threshold)
+
+
+def _one_of(env: Any) -> Any:
+    """One of these environments, or what stands for it: the vector itself, where it has a spec or does not give any out."""
+    if getattr(env, "spec", None) is not None:
+        return env
+    envs = getattr(getattr(env, "unwrapped", env), "envs", None)
+    return envs[0] if envs else env
