@@ -74,7 +74,8 @@ class AgentsCollector:
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=("parts", "finished_episodes", "env_step", "env_episode"),
-            uses=(env, *policies.values()),
+            uses=tuple(policies.values()),
+            alone=(env,),
             makes=[Made("parts", name, OnlineRLContext, _PART_DATA, f"part({name!r}, ...)") for name in policies],
             stage="collect",
         )(self)

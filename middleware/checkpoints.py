@@ -28,7 +28,7 @@ from ding_lite.engine import (
 from ding_lite.middleware.arguments import require_count
 from ding_lite.policy import ActMode, LearnMode
 
-_COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch")
+_COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
 _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
@@ -121,6 +121,7 @@ class CkptSaver:
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
         self._final_step, self._has_warned = -1, False
+        self._unsaved: UnsavedError | None = None
         contract(
             reads_after=counters,
             may_read=(*_COUNTERS, *_EVALUATION),
@@ -134,8 +135,8 @@ class CkptSaver:
             self._has_begun = True
         yield
         self._note_best(ctx)
-        if current_task().finish:  # saved here already, in case that the end of the run fails; what fails is tried again there
-            self._save_regular(ctx), self._save_best(), self._save_final(ctx)
+        if current_task().finish:  # saved here already, in case that the end of the run is not reached
+            self._save_last(ctx)
             return
         self._rest = max(self._rest - 1, 0)
         if self._rest:
@@ -146,16 +147,20 @@ class CkptSaver:
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
 
     def end_run(self, ctx: Any) -> Iterator[None]:
-        """Save what evaluating the final weights found best, and what is not saved yet.
-
-        What is lost is raised once the other middleware have ended.
-        """
+        """Save what evaluating the final weights found best, and what is not saved yet."""
         yield
         self._note_best(ctx)
-        regular, best, last = self._save_regular(ctx), self._save_best(), self._save_final(ctx)
+        self._save_last(ctx)
         reason = current_task().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step:
             print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
+
+    def _save_last(self, ctx: Any) -> None:
+        """Save all that is not saved yet; what is lost is raised once the other middleware have ended."""
+        if self._unsaved is not None:  # it may succeed now
+            current_task().withdraw(self._unsaved)
+            self._unsaved = None
+        regular, best, last = self._save_regular(ctx), self._save_best(), self._save_final(ctx)
         if not self._save_finish:
             last = regular
         lost = last or best
@@ -163,14 +168,13 @@ class CkptSaver:
             return
         kept = f" The newest checkpoint of the run is {self._folder / self._kept[-1]}." if self._kept else ""
         what = "its state at the end" if lost is last else "the best policy"
-        current_task().raise_at_end(
-            UnsavedError(
-                lost.errno,
-                f"the run has ended, but {what} is not saved: {lost}{kept} As long as this process lives, "
-                "save_checkpoint(policy.state_dict(), path) writes it elsewhere.",
-                lost.filename,
-            )
+        self._unsaved = UnsavedError(
+            lost.errno,
+            f"the run has ended, but {what} is not saved: {lost}{kept} As long as this process lives, "
+            "save_checkpoint(policy.state_dict(), path) writes it elsewhere.",
+            lost.filename,
         )
+        current_task().raise_at_end(self._unsaved)
 
     def _save_regular(self, ctx: Any) -> WriteError | None:
         """Save `iteration_N.pt` if it is due."""

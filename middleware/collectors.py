@@ -128,7 +128,8 @@ class StepCollector:
             may_write=("collect_metrics",),
             writes=("env_step",) if asks else (*ROLLOUT_DATA, "env_step"),
             writes_late=ROLLOUT_DATA if asks else (),
-            uses=(env, policy),
+            uses=(policy,),
+            alone=(env,),
             stage="collect",
         )(self)
 
@@ -199,7 +200,8 @@ class EpisodeCollector:
             may_write=("collect_metrics",),
             writes=() if asks else _EPISODE_DATA,
             writes_late=_EPISODE_DATA if asks else (),  # also how many steps they take is known only then
-            uses=(env, policy),
+            uses=(policy,),
+            alone=(env,),
             stage="collect",
         )(self)
 

@@ -142,7 +142,8 @@ class InteractionEvaluator:
             writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
             may_read=("env_step", "eval_metrics"),
             may_write=("eval_metrics",),
-            uses=(env, *policies) if recorder is None else (env, *policies, recorder),
+            uses=tuple(policies) if recorder is None else (*policies, recorder),
+            alone=(env,),
             stage="evaluate",
         )(self)
 

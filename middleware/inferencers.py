@@ -55,7 +55,8 @@ def inferencer(
         reads=("collect_kwargs",),
         **settings.terms,
         writes=("obs", "action", "inference_output"),
-        uses=(env, policy),
+        uses=(policy,),
+        alone=(env,),
         stage="collect",
     )
     def infer(ctx: OnlineRLContext) -> None:
@@ -98,7 +99,8 @@ def rolloutor(
         writes=(*ROLLOUT_DATA, "env_step"),
         may_read=("collect_metrics",),
         may_write=("collect_metrics",),
-        uses=(env, policy),
+        uses=(policy,),
+        alone=(env,),
         fills=() if transitions is None else (transitions,),
         stage="collect",
     )

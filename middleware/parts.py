@@ -86,6 +86,7 @@ class Part:
                 uses=terms.uses,
                 fills=terms.fills,
                 draws=terms.draws,
+                alone=terms.alone,
                 stage=terms.stage,
                 may_read=self._logged,
                 may_write=self._logged,
@@ -150,7 +151,7 @@ class Part:
         try:
             yield context
         finally:
-            if counts:
+            if counts and context.train_iter != ctx.train_iter:  # who only reads it does not write it
                 ctx.train_iter = context.train_iter
             for field in self._logged:
                 hand_over(ctx, field, [_under(self._name, reduced) for reduced in getattr(context, field)])

@@ -295,6 +295,10 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             raise error
         self._errors_at_end.append(error)
 
+    def withdraw(self, error: Exception) -> None:
+        """Do not raise this error at the end of the run any more, because its cause is gone."""
+        self._errors_at_end[:] = [other for other in self._errors_at_end if other is not error]
+
     @property
     def steps_left(self) -> int:
         """The most iterations that may follow the current one in this run."""

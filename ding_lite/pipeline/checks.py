@@ -10,12 +10,14 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.flows import flow_problems, settings_problems
+from ding_lite.pipeline.flows import flow_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.properties import fields_behind, is_property
 from ding_lite.pipeline.steps import Scope, Step, context_classes_of, maker_of, steps_of
 
 
@@ -88,7 +90,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     """
     steps = steps_of(pipeline)
     problems = _forgotten_context(ctx, steps) or [
-        (step, problem) for check in (_field_problems, settings_problems, flow_problems) for step, problem in check(ctx, steps)
+        (step, problem) for check in _CHECKS for step, problem in check(ctx, steps)
     ]
     if problems:
         place = {id(step): number for number, step in enumerate(steps)}
@@ -96,6 +98,10 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{step.at}" for step, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
+
+
+def _sharing(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    return sharing_problems(steps)
 
 
 def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
@@ -112,9 +118,20 @@ def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step,
         for name, verb in _touched(step.terms).items():
             if name not in known:
                 yield step, _undeclared(step, verb, inside.context, name)
+        for name in filter(partial(is_property, type(inside.context)), _named(step.terms)):
+            try:
+                fields_behind(type(inside.context), name)
+            except TypeError as error:
+                yield step, f"{step.name} names {step.field_start}{name}, and {error}"
         for name in dict.fromkeys((*step.terms.reads, *step.terms.reads_after)):
             if name in known and name not in inside.ready and not _is_written(step, name, steps):
                 yield step, _unwritten(step, inside.context, name, steps)
+
+
+def _named(terms: Contract) -> tuple[str, ...]:
+    """Every field that a contract names."""
+    optional = (*terms.may_read, *terms.may_write)
+    return tuple(dict.fromkeys((*terms.reads, *terms.reads_after, *terms.all_writes, *terms.writes_after, *optional)))
 
 
 def _touched(terms: Contract) -> dict[str, str]:
@@ -225,3 +242,6 @@ def _forgotten_context(ctx: Context, steps: Sequence[Step]) -> list[tuple[Step, 
 def _fields_of(cls: type[Context]) -> set[str]:
     """The fields and properties of a class of contexts."""
     return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
+
+
+_CHECKS = (_field_problems, settings_problems, flow_problems, _sharing)

@@ -76,6 +76,9 @@ class Contract:
     draws: tuple[Any, ...] = ()
     """Objects out of which it takes what others put there; each is in `uses` too."""
 
+    alone: tuple[Any, ...] = ()
+    """Objects that no middleware of another stage may name here as well, such as an environment; each is in `uses` too."""
+
     needs: tuple[str, ...] = ()
     """Settings inside a field that it cannot do without, each as "field.key": an earlier middleware sets them."""
 
@@ -90,7 +93,7 @@ class Contract:
     `data_pusher(cfg, buffer_)`; under a name of `needs`, what to do where nothing provides it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses)))
+        object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses, *self.alone)))
 
     @property
     def all_writes(self) -> tuple[str, ...]:
@@ -116,6 +119,7 @@ def contract(
     may_write: Iterable[str] = (),
     fills: Iterable[Any] = (),
     draws: Iterable[Any] = (),
+    alone: Iterable[Any] = (),
     needs: Iterable[str] = (),
     provides: Iterable[str] = (),
     makes: Iterable[Made] = (),
@@ -138,6 +142,8 @@ def contract(
         fills: objects that it puts something into, such as a replay buffer; they count as used.
         draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
             and they are empty, the pipeline is refused.
+        alone: objects that it steps or changes so that a middleware of another stage cannot do the same, such as an environment;
+            they count as used. A pipeline in which two stages name one is refused.
         needs: settings that it cannot do without and finds in a dict in the context, such as "collect_kwargs.eps" for
             ctx.collect_kwargs["eps"]; the field is among those that it reads.
         provides: settings that it sets there; the field is among those that it writes.
@@ -170,6 +176,7 @@ def contract(
         may_write=_names("may_write", may_write),
         fills=_objects("fills", fills),
         draws=_objects("draws", draws),
+        alone=_objects("alone", alone),
         needs=_names("needs", needs),
         provides=_names("provides", provides),
         makes=tuple(makes),
@@ -225,6 +232,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         may_write=merged("may_write"),
         fills=_distinct(thing for part in known for thing in part.fills),
         draws=_distinct(thing for part in known for thing in part.draws),
+        alone=_distinct(thing for part in known for thing in part.alone),
         needs=merged("needs"),
         provides=merged("provides"),
         makes=tuple(made for part in known for made in part.makes),

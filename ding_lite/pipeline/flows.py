@@ -61,7 +61,7 @@ def _undrawable(step: Step, thing: Any, steps: Sequence[Step], names: Mapping[in
     start = f"{step.name} draws from the {names[id(thing)]}, which is empty"
     if fillers:
         return f"{start}, and no earlier middleware fills it: {step.where_to_move(fillers[0])}"
-    if any(other.is_opaque for other in steps):
+    if any(other.is_opaque or _may_fill(other, step, thing) for other in steps):
         return ""
     start += ", and no middleware fills it: "
     for other in steps:
@@ -69,14 +69,31 @@ def _undrawable(step: Step, thing: Any, steps: Sequence[Step], names: Mapping[in
             is_drawn = any(one.terms and _has(one.terms.draws, idle) for one in steps)
             if not is_drawn and (isinstance(idle, type(thing)) or isinstance(thing, type(idle))):
                 return f"{start}{other.name} fills another, the {names[id(idle)]}. Pass the same object to both."
-    users = [other.name for other in steps if other.terms and other is not step and _has(other.terms.uses, thing)]
-    if users:
-        return f"{start}if {users[0]}, which uses it, fills it, say so in its contract, fills=(...,)."
     usual = step.terms.hints.get("draws") if step.terms else None
     if usual is None:
         return f"{start}add one that does before it, with fills=(...,) in its contract."
     found = maker_of(step.scope, step.earlier)
     return f"{start}add task.use({found[1].call.replace('...', usual) if found else usual}) before it."
+
+
+def _may_fill(other: Step, step: Step, thing: Any) -> bool:
+    """Whether another middleware uses the object and does not say what for."""
+    terms = other.terms
+    return terms is not None and other is not step and _has(terms.uses, thing) and not _has(terms.draws, thing)
+
+
+def sharing_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Each step that names an object as its alone which a step of another stage names as well."""
+    for index, step in enumerate(steps):
+        terms = step.terms
+        for thing in terms.alone if terms else ():
+            for other in steps[:index]:
+                if terms and other.terms and other.terms.stage != terms.stage and _has(other.terms.alone, thing):
+                    yield (
+                        step,
+                        f"{step.name} has the same {type(thing).__name__} as {other.name}{other.at}, so that each would go on "
+                        "where the other has left it: make one for each of them.",
+                    )
 
 
 def _is_empty(thing: Any) -> bool:

@@ -220,6 +220,8 @@ def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> Non
         return
     if isinstance(value, (Sequence, Mapping)) and type(value).__module__ in ("builtins", "collections"):
         found[way] = _Part(None if isinstance(value, tuple) else id(value), len(value))
+    else:
+        found[way] = _Part(id(value), type(value).__qualname__)
     for name, inner in _inside(value):
         _walk(inner, (*way, name), found, seen)
 

@@ -185,7 +185,7 @@ class TestActing:
         def plain(ctx):
             ctx.collect_kwargs["eps"] = 0.5
 
-        @contract(writes=("collect_kwargs",), stage="explore")
+        @contract(reads=("collect_kwargs",), writes=("collect_kwargs",), stage="explore")
         def mine(ctx):
             ctx.collect_kwargs["eps"] = 0.5
 

@@ -168,13 +168,23 @@ class TestObjects:
         assert problems_of(middleware("draw", draws=(store,)), plain) == []
         assert len(problems_of(middleware("draw", draws=(store,)), middleware("fill", fills=(store,)), plain)) == 1
 
-    def test_one_that_merely_uses_the_object_is_asked_to_say_whether_it_fills_it(self):
+    def test_one_that_merely_uses_the_object_may_fill_it(self):
         store = Store()
+        draw = middleware("draw", draws=(store,))
 
-        assert problems_of(middleware("touch", uses=(store,)), middleware("draw", draws=(store,))) == [
-            "draw draws from the Store, which is empty, and no middleware fills it: "
-            "if touch, which uses it, fills it, say so in its contract, fills=(...,)."
-        ]
+        assert problems_of(middleware("touch", uses=(store,)), draw) == []
+        assert len(problems_of(middleware("another", draws=(store,)), draw)) == 2
+
+    def test_what_two_stages_need_for_themselves_is_refused_by_name(self):
+        env = Store()
+        collect = middleware("collect", alone=(env,), stage="collect")
+        (problem,) = problems_of(collect, middleware("evaluate", alone=(env,), stage="evaluate"))
+
+        assert problem.startswith("evaluate has the same Store as collect (task.use at ")
+        assert problem.endswith("), so that each would go on where the other has left it: make one for each of them.")
+        assert problems_of(collect, middleware("more", alone=(env,), stage="collect")) == []
+        assert problems_of(collect, middleware("changes", uses=(env,), stage="process")) == []
+        assert problems_of(collect, middleware("evaluate", alone=(Store(),), stage="evaluate")) == []
 
     def test_filling_twice_with_the_same_is_refused_with_both_places(self):
         store = Store()
