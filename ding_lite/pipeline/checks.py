@@ -89,9 +89,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         PipelineError: all problems, one a line, with the line of the script that is to blame.
     """
     steps = steps_of(pipeline)
-    problems = _forgotten_context(ctx, steps) or [
-        (step, problem) for check in _CHECKS for step, problem in check(ctx, steps)
-    ]
+    problems = _forgotten_context(ctx, steps) or [(step, problem) for check in _CHECKS for step, problem in check(ctx, steps)]
     if problems:
         place = {id(step): number for number, step in enumerate(steps)}
         problems.sort(key=lambda found: place[id(found[0])])

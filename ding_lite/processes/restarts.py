@@ -331,7 +331,7 @@ class ProcessHost:
         Args:
             at_once: kill the process where a request is in flight, as `close` does.
         """
-        if at_once and self._requests:
+        if at_once and any(request is not self._parting for request in self._requests):
             self._requests.clear()
             self._parting = None
             self._drop()

@@ -85,7 +85,7 @@ def test_the_documents_example_runs_in_a_pipeline(tmp_path, workers):
 
     assert policy.w == 1.0 + 4 * 20
     assert loop.ctx.train_iter == policy.train_iter == 4
-    assert loop.ctx.eval_weights == {"w": 61.0}  # it evaluates before it learns
+    assert loop.ctx.eval_weights == {"w": 81.0}  # the final weights, once the run has ended
     assert batches[0].some_value.tolist() == [["foo"] * 2] * 10
     assert batches[0].other_value.tolist() == [[12345] * 2] * 10
 

@@ -223,16 +223,19 @@ def from_a_dataset(folder, **mode):
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "custom_context")
 PIPELINES = {
     **{name: example(name) for name in NAMES},
-    **{run.__name__: run for run in (
-        from_one_step_at_a_time,
-        from_whole_episodes,
-        from_episodes_into_a_buffer,
-        from_workers,
-        from_episodes_of_workers,
-        from_estimated_rewards,
-        from_estimated_rewards_of_a_batch,
-        from_a_dataset,
-    )},
+    **{
+        run.__name__: run
+        for run in (
+            from_one_step_at_a_time,
+            from_whole_episodes,
+            from_episodes_into_a_buffer,
+            from_workers,
+            from_episodes_of_workers,
+            from_estimated_rewards,
+            from_estimated_rewards_of_a_batch,
+            from_a_dataset,
+        )
+    },
 }
 
 
@@ -271,6 +274,7 @@ def without(name, folder, patch, position, term, field):
 
 if __name__ == "__main__":
     import sys, tempfile
+
     patch = pytest.MonkeyPatch()
     warnings.simplefilter("ignore")
     done, missed = {}, []
@@ -280,23 +284,27 @@ if __name__ == "__main__":
             found = contracts_of(name, folder / "a", patch)
         except BaseException as error:
             print("BROKEN", name, type(error).__name__, str(error)[:300], flush=True)
-            if task.running: task.stop()
+            if task.running:
+                task.stop()
             continue
         for position, label, terms in found:
             for term in TERMS:
                 for field in getattr(terms, term):
                     key = (label, term, field)
-                    if done.get(key): continue
+                    if done.get(key):
+                        continue
                     try:
                         without(name, folder / "b", patch, position, term, field)
                     except (ContractError, PipelineError) as error:
                         ok = f"ctx.{field}" in str(error)
                         done[key] = ok
-                        if not ok: print("OTHER", name, key, str(error)[:200], flush=True)
+                        if not ok:
+                            print("OTHER", name, key, str(error)[:200], flush=True)
                     except BaseException as error:
                         print("ODD", name, key, type(error).__name__, str(error)[:200], flush=True)
                         done[key] = False
-                        if task.running: task.stop()
+                        if task.running:
+                            task.stop()
                     else:
                         done.setdefault(key, False)
         print(name, len(found), sum(done.values()), len(done), flush=True)
