@@ -40,7 +40,7 @@ def count_edge(ctx: EdgeContext) -> None:
 def show(every: int) -> Callable[[EdgeContext], Iterator[None]]:
     """A factory takes what it needs; its contract lets the pipeline be checked before it runs."""
 
-    @contract(reads=("edge", "total_edge", "env_step"), may_read=("eval_value",), stage="record")
+    @contract(reads_after=("edge", "total_edge", "env_step", "last_eval_value"), stage="record")
     def show_at_the_end(ctx: EdgeContext) -> Iterator[None]:
         yield  # what follows runs when every other middleware of the iteration is done
         if ctx.total_step % every == 0 or task.finish:

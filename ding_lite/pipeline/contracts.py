@@ -142,8 +142,8 @@ def contract(
         fills: objects that it puts something into, such as a replay buffer; they count as used.
         draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
             and they are empty, the pipeline is refused.
-        alone: objects that it steps or changes so that a middleware of another stage cannot do the same, such as an environment;
-            they count as used. A pipeline in which two stages name one is refused.
+        alone: objects that it steps or changes so that no middleware of another stage can do the same, such as an
+            environment; they count as used. A pipeline in which two stages name one is refused.
         needs: settings that it cannot do without and finds in a dict in the context, such as "collect_kwargs.eps" for
             ctx.collect_kwargs["eps"]; the field is among those that it reads.
         provides: settings that it sets there; the field is among those that it writes.

@@ -6,16 +6,17 @@ with lag and on threads; then once more for each field of each contract, without
 
 import dataclasses
 import importlib.util
-import warnings
+import tempfile
 from pathlib import Path
 
-import gymnasium
 import pytest
 
+import ding_lite.middleware
 from ding_lite import PipelineError, Task, task
+from ding_lite.basics.messages import name_of
 from ding_lite.config import A2CConfig, ConfigError, DQNConfig, PPOConfig, REINFORCEConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import ReplayBuffer
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.engine import ContractError, contract, contract_of
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -35,7 +36,7 @@ from ding_lite.middleware import (
     offline_logger,
     offpolicy_data_fetcher,
     online_logger,
-    onpolicy_data_fetcher,
+    priority_calculator,
     reward_estimator,
     reward_normalizer,
     rolloutor,
@@ -46,6 +47,7 @@ from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+NOT_MIDDLEWARE = {"part"}  # what only puts others together, or is no middleware
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
 SMALL = {
@@ -85,9 +87,6 @@ def example(name):
         spec = importlib.util.spec_from_file_location(f"terms_{name}", EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        if name == "custom_context":
-            module.main(max_step=ITERATIONS) if "max_step" in module.main.__code__.co_varnames else module.main()
-            return
         cfg = getattr(module, "CONFIG", None) or module.main.__annotations__["cfg"]()
         settings = {"async_mode": mode.get("async_mode", False)}
         if "max_lag" in mode:
@@ -143,7 +142,6 @@ def from_whole_episodes(folder, workers=1, **mode):
 
 def from_episodes_into_a_buffer(folder, **mode):
     it = Parts(folder, DQNConfig, DQNPolicy, **{"policy.nstep": 2})
-    it.cfg.policy.collect.override({"n_episode": 2}) if hasattr(it.cfg.policy.collect, "n_episode") else None
     it.run(
         eps_greedy_handler(it.cfg),
         EpisodeCollector(it.cfg, it.policy.collect_mode, it.env),
@@ -176,8 +174,33 @@ def from_estimated_rewards(folder, **mode):
         StepCollector(it.cfg, it.policy.collect_mode, it.env),
         reward_estimator(it.cfg, model, of="trajectories"),
         gae_estimator(it.cfg, it.policy.collect_mode),
-        onpolicy_data_fetcher(it.cfg),
         trainer(it.cfg, it.policy.learn_mode),
+        **mode,
+    )
+
+
+def from_estimated_rewards_of_episodes(folder, **mode):
+    it = Parts(folder, REINFORCEConfig, REINFORCEPolicy)
+    model = RNDRewardModel(RNDRewardConfig(), it.env.single_observation_space, seed=0)
+    it.run(
+        EpisodeCollector(it.cfg, it.policy.collect_mode, it.env),
+        reward_estimator(it.cfg, model, of="trajectories"),
+        montecarlo_return_estimator(it.cfg, it.policy.collect_mode),
+        multistep_trainer(it.cfg, it.policy.learn_mode),
+        **mode,
+    )
+
+
+def with_priorities(folder, **mode):
+    it = Parts(folder, DQNConfig, DQNPolicy, **{"policy.nstep": 1})
+    buffer = PrioritizedReplayBuffer(500, seed=0)
+    it.run(
+        eps_greedy_handler(it.cfg),
+        EpisodeCollector(it.cfg, it.policy.collect_mode, it.env),
+        nstep_reward_enhancer(it.cfg),
+        priority_calculator(lambda rollout: rollout.batch.reward.abs() + 1),
+        data_pusher(it.cfg, buffer),
+        OffPolicyLearner(it.cfg, it.policy.learn_mode, buffer),
         **mode,
     )
 
@@ -192,6 +215,28 @@ def from_estimated_rewards_of_a_batch(folder, **mode):
         offpolicy_data_fetcher(it.cfg, it.buffer, it.policy.learn_mode, model),
         reward_estimator(it.cfg, model),
         trainer(it.cfg, it.policy.learn_mode),
+        **mode,
+    )
+
+
+@dataclasses.dataclass
+class Everything(OnlineRLContext):
+    """A context that has whatever a logger looks for."""
+
+    train_epoch: int = 0
+
+
+def with_both_loggers(folder, **mode):
+    it = Parts(folder, PPOConfig, PPOPolicy)
+    it.run(
+        interaction_evaluator(it.cfg, it.policy.eval_mode, it.eval_env),
+        StepCollector(it.cfg, it.policy.collect_mode, it.env),
+        gae_estimator(it.cfg, it.policy.collect_mode),
+        multistep_trainer(it.cfg, it.policy.learn_mode),
+        CkptSaver(it.policy, it.cfg.exp_name, train_freq=1),
+        online_logger(it.cfg),
+        offline_logger(),
+        ctx=Everything(),
         **mode,
     )
 
@@ -220,92 +265,92 @@ def from_a_dataset(folder, **mode):
     )
 
 
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "custom_context")
-PIPELINES = {
-    **{name: example(name) for name in NAMES},
-    **{
-        run.__name__: run
-        for run in (
-            from_one_step_at_a_time,
-            from_whole_episodes,
-            from_episodes_into_a_buffer,
-            from_workers,
-            from_episodes_of_workers,
-            from_estimated_rewards,
-            from_estimated_rewards_of_a_batch,
-            from_a_dataset,
-        )
-    },
-}
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+OTHERS = (
+    from_one_step_at_a_time,
+    from_whole_episodes,
+    from_episodes_into_a_buffer,
+    from_workers,
+    from_episodes_of_workers,
+    from_estimated_rewards,
+    from_estimated_rewards_of_episodes,
+    from_estimated_rewards_of_a_batch,
+    with_priorities,
+    with_both_loggers,
+    from_a_dataset,
+)
+PIPELINES = {**{name: example(name) for name in NAMES}, **{run.__name__: run for run in OTHERS}}
+MODES = [{}, {"max_lag": 1}, {"async_mode": True}]
 
 
-def contracts_of(name, folder, patch):
-    """(position, name, contract) of each middleware of a pipeline."""
-    found, use = [], Task.use
+class Used:
+    """Watches the middleware that a pipeline uses, and changes the contract of one of them."""
 
-    def remember(self, fn, *args, **kwargs):
-        found.append((len(found), getattr(fn, "__name__", type(fn).__name__), fn))
-        return use(self, fn, *args, **kwargs)
+    def __init__(self, patch, position=-1, change=None):
+        self.middleware = []
+        use = Task.use
 
-    with patch.context() as here:
-        here.setattr(Task, "use", remember)
+        def watching(loop, fn, *args, **kwargs):
+            if len(self.middleware) == position:
+                fn.__contract__ = change(contract_of(fn))
+            self.middleware.append(fn)
+            return use(loop, fn, *args, **kwargs)
+
+        patch.setattr(Task, "use", watching)
+
+
+def refused(name, folder):
+    """What a pipeline is refused with, or an empty string."""
+    try:
         PIPELINES[name](folder, max_lag=1)
-    return [(number, str(label), contract_of(fn)) for number, label, fn in found if contract_of(fn) is not None]
+    except (ContractError, PipelineError) as error:
+        return str(error)
+    return ""
 
 
-def without(name, folder, patch, position, term, field):
-    """Run a pipeline in which the contract of one middleware lacks one field."""
-    seen, use = [], Task.use
+@pytest.mark.parametrize("mode", MODES, ids=["plain", "lag", "threads"])
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "dqn_async"])  # which is asynchronous by itself
+def test_each_pipeline_of_ours_keeps_its_contracts(name, mode, tmp_path):
+    PIPELINES[name](tmp_path, **mode)
+    assert task.ctx.total_step + 1 == ITERATIONS
 
-    def strip(self, fn, *args, **kwargs):
-        if len(seen) == position:
+
+def test_without_any_one_field_a_pipeline_is_refused_by_name(tmp_path):
+    noticed, missed = set(), set()
+    for name in PIPELINES:
+        with pytest.MonkeyPatch.context() as patch:
+            used = Used(patch)
+            PIPELINES[name](tmp_path / name, max_lag=1)
+        fields = task.ctx
+        for position, fn in enumerate(used.middleware):
             terms = contract_of(fn)
-            fields = tuple(one for one in getattr(terms, term) if one != field)
-            lacking = {"needs": (), "provides": ()} if field == "collect_kwargs" else {}
-            changed = dataclasses.replace(terms, **{term: fields, **lacking})
-            fn.__contract__ = changed
-        seen.append(fn)
-        return use(self, fn, *args, **kwargs)
-
-    with patch.context() as here:
-        here.setattr(Task, "use", strip)
-        PIPELINES[name](folder, max_lag=1)
-
-
-if __name__ == "__main__":
-    import sys, tempfile
-
-    patch = pytest.MonkeyPatch()
-    warnings.simplefilter("ignore")
-    done, missed = {}, []
-    for name in sys.argv[1:] or PIPELINES:
-        folder = Path(tempfile.mkdtemp())
-        try:
-            found = contracts_of(name, folder / "a", patch)
-        except BaseException as error:
-            print("BROKEN", name, type(error).__name__, str(error)[:300], flush=True)
-            if task.running:
-                task.stop()
-            continue
-        for position, label, terms in found:
-            for term in TERMS:
+            for term in TERMS if terms is not None else ():
                 for field in getattr(terms, term):
-                    key = (label, term, field)
-                    if done.get(key):
+                    key = name_of(fn), term, field
+                    if key in noticed or not hasattr(fields, field):  # what this context has not, nobody can miss
                         continue
-                    try:
-                        without(name, folder / "b", patch, position, term, field)
-                    except (ContractError, PipelineError) as error:
-                        ok = f"ctx.{field}" in str(error)
-                        done[key] = ok
-                        if not ok:
-                            print("OTHER", name, key, str(error)[:200], flush=True)
-                    except BaseException as error:
-                        print("ODD", name, key, type(error).__name__, str(error)[:200], flush=True)
-                        done[key] = False
-                        if task.running:
-                            task.stop()
-                    else:
-                        done.setdefault(key, False)
-        print(name, len(found), sum(done.values()), len(done), flush=True)
-    print("missed:", [key for key, ok in done.items() if not ok])
+
+                    def lacking(terms, term=term, field=field):
+                        settings = {"needs": (), "provides": ()} if field == "collect_kwargs" else {}
+                        left = tuple(one for one in getattr(terms, term) if one != field)
+                        return dataclasses.replace(terms, **{term: left}, **settings)
+
+                    with pytest.MonkeyPatch.context() as patch:
+                        Used(patch, position, lacking)
+                        refusal = refused(name, tmp_path / "lacking")
+                    (noticed if f"ctx.{field}" in refusal else missed).add(key)
+    assert missed - noticed == set()
+    assert len(noticed) > 150
+
+
+def test_no_middleware_is_left_out():
+    reached = set()
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        used = Used(patch)
+        for name, run in PIPELINES.items():
+            run(Path(folder) / name, max_lag=1)
+        for fn in used.middleware:
+            inner = getattr(fn, "inner_middleware", ())
+            reached.update(name_of(one).split(".")[0] for one in (fn, *inner))
+    exported = set(ding_lite.middleware.__all__)
+    assert {it for it in exported if it in NOT_MIDDLEWARE or it in reached} == exported
