@@ -191,18 +191,22 @@ def from_estimated_rewards_of_episodes(folder, **mode):
     )
 
 
-def with_priorities(folder, **mode):
+def with_priorities(folder, collector=StepCollector, **mode):
     it = Parts(folder, DQNConfig, DQNPolicy, **{"policy.nstep": 1})
     buffer = PrioritizedReplayBuffer(500, seed=0)
     it.run(
         eps_greedy_handler(it.cfg),
-        EpisodeCollector(it.cfg, it.policy.collect_mode, it.env),
+        collector(it.cfg, it.policy.collect_mode, it.env),
         nstep_reward_enhancer(it.cfg),
         priority_calculator(lambda rollout: rollout.batch.reward.abs() + 1),
         data_pusher(it.cfg, buffer),
         OffPolicyLearner(it.cfg, it.policy.learn_mode, buffer),
         **mode,
     )
+
+
+def with_priorities_of_episodes(folder, **mode):
+    with_priorities(folder, EpisodeCollector, **mode)
 
 
 def from_estimated_rewards_of_a_batch(folder, **mode):
@@ -276,6 +280,7 @@ OTHERS = (
     from_estimated_rewards_of_episodes,
     from_estimated_rewards_of_a_batch,
     with_priorities,
+    with_priorities_of_episodes,
     with_both_loggers,
     from_a_dataset,
 )
