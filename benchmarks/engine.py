@@ -12,7 +12,7 @@ from typing import Any
 
 from measure import compare
 
-from ding_lite import Task
+from ding_lite import Task, contract
 from ding_lite.contexts import OnlineRLContext
 
 LOOPS = 2000
@@ -32,11 +32,17 @@ def generator() -> Callable[[Any], Iterator[None]]:
     return empty
 
 
-def ours(middleware: list[Callable[[Any], Any]]) -> Callable[[], None]:
-    task = Task().start(ctx=OnlineRLContext())
+def ours(middleware: list[Callable[[Any], Any]], slice_: int = LOOPS, **mode: Any) -> Callable[[], None]:
+    """A run of LOOPS iterations, or several runs of so many."""
+    task = Task().start(ctx=OnlineRLContext(), **mode)
     for one in middleware:
         task.use(one)
-    return lambda: task.run(max_step=LOOPS)
+
+    def run() -> None:
+        for _ in range(LOOPS // slice_):
+            task.run(max_step=slice_)
+
+    return run
 
 
 def bare(middleware: list[Callable[[Any], Any]], halves: bool) -> Callable[[], None]:
@@ -78,6 +84,12 @@ def main() -> None:
     for what, middleware in (("ten functions", plain), ("five functions and five generators", mixed)):
         functions = {"limit": bare(middleware, middleware is mixed), "ours": ours(middleware)}
         compare("engine", "us_per_iteration", functions, LOOPS, microseconds=True, middleware=what)
+    # What it costs that contracts are enforced: in each iteration with lag, and in runs of checked iterations alone.
+    promised = [contract(("env_step",), stage="learn")(function()) for _ in range(10)]
+    modes: dict[str, dict[str, Any]] = {"lag, enforced": {"max_lag": 1}, "runs of 5, all checked": {"slice_": 5}}
+    for what, mode in modes.items():
+        functions = {"limit": ours(promised), "ours": ours(promised, **mode)}
+        compare("engine", "us_per_iteration", functions, LOOPS, microseconds=True, limit="not enforced", middleware=what)
     functions = {"limit": renewals(lambda ctx: OnlineRLContext()), "ours": renewals(lambda ctx: ctx.renew())}
     compare("engine", "us_per_renewal", functions, LOOPS, microseconds=True, limit="constructing the dataclass")
 

@@ -21,7 +21,7 @@ from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches
-from ding_lite.pipeline.views import Terms, become, checker_of, field_value, real_class, view_class
+from ding_lite.pipeline.views import Terms, become, checker_of, real_class, view_class
 
 CHECKED_ITERATIONS = 5
 """Of a run, in which contracts are enforced also where iterations do not overlap, and values are compared."""
@@ -42,23 +42,20 @@ class Checker:
     def __init__(
         self, ctx: Context, entries: Sequence[Entry], max_lag: int, has_lanes: bool, is_threaded: bool, touches: Touches
     ) -> None:
-        self._end = ctx.total_step + CHECKED_ITERATIONS
-        self._max_lag = max_lag
+        self.end = ctx.total_step + CHECKED_ITERATIONS
+        """The first iteration in which nothing is compared."""
+        self.max_lag = max_lag
         self.touches = touches
         writers = Counter(name for entry in entries for name in _all_writes(type(ctx), entry.contract))
         self.handovers = Handovers(frozenset(kept_fields(ctx)), max_lag, has_lanes, is_threaded, writers)
         self._guards: dict[tuple[int, int], Guard] = {}
 
-    def is_checked(self, ctx: object) -> bool:
-        """Whether the iteration of this context is one of the first."""
-        return bool(field_value(ctx, "total_step") < self._end)
-
-    def compares(self, ctx: object) -> bool:
-        """Whether values are compared in the iteration of this context; behind the last such, none is held on to."""
-        beyond: int = field_value(ctx, "total_step") - self._end
-        if beyond > self._max_lag:
-            self.handovers.forget()
-        return beyond < 0
+    def is_checked(self, ctx: Context) -> bool:
+        """Whether the iteration of this context is one of the first; values are let go where it is not."""
+        if ctx.total_step < self.end:
+            return True
+        self.handovers.forget()
+        return False
 
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, each with a call that enforces its contract. A list may grow meanwhile."""
@@ -126,7 +123,7 @@ class Guard:
     ) -> None:
         self.fn, self.name, self.location, self.contract = fn, name, location, contract
         self._call, self._checker, self._is_wrapped = call, checker, is_wrapped
-        self._views: dict[type[Any], tuple[_View, ...]] = {}
+        self._views: dict[tuple[type[Any], int], _View] = {}
 
     @property
     def who(self) -> str:
@@ -134,30 +131,40 @@ class Guard:
         return f"{self.name} ({self.location})" if self.location else self.name
 
     def __call__(self, ctx: Any) -> Any:
-        if self.contract is None and not self._checker.is_checked(ctx):
+        if ctx.total_step < self._checker.end:
+            return self._compared(ctx)
+        if self.contract is None:
             return self._call(ctx)
-        outside, view = type(ctx), self._view(ctx, FIRST)
-        handed = self._before(ctx, view)
-        view.terms.written.clear()
-        become(ctx, view.cls)
+        outside = type(ctx)
+        view = self._views.get((outside, FIRST)) or self._view(ctx, FIRST)
+        if view.terms.written:
+            view.terms.written.clear()
+        become(ctx, "__class__", view.cls)
         try:
             result = self._call(ctx)
-            if isinstance(result, GeneratorType):
-                result = self._begin(result, ctx)
+            if result is not None:
+                result = self._followed(result, ctx)
         finally:
-            become(ctx, outside)
-        if isinstance(result, Remainder):
-            result.wrap_take(self._take)
-        if handed is not None:
-            self._checker.handovers.after(self, self.who, ctx, view.written, handed)
+            become(ctx, "__class__", outside)
         return result
 
-    def _begin(self, half: Half, ctx: Any) -> Half | None:
-        try:
-            next(half)
-        except StopIteration:
-            return None
-        return named(half.__qualname__, self._rest(half, ctx))
+    def _compared(self, ctx: Any) -> Any:
+        """The call in one of the first iterations, in which values are compared."""
+        with self._seen(ctx, FIRST):
+            result = self._call(ctx)
+            return self._followed(result, ctx)
+
+    def _followed(self, result: Any, ctx: Any) -> Any:
+        """What the call returned, under the contract as well."""
+        if isinstance(result, GeneratorType):
+            try:
+                next(result)
+            except StopIteration:
+                return None
+            return named(result.__qualname__, self._rest(result, ctx))
+        if isinstance(result, Remainder):
+            result.wrap_take(self._take)
+        return result
 
     def _rest(self, half: Half, ctx: Any) -> Iterator[None]:
         try:
@@ -179,25 +186,29 @@ class Guard:
         outside, view = type(ctx), self._view(ctx, half)
         handed = self._before(ctx, view)
         view.terms.written.clear()
-        become(ctx, view.cls)
+        become(ctx, "__class__", view.cls)
         try:
             yield
         finally:
-            become(ctx, outside)
+            become(ctx, "__class__", outside)
         if handed is not None:
             self._checker.handovers.after(self, self.who, ctx, view.written, handed)
 
     def _before(self, ctx: Any, view: _View) -> Any:
-        if self.contract is None or not self._checker.compares(ctx):
+        """What the values are before this half; None where they are not compared any more."""
+        checker = self._checker
+        if ctx.total_step > checker.end + checker.max_lag:
+            checker.handovers.forget()
+        if self.contract is None or ctx.total_step >= checker.end:
             return None
-        return self._checker.handovers.before(self, ctx, view.only_read, view.written)
+        return checker.handovers.before(self, ctx, view.only_read, view.written)
 
     def _view(self, ctx: object, half: int) -> _View:
-        cls = real_class(ctx)
-        views = self._views.get(cls)
-        if views is None:
-            views = self._views[cls] = tuple(self._made(cls, one) for one in (FIRST, SECOND, LATE))
-        return views[half]
+        key = type(ctx), half
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = self._made(real_class(ctx), half)
+        return view
 
     def _made(self, cls: type[Context], half: int) -> _View:
         if self.contract is None:

@@ -59,9 +59,8 @@ def real_class(ctx: object) -> type[Any]:
     return getattr(cls, "_viewed", cls)
 
 
-def become(ctx: object, cls: type[Any]) -> None:
-    """Give the context this class, which has the same layout."""
-    object.__setattr__(ctx, "__class__", cls)
+become = object.__setattr__
+"""`become(ctx, "__class__", cls)` gives the context this class, which has the same layout. It runs twice a half."""
 
 
 def field_value(ctx: object, name: str) -> Any:
@@ -74,11 +73,11 @@ def field_value(ctx: object, name: str) -> Any:
 def seen_whole(ctx: object) -> Iterator[None]:
     """For the time of the block the context is itself again, and not what a middleware sees of it."""
     view = type(ctx)
-    become(ctx, real_class(ctx))
+    become(ctx, "__class__", real_class(ctx))
     try:
         yield
     finally:
-        become(ctx, view)
+        become(ctx, "__class__", view)
 
 
 def alias(ctx: Any) -> Any:
@@ -138,13 +137,13 @@ def _methods(cls: type[Context], terms: Terms, fields: frozenset[str]) -> dict[s
                 f"{', '.join(missing)}: take the fields that are needed by name."
             )
         view = type(self)
-        become(self, cls)
+        become(self, "__class__", cls)
         try:
             reduced: Any = cls.__reduce_ex__(self, protocol)
             make, args, *state = reduced
             return (_called, (make, *args), *state)
         finally:
-            become(self, view)
+            become(self, "__class__", view)
 
     def __new__(_: Any, *args: Any, **kwargs: Any) -> Any:
         return cls(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Random pipelines over values of every kind: threads see what one thread sees, and what a contract forbids names who does it.
 
-Start values are arrays, tensors, nested lists, dicts and objects, kept or not. Middleware change them in place where they declare
-it, read them through properties, write new ones; or break one rule, and are named for it.
+Start values are arrays, tensors, nested lists, dicts and objects, kept or not. Middleware change them in place where their
+contract says so, read them through properties, write new ones; or break one rule, and are named for it.
 """
 
 import dataclasses

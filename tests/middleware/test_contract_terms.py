@@ -17,7 +17,7 @@ from ding_lite.basics.messages import name_of
 from ding_lite.config import A2CConfig, ConfigError, DQNConfig, PPOConfig, REINFORCEConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
-from ding_lite.engine import ContractError, contract, contract_of
+from ding_lite.engine import ContractError, contract, contract_of, load_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     CkptSaver,
@@ -359,3 +359,48 @@ def test_no_middleware_is_left_out():
             reached.update(name_of(one).split(".")[0] for one in (fn, *inner))
     exported = set(ding_lite.middleware.__all__)
     assert {it for it in exported if it in NOT_MIDDLEWARE or it in reached} == exported
+
+
+def plain_of(value):
+    """Tensors and arrays as lists, so that states can be compared."""
+    if isinstance(value, dict):
+        return {name: plain_of(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_of(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def learned(name, folder):
+    """What a pipeline with lag ends with, in its last checkpoint; or what it is refused with."""
+    try:
+        PIPELINES[name](folder, max_lag=1)
+    except (ContractError, PipelineError) as error:
+        return type(error).__name__
+    return plain_of(load_checkpoint(folder / "ckpt" / "final.pt"))
+
+
+OBJECTS = ("uses", "fills", "draws", "alone")
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo", "sac", "r2d2", "rnd"])
+def test_without_an_object_that_two_lanes_share_the_run_is_refused_or_another(name, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        used = Used(patch)
+        whole = learned(name, tmp_path / "whole")
+    noticed = set()
+    for position, fn in enumerate(used.middleware):
+        for kind in {type(thing).__name__ for thing in contract_of(fn).uses}:
+
+            def lacking(terms, kind=kind):
+                left = {term: tuple(it for it in getattr(terms, term) if type(it).__name__ != kind) for term in OBJECTS}
+                return dataclasses.replace(terms, **left)
+
+            with pytest.MonkeyPatch.context() as patch:
+                Used(patch, position, lacking)
+                if learned(name, tmp_path / f"lacking-{position}") != whole:
+                    noticed.add((name_of(fn), kind))
+    # Nobody can miss an object whose users are all on one lane, which works in the order of the pipeline anyway: learners and
+    # savers, the logger itself, an environment that has one user.
+    assert noticed >= {("interaction_evaluator", "EvalMode"), ("StepCollector", "CollectMode")}
+    fillers = {(name_of(fn), type(it).__name__) for fn in used.middleware for it in contract_of(fn).fills}
+    assert noticed >= fillers
