@@ -159,7 +159,8 @@ class InteractionEvaluator:
             return
         if self._under_way is not None:
             self._write(self._end(), ctx)
-            self._finish_if_reached(ctx)
+            if self._finish_if_reached(ctx):
+                return
             is_due = self._is_due(ctx, env_step)
         if not is_due or is_ending:
             return
@@ -244,12 +245,15 @@ class InteractionEvaluator:
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
         hand_over(ctx, "eval_metrics", evaluation.metrics)
 
-    def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+    def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
+        """Whether stop_value is reached; the run ends with this iteration then."""
         target = self._stop_value
-        if target is not None and ctx.eval_value >= target:
-            self._reached_in = ctx.total_step
-            found = f"{self.__name__} found {ctx.eval_value:.1f} in {self._env_name}"
-            current_task().finish_because(f"stop_value {target:g} was reached: {found}")
+        if target is None or not ctx.eval_value >= target:
+            return False
+        self._reached_in = ctx.total_step
+        found = f"{self.__name__} found {ctx.eval_value:.1f} in {self._env_name}"
+        current_task().finish_because(f"stop_value {target:g} was reached: {found}")
+        return True
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:
         last_iter = ctx.last_eval_iter if self._under_way is None else self._under_way[0]

@@ -41,6 +41,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         WriteError: the disk refuses; the file before is still there.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise WriteError(errno.EINVAL, _message(path, "it is a device or a pipe, no file", "Choose another name."), str(path))
     temporary = temporary_beside(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -183,7 +183,10 @@ class RunConfig(Config):
         Args:
             value: of the last evaluation; minus infinity where there was none.
         """
-        target, reason = self.env.stop_value, current_task().end_reason
+        task = current_task()
+        # Only where it is this value's run: the script may have run another task than the global one.
+        reason = task.end_reason if getattr(task.ctx, "last_eval_value", None) == value else None
+        target = self.env.stop_value
         reached = target is None or value >= target
         found = f"mean return {value:.1f} at the last evaluation" if value > -float("inf") else "no evaluation"
         wanted = "" if target is None else f", stop_value {target:g} {'reached' if reached else 'not reached'}"

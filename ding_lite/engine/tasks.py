@@ -27,7 +27,7 @@ from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.guards import Checker
-from ding_lite.pipeline.suggestions import Touches
+from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
 Result = TypeVar("Result")
 
@@ -233,6 +233,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
+        for problem in unnamed_objects(self._entries):
+            warnings.warn(f"where iterations overlap, {problem}", stacklevel=3)
         self._timeline = Timeline()
         checker = Checker(
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
@@ -256,9 +258,15 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         It names the fields that the function was seen to touch in the first iterations of each run, and the objects that it
         holds; a branch that was not taken may touch more. Call it after `run`, or in a middleware, while the task is open.
+
+        Raises:
+            RuntimeError: the task is not open.
         """
+        self._require_open("suggest_contracts()")
+        unseen = [entry.name for entry in self._entries if entry.contract is None and not self._ran]
         text = self._touches.suggest(self._entries)
-        print(text or "Every middleware that has run has a contract.")
+        none = f"{', '.join(unseen)} has not run yet: call task.run() first." if unseen else "Every middleware has a contract."
+        print(text or none)
         return text
 
     def renew(self) -> Task:

@@ -5,6 +5,7 @@ Room: ding_lite.metrics, floor 1. Imports the room's bases, numbers and throughp
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -142,6 +143,8 @@ class SumStats(NumberStats):
         total = self.peek()
         handed = super().reduce(compile)
         self.clock.end_cycle(total, kept=self.peek())
+        if isinstance(handed, SumStats):
+            handed.clock = copy.copy(self.clock)  # this one goes on
         return handed
 
     def set_state(self, state: dict[str, Any]) -> None:

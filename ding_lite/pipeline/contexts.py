@@ -22,6 +22,7 @@ ContextType = TypeVar("ContextType", bound="Context")
 
 _SHARED = frozenset({"_thread", "threading", "queue", "_queue", "concurrent.futures._base", "_io", "socket"})
 """Modules of what is made to be shared between threads, or stands for a thing outside of Python."""
+_PROPERTIES = (property, functools.cached_property)
 _SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 
 
@@ -40,7 +41,7 @@ class _Plan:
         fields = dataclasses.fields(cls)
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
-        properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
+        properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, _PROPERTIES)}
         self.fields = frozenset(names)
         self.declared = self.fields | properties
         self.positional = tuple(f.name for f in fields if f.init and not f.kw_only)
@@ -308,6 +309,11 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
         if hasattr(ctx, name):
             object.__setattr__(twin, name, own(name, getattr(ctx, name)))
     return twin
+
+
+def family_of(ctx: Context) -> object:
+    """The same object for all renewals of a context and their twins on other lanes, and for no other context."""
+    return _lineage_of(ctx).lanes
 
 
 def start_values(ctx: Context) -> dict[str, Any]:

@@ -162,6 +162,9 @@ def contract(
         >>> contract_of(count).reads
         ('trajectories',)
     """
+    if callable(reads):
+        name = getattr(reads, "__name__", type(reads).__name__)
+        raise TypeError(f"@contract above {name} has no terms: write @contract(reads=..., writes=..., uses=..., stage=...).")
     if stage is not None and stage not in STAGES:
         raise ValueError(f"contract(stage={stage!r}): there is no such stage, take one of {', '.join(STAGES)}.")
     terms = Contract(
@@ -182,6 +185,8 @@ def contract(
         makes=tuple(makes),
         hints=dict(hints or {}),
     )
+    if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
+        raise ValueError("contract(writes=('total_step',)): it counts iterations by itself; declare a counter of your own.")
     _require_fields("needs", terms.needs, "reads", (*terms.reads, *terms.may_read))
     _require_fields("provides", terms.provides, "writes", (*terms.all_writes, *terms.may_write))
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.checks import Entry
-from ding_lite.pipeline.contexts import Context, kept_fields
+from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.generators import Half, named, second_half
-from ding_lite.pipeline.handovers import Handovers
+from ding_lite.pipeline.handovers import Handovers, Print, changed
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches
@@ -47,7 +47,7 @@ class Checker:
         self.max_lag = max_lag
         self.touches = touches
         writers = Counter(name for entry in entries for name in _all_writes(type(ctx), entry.contract))
-        self.handovers = Handovers(frozenset(kept_fields(ctx)), max_lag, has_lanes, is_threaded, writers)
+        self.handovers = Handovers(ctx, max_lag, has_lanes, is_threaded, writers)
         self._guards: dict[tuple[int, int], Guard] = {}
 
     def is_checked(self, ctx: Context) -> bool:
@@ -137,6 +137,7 @@ class Guard:
             return self._call(ctx)
         outside = type(ctx)
         view = self._views.get((outside, FIRST)) or self._view(ctx, FIRST)
+        view.terms.refusal = None
         if view.terms.written:
             view.terms.written.clear()
         become(ctx, "__class__", view.cls)
@@ -146,6 +147,8 @@ class Guard:
                 result = self._followed(result, ctx)
         finally:
             become(ctx, "__class__", outside)
+        if view.terms.refusal is not None:
+            _raise_again(view.terms)
         return result
 
     def _compared(self, ctx: Any) -> Any:
@@ -153,6 +156,14 @@ class Guard:
         with self._seen(ctx, FIRST):
             result = self._call(ctx)
             return self._followed(result, ctx)
+
+    def _note_changes(self, ctx: Any, half: int, before: Mapping[str, Print]) -> None:
+        """Note which values a function without a contract has changed in place."""
+        note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
+        now = self._checker.handovers.prints(ctx)
+        for name, found in before.items():
+            if name in now and changed(found, now[name]) is not None:
+                note("write", name)
 
     def _followed(self, result: Any, ctx: Any) -> Any:
         """What the call returned, under the contract as well."""
@@ -184,6 +195,8 @@ class Guard:
     def _seen(self, ctx: Any, half: int) -> Iterator[None]:
         """For the time of the block the context is what this half sees."""
         outside, view = type(ctx), self._view(ctx, half)
+        view.terms.refusal = None
+        prints = self._checker.handovers.prints(ctx) if self.contract is None else None
         handed = self._before(ctx, view)
         view.terms.written.clear()
         become(ctx, "__class__", view.cls)
@@ -191,6 +204,10 @@ class Guard:
             yield
         finally:
             become(ctx, "__class__", outside)
+        if view.terms.refusal is not None:
+            _raise_again(view.terms)
+        if prints is not None:
+            self._note_changes(ctx, half, prints)
         if handed is not None:
             self._checker.handovers.after(self, self.who, ctx, view.written, handed)
 
@@ -254,6 +271,13 @@ def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
     return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
 
 
+def _raise_again(terms: Terms) -> NoReturn:
+    """Raise the refusal that a half has caught, so that nobody misses it."""
+    refusal, terms.refusal = terms.refusal, None
+    assert refusal is not None
+    raise refusal
+
+
 class _Advice:
     """How to allow what was refused: the term of the contract as code."""
 
@@ -261,6 +285,8 @@ class _Advice:
         self._terms, self._half, self._late = terms, half, late
 
     def __call__(self, verb: str, name: str) -> str:
+        if name == "total_step":
+            return "It counts iterations by itself: declare a counter of your own."
         suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._half]
         if self._half == LATE and verb == "read":
             if name not in self._late:

@@ -8,18 +8,21 @@ Room: ding_lite.pipeline, floor 0. Imports the standard library; looks at arrays
 
 from __future__ import annotations
 
+import array
 import enum
 import numbers
+import operator
+import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from ding_lite.pipeline.contexts import Context, start_values
-from ding_lite.pipeline.views import ContractError, field_value
+from ding_lite.pipeline.contexts import Context, family_of, kept_fields, start_values
+from ding_lite.pipeline.views import ContractError, field_value, real_class
 
-_MOST_PARTS = 5000
+_MOST_PARTS = 20_000
 """Values inside one value that are compared; what lies beyond is not."""
 _MOST_BYTES = 1 << 20
 """Of an array; of a larger one every n-th element is compared."""
@@ -52,17 +55,16 @@ class Handovers:
     """The values that middleware handed over in the last iterations.
 
     Args:
-        kept: fields whose values are copied on the way, so that who writes them may go on with its own.
+        ctx: of the first iteration. Values of kept fields are copied on the way: their writer may go on changing its own.
         max_lag: iterations that may be under way beside the current one.
         has_lanes: whether each lane has start values of its own, so that what one does to them the others do not see.
         is_threaded: whether other middleware run while one does, so that a change may be theirs.
         writers: by field, how many middleware write it.
     """
 
-    def __init__(
-        self, kept: frozenset[str], max_lag: int, has_lanes: bool, is_threaded: bool, writers: Mapping[str, int]
-    ) -> None:
-        self._kept, self._max_lag, self._has_lanes, self._is_threaded = kept, max_lag, has_lanes, is_threaded
+    def __init__(self, ctx: Context, max_lag: int, has_lanes: bool, is_threaded: bool, writers: Mapping[str, int]) -> None:
+        self._family, self._kept = family_of(ctx), frozenset(kept_fields(ctx))
+        self._max_lag, self._has_lanes, self._is_threaded = max_lag, has_lanes, is_threaded
         self._sole = frozenset(name for name, count in writers.items() if count == 1)
         self._handed: dict[object, deque[_Handed]] = {}
         self._starts: dict[int, tuple[Any, Print]] = {}
@@ -82,11 +84,17 @@ class Handovers:
             only_read: fields that it reads and does not write.
             written: fields that it may write.
         """
-        if self._has_lanes:
+        if self._has_lanes and family_of(ctx) is self._family:  # contexts inside a field are made anew in each iteration
             self._note_starts(ctx, written)
         read = {name: (value, fingerprint(value)) for name in only_read if _may_change(value := field_value(ctx, name))}
         own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ()))]
         return read, own
+
+    @staticmethod
+    def prints(ctx: Context) -> dict[str, Print]:
+        """The fingerprint of each field whose value may change in place."""
+        names = sorted(real_class(ctx)._plan.fields)
+        return {name: fingerprint(value) for name in names if _may_change(value := field_value(ctx, name))}
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: Any) -> None:
         """Compare, and note what this half has handed over.
@@ -108,8 +116,9 @@ class Handovers:
             if where is not None:
                 raise ContractError(self._changed_what_it_reads(who, name, where))
         for handed, found in own:
-            is_mine = handed.iteration != iteration and (not self._is_threaded or handed.field in self._sole)
-            where = changed(found, fingerprint(handed.value)) if is_mine else None
+            may_be_read = 0 < iteration - handed.iteration <= max(1, self._max_lag)
+            is_mine = may_be_read and (not self._is_threaded or handed.field in self._sole)
+            where = changed(found, fingerprint(handed.value), "numbers" if self._is_threaded else "all") if is_mine else None
             if where is not None:
                 raise ContractError(self._changed_what_it_handed_over(who, handed, where))
         self._refuse_changed_starts(who, ctx, written)
@@ -136,7 +145,7 @@ class Handovers:
                 )
 
     def _note(self, key: object, who: str, ctx: Context, iteration: int, written: Sequence[str]) -> None:
-        given = start_values(ctx)
+        given = start_values(ctx) if family_of(ctx) is self._family else {}
         mine = self._handed.setdefault(key, deque())
         for name in written:
             value = field_value(ctx, name)
@@ -176,7 +185,7 @@ class Handovers:
         return (
             f"{who} wrote ctx.{handed.field} in iteration {handed.iteration} and changed that value{_way(where)} in place in a "
             f"later one{beside}: where iterations overlap, others still read it then. Make a new value in each iteration, or "
-            f"hand over a copy: ctx.{handed.field} = value.copy()."
+            f"hand over a copy of it in ctx.{handed.field}."
         )
 
 
@@ -187,14 +196,28 @@ def fingerprint(value: Any) -> Print:
     return found
 
 
-def changed(before: Print, now: Print) -> tuple[str, ...] | None:
-    """The way to the first thing that has changed in place, or None. What was added to an object is no change."""
+def changed(before: Print, now: Print, private: str = "arrays") -> tuple[str, ...] | None:
+    """The way to the first thing that has changed in place, or None. What was added to an object is no change.
+
+    Args:
+        private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
+            "numbers" too, or "all", and what was added as well.
+    """
+    if private == "all":
+        added = next((where for where in now if where not in before and where[:-1] in before), None)
+        if added is not None:
+            return added
     for where, part in before.items():
         other = now.get(where)
-        if other is not None and other.content != part.content:
-            is_private = any(name.startswith("._") for name in where)
-            if not is_private or (part.identity == other.identity and isinstance(part.content, _Bytes)):
-                return where
+        if other is None or other.content == part.content:
+            continue
+        if private == "arrays" and part.content == "None" and where and where[-1].startswith("."):
+            continue  # a cache that is filled when it is first asked for
+        if private == "all" or not any(name.startswith("._") for name in where):
+            return where
+        is_number = private == "numbers" and part.identity is None and part.content != "None"
+        if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
+            return where
     return None
 
 
@@ -215,10 +238,19 @@ def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> Non
     if content is not None:
         found[way] = content
         return
+    if isinstance(value, (bytearray, array.array, memoryview)):
+        found[way] = _Part(id(value), _Bytes(hash(bytes(value))))
+        return
+    if _is_numpy(value, "random.Generator") or isinstance(value, random.Random):
+        state = value.getstate() if isinstance(value, random.Random) else value.bit_generator.state
+        found[way] = _Part(id(value), repr(state))
+        return
     if isinstance(value, Set):
         found[way] = _Part(None if isinstance(value, frozenset) else id(value), frozenset(map(repr, value)))
         return
-    if isinstance(value, (Sequence, Mapping)) and type(value).__module__ in ("builtins", "collections"):
+    if isinstance(value, dict):
+        found[way] = _Part(id(value), hash(tuple(map(repr, value))))
+    elif isinstance(value, (list, tuple, deque)):
         found[way] = _Part(None if isinstance(value, tuple) else id(value), len(value))
     else:
         found[way] = _Part(id(value), type(value).__qualname__)
@@ -231,12 +263,13 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
     elif isinstance(value, Mapping):
         yield from ((f"[{key!r}]", inner) for key, inner in list(value.items()))
-    elif hasattr(type(value), "_detach") and hasattr(type(value), "items"):  # a tree
+    if hasattr(type(value), "_detach") and hasattr(type(value), "items"):  # a tree
         yield from ((f".{key}", inner) for key, inner in value.items())
     else:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, Mapping):
-            yield from ((f".{name}", inner) for name, inner in list(attributes.items()) if name != "_lineage")
+            mark = "/" if isinstance(value, Context) else "."
+            yield from ((f"{mark}{name}", inner) for name, inner in list(attributes.items()) if name != "_lineage")
         for cls in type(value).__mro__:
             for name in _slots(cls):
                 if name in vars(cls) and hasattr(value, name):
@@ -273,7 +306,7 @@ def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
 
 def _is_numpy(value: Any, kind: str) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, getattr(numpy, kind))
+    return numpy is not None and isinstance(value, operator.attrgetter(kind)(numpy))
 
 
 def _may_change(value: Any) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import is_scalar
+from ding_lite.pipeline.contracts import Contract
 
-_NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config)
+_NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 
 
 @dataclasses.dataclass
@@ -61,7 +62,7 @@ class Touches:
 
 def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
     terms = [f"{term}={_listed(repr(name) for name in names)}" for term, names in sorted(seen.terms.items()) if names]
-    objects = list(_objects_of(seen.fn))
+    objects = [name for name, _ in objects_held(seen.fn)]
     if objects:
         terms.append(f"uses={_listed(objects)}")
     terms.append(f"stage={_likely_stage(seen.fn, pipeline)!r}")
@@ -74,8 +75,8 @@ def _listed(names: Any) -> str:
     return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
 
 
-def _objects_of(fn: Callable[..., Any]) -> Iterator[str]:
-    """The names of what the function holds that has a state of its own: free variables, or attributes of an object."""
+def objects_held(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """What a middleware holds that has a state of its own, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
             try:
@@ -83,16 +84,43 @@ def _objects_of(fn: Callable[..., Any]) -> Iterator[str]:
             except ValueError:  # not set yet
                 continue
             if _has_state(value):
-                yield name
+                yield name, value
         for name in fn.__code__.co_names:
-            if name in fn.__globals__ and _has_state(fn.__globals__[name]) and not _is_task(fn.__globals__[name]):
-                yield name
+            if name in fn.__globals__ and _has_state(fn.__globals__[name]):
+                yield name, fn.__globals__[name]
     else:
-        yield from (f"self.{name}" for name, value in getattr(fn, "__dict__", {}).items() if _has_state(value))
+        yield from ((f"self.{name}", value) for name, value in getattr(fn, "__dict__", {}).items() if _has_state(value))
+
+
+def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
+    """What to add for each middleware that holds an object which one on another lane has too, and does not name it."""
+    held = {id(entry): dict(objects_held(entry.fn)) for entry in pipeline if entry.contract is not None}
+    for entry in pipeline:
+        terms = entry.contract
+        for name, thing in held.get(id(entry), {}).items():
+            if terms is None or _is_named(thing, terms):
+                continue
+            for other in pipeline:
+                theirs = other.contract
+                if theirs is None or theirs.lane == terms.lane:
+                    continue
+                if any(it is thing for it in (*theirs.uses, *held[id(other)].values())):
+                    yield (
+                        f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} has too, "
+                        f"and its contract does not name it. Nothing orders the two, so if it is touched add it: "
+                        f"@contract(..., uses=({name},))."
+                    )
+                    break
+
+
+def _is_named(thing: Any, terms: Contract) -> bool:
+    """Whether a contract names the object, or the one whose state it follows."""
+    leader = getattr(thing, "leader", None)
+    return any(it is thing or (leader is not None and it is leader) for it in terms.uses)
 
 
 def _has_state(value: object) -> bool:
-    if is_scalar(value) or isinstance(value, _NO_STATE) or type(value).__name__ == "Contract":
+    if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value):
         return False
     return isinstance(value, (list, dict, set)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
 

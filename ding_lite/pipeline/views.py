@@ -19,7 +19,6 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.properties import is_property
 
 _DICT: Any = Context.__dict__["__dict__"]  # how to reach the fields of a view, whose own `__dict__` is a filtered copy
-_BEHIND_THE_SCENES = ("_lineage",)
 
 
 class ContractError(RuntimeError):
@@ -37,7 +36,7 @@ class Terms:
         on_touch: called with "read" or "write" and a field instead of a refusal; None to refuse.
     """
 
-    __slots__ = ("advice", "on_touch", "readable", "who", "writable", "written")
+    __slots__ = ("advice", "on_touch", "readable", "refusal", "who", "writable", "written")
 
     def __init__(
         self,
@@ -51,6 +50,8 @@ class Terms:
         self.advice, self.on_touch = advice, on_touch
         self.written: set[str] = set()
         """What this half has written so far, which it may read again."""
+        self.refusal: ContractError | None = None
+        """What this half was refused with, in case that it catches the error."""
 
 
 def real_class(ctx: object) -> type[Any]:
@@ -99,8 +100,11 @@ def view_class(cls: type[Context], terms: Terms, checker: object = None) -> type
         checker: whose checks apply to middleware inside this one; `checker_of` finds it.
     """
     fields = frozenset(field.name for field in dataclasses.fields(cls))
+    methods = _methods(cls, terms, fields)
+    if terms.on_touch is not None:  # it notes, and hides nothing
+        methods = {name: it for name, it in methods.items() if name not in ("__dict__", "__repr__")}
     refused: dict[str, Any] = {name: _Refused(name, cls, terms) for name in fields - terms.readable - {"total_step"}}
-    return type(cls.__name__, (cls,), {**_methods(cls, terms, fields), **refused, "_checker": checker})
+    return type(cls.__name__, (cls,), {**methods, **refused, "_checker": checker})
 
 
 def checker_of(ctx: object) -> Any:
@@ -121,9 +125,10 @@ def _methods(cls: type[Context], terms: Terms, fields: frozenset[str]) -> dict[s
             _refuse(terms, "write", cls, name)
         cls.__delattr__(self, name)
 
-    def visible(self: Any) -> types.MappingProxyType[str, Any]:
-        seen = terms.readable | terms.written | {"total_step", *_BEHIND_THE_SCENES}
-        return types.MappingProxyType({name: it for name, it in _DICT.__get__(self).items() if name in seen})
+    def visible(self: Any) -> dict[str, Any]:
+        values = _DICT.__get__(self)
+        hidden = fields - terms.readable - terms.written - {"total_step"}
+        return _Visible({name: it for name, it in values.items() if name not in hidden}, values, terms, cls)
 
     def __repr__(self: Any) -> str:
         shown = (f"{name}={value!r}" for name, value in visible(self).items() if name in fields)
@@ -131,7 +136,10 @@ def _methods(cls: type[Context], terms: Terms, fields: frozenset[str]) -> dict[s
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         missing = sorted(fields - terms.readable - terms.written - {"total_step"})
-        if missing:
+        if terms.on_touch is not None:
+            for name in missing:
+                terms.on_touch("read", name)
+        elif missing:
             raise ContractError(
                 f"{terms.who} copies or pickles the whole context, which reads every field, and its contract does not name "
                 f"{', '.join(missing)}: take the fields that are needed by name."
@@ -181,6 +189,24 @@ def _called(make: Callable[..., Any], *args: Any) -> Any:
     return make(*args)
 
 
+class _Visible(dict[str, Any]):
+    """What `vars(ctx)` gives of a view: a copy, in which no field can be set. A cached property may keep its value there."""
+
+    def __init__(self, seen: dict[str, Any], values: dict[str, Any], terms: Terms, cls: type[Context]) -> None:
+        super().__init__(seen)
+        self._values, self._terms, self._cls = values, terms, cls
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._cls._plan.fields:
+            raise TypeError(f"vars(ctx)[{name!r}] = ... would set nothing: write ctx.{name} = ...")
+        self._values[name] = value
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._cls._plan.fields:
+            _refuse(self._terms, "read", self._cls, name)
+        raise KeyError(name)
+
+
 class _Refused:
     """Stands in a view for a field that may not be read, or only after this half has written it."""
 
@@ -224,9 +250,10 @@ def _refuse(terms: Terms, verb: str, cls: type[Context], name: str) -> None:
         return
     place, through = _place(cls)
     way = f", through the property ctx.{through}," if through else ""
-    raise ContractError(
+    terms.refusal = ContractError(
         f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. {terms.advice(verb, name)}"
     )
+    raise terms.refusal
 
 
 def _place(cls: type[Context]) -> tuple[str, str | None]:

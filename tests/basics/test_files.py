@@ -196,3 +196,13 @@ class TestLeftovers:
         temporary_beside(path).write_bytes(b"half")
 
         assert load_checkpoint(path) == {"x": 1}
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
+    import os
+
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(WriteError, match="it is a device or a pipe, no file. Choose another name."):
+        write_atomically(path, b"content")
+    assert path.is_fifo()

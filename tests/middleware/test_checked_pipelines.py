@@ -379,3 +379,13 @@ def test_messages_name_only_middleware_that_exist():
 
     assert {"eps_greedy_handler", "reward_estimator"} <= told
     assert told <= set(ding_lite.middleware.__all__)
+
+
+def test_one_environment_to_collect_and_to_evaluate_in_is_refused(tmp_path):
+    cfg, envs, policy = made()
+    collect = StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0})
+    (problem,) = problems_of(interaction_evaluator(cfg, policy.eval_mode, envs), collect)
+
+    assert "StepCollector has the same LocalVectorEnv as interaction_evaluator (task.use at " in problem
+    assert "so that each would go on where the other has left it: make one for each of them." in problem
+    assert problems_of(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 1, seed=1)), collect) == []

@@ -68,7 +68,11 @@ SMALL = {
     "policy.model.critic_hidden_size_list": [8],
 }
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("error:where iterations overlap"),  # what a middleware holds, it names
+]
 
 
 def shrink(cfg, folder, **settings):
@@ -371,10 +375,10 @@ def plain_of(value):
 
 
 def learned(name, folder):
-    """What a pipeline with lag ends with, in its last checkpoint; or what it is refused with."""
+    """What a pipeline with lag ends with, in its last checkpoint; or what it is refused with, or warned of."""
     try:
         PIPELINES[name](folder, max_lag=1)
-    except (ContractError, PipelineError) as error:
+    except (ContractError, PipelineError, UserWarning) as error:
         return type(error).__name__
     return plain_of(load_checkpoint(folder / "ckpt" / "final.pt"))
 

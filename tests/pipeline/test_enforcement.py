@@ -684,3 +684,186 @@ class TestSuggestions:
     def test_the_warning_about_such_a_function_says_how(self):
         with pytest.warns(UserWarning, match=r"task.suggest_contracts\(\) prints that line"):
             run(lambda ctx: None, mode={"async_mode": True})
+
+
+class Private:
+    """Something whose state nobody sees from outside."""
+
+    def __init__(self):
+        self._value = 0
+
+    def count(self):
+        self._value += 1
+
+
+def rotate(things, _):
+    """Put the first key of a dict last."""
+    first = next(iter(things))
+    things[first] = things.pop(first)
+
+
+class Lazy:
+    """Fills a cache when it is first asked."""
+
+    def __init__(self):
+        self._cache = self.cache = None
+
+    def get(self):
+        self._cache = self.cache = 5
+
+
+class TestWhatFreshEyesFound:
+    @MODES
+    @pytest.mark.parametrize(
+        ("value", "change"),
+        [
+            (bytearray(2), lambda it, k: it.__setitem__(0, k + 1)),
+            (np.random.default_rng(0), lambda it, k: it.random()),
+            (Private(), lambda it, k: it.count()),
+            (type("Rows", (list,), {})(), lambda it, k: it.append(k)),
+            ({"a": 1, "b": 2}, rotate),
+        ],
+        ids=["bytearray", "generator", "private attribute", "list subclass", "order of a dict"],
+    )
+    def test_reuse_of_such_values_names_the_writer(self, mode, value, change):
+        own = copy.deepcopy(value)
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            change(own, ctx.total_step)
+            ctx.batch = own
+
+        with pytest.raises(ContractError, match="collects .* wrote ctx.batch"):
+            run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode=mode, steps=5)
+
+    @MODES
+    def test_a_reader_may_fill_a_cache(self, mode):
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Lazy()))
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch.get()), mode=mode, steps=5)
+
+    @pytest.mark.parametrize("lag", [1, 2, 3])
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_a_ring_of_buffers_may_be_used_again(self, lag, overlap):
+        ring, seen = [[0] for _ in range(lag + 1)], []
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            ctx.batch = ring[ctx.total_step % len(ring)]
+            ctx.batch[0] = ctx.total_step
+
+        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch[0]))
+        run(collects, learns, mode={"max_lag": lag, "async_mode": overlap}, steps=12)
+        assert seen == list(range(12))
+
+    @MODES
+    def test_a_refusal_that_is_caught_is_raised_again(self, mode):
+        @contract(("count",), stage="learn")
+        def swallows(ctx):
+            with contextlib.suppress(Exception):
+                ctx.batch = 1
+
+        with pytest.raises(ContractError, match="swallows .* writes ctx.batch"):
+            run(swallows, mode=mode)
+
+    @MODES
+    def test_after_a_handled_refusal_the_next_iteration_is_judged_by_itself(self, mode):
+        seen = []
+
+        @contract(stage="learn")
+        def handles(ctx):
+            with contextlib.suppress(ContractError):
+                yield
+            seen.append(ctx.total_step)
+
+        def reads_once(ctx):
+            return ctx.batch if ctx.total_step == 1 else None
+
+        run(handles, contract(stage="learn")(reads_once), mode=mode, steps=8)
+        assert seen == list(range(8))
+
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+    @MODES
+    def test_a_function_without_a_contract_is_refused_nothing(self, mode):
+        seen = []
+
+        def plain(ctx):
+            pickle.loads(pickle.dumps(ctx))
+            copy.deepcopy(ctx)
+            vars(ctx)["more"] = ctx.total_step
+            seen.append((ctx.more, vars(ctx)["count"], "batch=None" in repr(ctx) or ctx.batch))
+
+        run(plain, mode=mode, steps=7)
+        assert [more for more, _, _ in seen] == list(range(7))
+
+    @MODES
+    def test_a_cached_property_works_and_counts_as_its_fields(self, mode):
+        import functools
+
+        @dataclasses.dataclass
+        class Cached(Data):
+            @functools.cached_property
+            def triple(self):
+                return 3 * self.count
+
+        @contract(("count",), ("count",), stage="collect")
+        def counts(ctx):
+            ctx.count += 1
+
+        seen = []
+        learns = contract(("triple",), stage="learn")(lambda ctx: seen.append(ctx.triple))
+        run(counts, learns, mode=mode, ctx=Cached(), steps=7)
+        assert seen == [3 * k for k in range(1, 8)]
+
+    @MODES
+    def test_the_parts_of_several_agents_may_be_changed_in_place(self, mode):
+        def makes(ctx):
+            ctx.parts = {"one": OnlineRLContext(trajectories=np.zeros(3))}
+
+        @contract(("trajectories",), ("trajectories",), stage="process")
+        def shapes(ctx):
+            ctx.trajectories += 1
+
+        run(contract(writes=("parts",), stage="collect")(makes), part("one", shapes), mode=mode, ctx=AgentsContext(), steps=6)
+
+    def test_a_suggestion_writes_what_was_changed_in_place(self):
+        with Task().start(ctx=Data()) as loop:
+            loop.use(lambda ctx: ctx.rows.append(ctx.count))
+            loop.run(2)
+            line = loop.suggest_contracts().splitlines()[1]
+        assert 'reads=("rows", "count")' in line
+        assert 'writes=("rows",)' in line
+
+    def test_before_a_run_there_is_nothing_to_suggest_and_after_the_stop_it_is_an_error(self, capsys):
+        with Task().start(ctx=Data()) as loop:
+            loop.use(lambda ctx: None)
+            assert loop.suggest_contracts() == ""
+            assert "has not run yet: call task.run() first." in capsys.readouterr().out
+        with pytest.raises(RuntimeError, match="before task.start"):
+            loop.suggest_contracts()
+
+    @OVERLAPPING
+    def test_an_object_that_two_lanes_hold_and_one_does_not_name_is_warned_of(self, mode):
+        shared = []
+
+        @contract(writes=("batch",), uses=(shared,), stage="collect")
+        def collects(ctx):
+            ctx.batch = len(shared)
+
+        @contract(("batch",), stage="learn")
+        def peeks(ctx):
+            return len(shared)
+
+        with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects has too.*uses=\(shared,\)"):
+            run(collects, peeks, mode=mode)
+
+    def test_terms_that_cannot_be_meant_are_refused_where_they_are_written(self):
+        with pytest.raises(TypeError, match=r"@contract above bare has no terms: write @contract\(reads=..."):
+
+            @contract
+            def bare(ctx):
+                return None
+
+        with pytest.raises(ValueError, match="counts iterations by itself; declare a counter of your own"):
+            contract(writes=("total_step",))
+        with pytest.raises(ContractError, match="writes ctx.total_step .* It counts iterations by itself"):
+            run(contract(stage="learn")(lambda ctx: setattr(ctx, "total_step", 3)), mode={})
