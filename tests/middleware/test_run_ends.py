@@ -193,6 +193,29 @@ def test_an_environment_of_ones_own_does_not_end_at_the_threshold_of_the_default
     assert capsys.readouterr().out.startswith("Generous: mean return 1930.0 at the last evaluation.")
 
 
+class Declining(Generous):
+    """Pays less in each episode."""
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes = getattr(self, "episodes", 0) + 1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, 100.0 / self.episodes, terminated, truncated, info
+
+
+@MODES
+def test_the_evaluation_that_ends_a_run_is_the_last_one(tmp_path, mode):
+    run = Run(tmp_path, Declining, changes={"env.stop_value": 900.0})
+    run.cfg.policy.eval.evaluator.eval_freq = 3
+    run.go(20, **mode)
+
+    assert str(run.task.end_reason) == "stop_value 900 was reached: interaction_evaluator found 1000.0 in Declining"
+    assert run.task.ctx.last_eval_value == 1000.0
+    assert run.cfg.verdict(run.task.ctx.last_eval_value) == 0
+
+
 @pytest.mark.parametrize("how", ["constructor", "override", "assignment"])
 def test_a_stop_value_that_was_set_holds_for_any_environment(how, tmp_path):
     run = Run(tmp_path, Generous, saver=False)
