@@ -76,7 +76,17 @@ class AgentsCollector:
             writes=("parts", "finished_episodes", "env_step", "env_episode"),
             uses=tuple(policies.values()),
             alone=(env,),
-            makes=[Made("parts", name, OnlineRLContext, _PART_DATA, f"part({name!r}, ...)") for name in policies],
+            makes=[
+                Made(
+                    "parts",
+                    name,
+                    OnlineRLContext,
+                    _PART_DATA,
+                    f"part({name!r}, ...)",
+                    (policy, getattr(policy, "leader", policy)),
+                )
+                for name, policy in policies.items()
+            ],
             stage="collect",
         )(self)
 

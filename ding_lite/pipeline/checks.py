@@ -16,7 +16,7 @@ from typing import Any
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.flows import flow_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
 from ding_lite.pipeline.properties import fields_behind, is_property
 from ding_lite.pipeline.steps import Scope, Step, context_classes_of, maker_of, steps_of
 
@@ -98,8 +98,9 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
 
 
-def _sharing(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    return sharing_problems(steps)
+def _object_problems(_: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    yield from sharing_problems(steps)
+    yield from owner_problems(steps)
 
 
 def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
@@ -242,4 +243,4 @@ def _fields_of(cls: type[Context]) -> set[str]:
     return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
 
 
-_CHECKS = (_field_problems, settings_problems, flow_problems, _sharing)
+_CHECKS = (_field_problems, settings_problems, flow_problems, _object_problems)

@@ -38,6 +38,10 @@ class Made:
     call: str
     """How a script puts a middleware into it, with `...` for the middleware: `part('learned', ...)`."""
 
+    owns: tuple[Any, ...] = ()
+    """Objects that belong to it, such as what a policy acts and learns with: a middleware that works on another context made
+    beside it, and uses these alone, is refused."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contract:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.messages import name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.steps import Scope, Step, maker_of
@@ -94,6 +95,26 @@ def sharing_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
                         f"{step.name} has the same {type(thing).__name__} as {other.name}{other.at}, so that each would go on "
                         "where the other has left it: make one for each of them.",
                     )
+
+
+def owner_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Each step that works on one made context with what belongs to another."""
+    for step in steps:
+        found = maker_of(step.scope, step.earlier)
+        if found is None or step.terms is None or found[0].terms is None:
+            continue
+        uses, mine = step.terms.uses, found[1]
+        if any(_has(uses, thing) for thing in mine.owns):
+            continue
+        for other in found[0].terms.makes:
+            if other is not mine and any(_has(uses, thing) for thing in other.owns):
+                call = other.call.replace("...", f"{name_of(step.fn)}(...)")
+                yield (
+                    step,
+                    f"{step.name} uses what belongs to {other.name!r}, and works on the context of {mine.name!r}: give it what "
+                    f"belongs to {mine.name!r}, or write {call}.",
+                )
+                break
 
 
 def _is_empty(thing: Any) -> bool:
