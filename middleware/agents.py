@@ -76,17 +76,7 @@ class AgentsCollector:
             writes=("parts", "finished_episodes", "env_step", "env_episode"),
             uses=tuple(policies.values()),
             alone=(env,),
-            makes=[
-                Made(
-                    "parts",
-                    name,
-                    OnlineRLContext,
-                    _PART_DATA,
-                    f"part({name!r}, ...)",
-                    (policy, getattr(policy, "leader", policy)),
-                )
-                for name, policy in policies.items()
-            ],
+            makes=[_made(name, policy) for name, policy in policies.items()],
             stage="collect",
         )(self)
 
@@ -104,6 +94,12 @@ class AgentsCollector:
         ctx.env_episode += len(rollout.episodes)
         ctx.finished_episodes = rollout.episodes
         ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.parts.items()}
+
+
+def _made(name: str, policy: CollectMode) -> Made:
+    """The context of one policy, to which what it acts and learns with belongs."""
+    modes = (policy, getattr(policy, "leader", policy))
+    return Made("parts", name, OnlineRLContext, _PART_DATA, f"part({name!r}, ...)", modes)
 
 
 def _part_of(ctx: AgentsContext, kwargs: Mapping[str, Any], trajectories: Trajectories) -> OnlineRLContext:

@@ -289,6 +289,15 @@ class TestSeveralAgents:
             "fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator before it, inside part('right', ...)."
         ]
 
+    def test_what_belongs_to_another_policy_is_refused_in_a_part(self):
+        cfg, policies, collect = self.pipeline()
+        swapped = part("left", gae_estimator(cfg, policies["right"].collect_mode))
+
+        assert problems_of(collect, swapped, ctx=AgentsContext()) == [
+            "part('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what belongs "
+            "to 'left', or write part('right', gae_estimator(...))."
+        ]
+
     def test_a_part_of_nobody_is_refused(self):
         cfg, policies, collect = self.pipeline()
         estimate = part("rihgt", gae_estimator(cfg, policies["left"].collect_mode))
