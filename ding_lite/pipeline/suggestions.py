@@ -93,20 +93,19 @@ def objects_held(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
-    """What to add for each middleware that holds an object which one on another lane has too, and does not name it."""
-    held = {id(entry): dict(objects_held(entry.fn)) for entry in pipeline if entry.contract is not None}
+    """What to add for each middleware that holds an object which the contract of one on another lane names, and its own not."""
     for entry in pipeline:
         terms = entry.contract
-        for name, thing in held.get(id(entry), {}).items():
+        for name, thing in objects_held(entry.fn) if terms is not None else ():
             if terms is None or _is_named(thing, terms):
                 continue
             for other in pipeline:
                 theirs = other.contract
                 if theirs is None or theirs.lane == terms.lane:
                     continue
-                if any(it is thing for it in (*theirs.uses, *held[id(other)].values())):
+                if any(it is thing for it in theirs.uses):
                     yield (
-                        f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} has too, "
+                        f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} uses, "
                         f"and its contract does not name it. Nothing orders the two, so if it is touched add it: "
                         f"@contract(..., uses=({name},))."
                     )

@@ -294,8 +294,8 @@ class TestSeveralAgents:
         swapped = part("left", gae_estimator(cfg, policies["right"].collect_mode))
 
         assert problems_of(collect, swapped, ctx=AgentsContext()) == [
-            "part('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what belongs "
-            "to 'left', or write part('right', gae_estimator(...))."
+            "part('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what "
+            "belongs to 'left', or write part('right', gae_estimator(...))."
         ]
 
     def test_a_part_of_nobody_is_refused(self):

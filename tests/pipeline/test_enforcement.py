@@ -842,7 +842,7 @@ class TestWhatFreshEyesFound:
             loop.suggest_contracts()
 
     @OVERLAPPING
-    def test_an_object_that_two_lanes_hold_and_one_does_not_name_is_warned_of(self, mode):
+    def test_an_object_that_another_lane_uses_is_warned_of_where_it_is_held_and_not_named(self, mode):
         shared = []
 
         @contract(writes=("batch",), uses=(shared,), stage="collect")
@@ -853,7 +853,7 @@ class TestWhatFreshEyesFound:
         def peeks(ctx):
             return len(shared)
 
-        with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects has too.*uses=\(shared,\)"):
+        with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects uses.*uses=\(shared,\)"):
             run(collects, peeks, mode=mode)
 
     def test_terms_that_cannot_be_meant_are_refused_where_they_are_written(self):
