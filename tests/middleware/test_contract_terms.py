@@ -75,6 +75,15 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _global_task_as_it_was():
+    """The examples run on the global task, which keeps the mode of its last start."""
+    yield
+    if task.running:
+        task.stop()
+    task.start().stop()
+
+
 def shrink(cfg, folder, **settings):
     for key, value in {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings}.items():
         try:
