@@ -712,7 +712,7 @@ class Lazy:
         self._cache = self.cache = 5
 
 
-class TestWhatFreshEyesFound:
+class TestLessObviousBreaches:
     @MODES
     @pytest.mark.parametrize(
         ("value", "change"),
