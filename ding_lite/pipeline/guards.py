@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import GeneratorType
 from typing import Any, NamedTuple, NoReturn
@@ -17,11 +17,11 @@ from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.generators import Half, named, second_half
-from ding_lite.pipeline.handovers import Handovers, Print, changed
+from ding_lite.pipeline.handovers import Handovers, Print, changed, fingerprint
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches
-from ding_lite.pipeline.views import Terms, become, checker_of, real_class, view_class
+from ding_lite.pipeline.views import Terms, become, checker_of, field_value, real_class, view_class
 
 CHECKED_ITERATIONS = 5
 """Of a run, in which contracts are enforced also where iterations do not overlap, and values are compared."""
@@ -124,6 +124,9 @@ class Guard:
         self.fn, self.name, self.location, self.contract = fn, name, location, contract
         self._call, self._checker, self._is_wrapped = call, checker, is_wrapped
         self._views: dict[tuple[type[Any], int], _View] = {}
+        self._ctx: Any = None
+        self._read: dict[str, Print] = {}
+        """By field, what a function without a contract found when it first read it."""
 
     @property
     def who(self) -> str:
@@ -157,13 +160,22 @@ class Guard:
             result = self._call(ctx)
             return self._followed(result, ctx)
 
-    def _note_changes(self, ctx: Any, half: int, before: Mapping[str, Print]) -> None:
-        """Note which values a function without a contract has changed in place."""
+    def _note_changes(self, ctx: Any, half: int) -> None:
+        """Note which of the values that it read a function without a contract has changed in place."""
         note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
-        now = self._checker.handovers.prints(ctx)
-        for name, found in before.items():
-            if name in now and changed(found, now[name]) is not None:
+        for name, found in self._read.items():
+            if changed(found, fingerprint(field_value(ctx, name))) is not None:
                 note("write", name)
+
+    def _noting(self, note: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        """`note`, which also takes down what a value is when it is first read."""
+
+        def note_touch(verb: str, name: str) -> None:
+            note(verb, name)
+            if verb == "read" and name not in self._read:
+                self._read[name] = fingerprint(field_value(self._ctx, name))
+
+        return note_touch
 
     def _followed(self, result: Any, ctx: Any) -> Any:
         """What the call returned, under the contract as well."""
@@ -196,7 +208,7 @@ class Guard:
         """For the time of the block the context is what this half sees."""
         outside, view = type(ctx), self._view(ctx, half)
         view.terms.refusal = None
-        prints = self._checker.handovers.prints(ctx) if self.contract is None else None
+        self._ctx, self._read = ctx, {}
         handed = self._before(ctx, view)
         view.terms.written.clear()
         become(ctx, "__class__", view.cls)
@@ -206,8 +218,8 @@ class Guard:
             become(ctx, "__class__", outside)
         if view.terms.refusal is not None:
             _raise_again(view.terms)
-        if prints is not None:
-            self._note_changes(ctx, half, prints)
+        if self.contract is None:
+            self._note_changes(ctx, half)
         if handed is not None:
             self._checker.handovers.after(self, self.who, ctx, view.written, handed)
 
@@ -231,7 +243,7 @@ class Guard:
         if self.contract is None:
             nothing = frozenset[str]()
             note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
-            terms = Terms(self.who, nothing, nothing, lambda verb, name: "", note)
+            terms = Terms(self.who, nothing, nothing, lambda verb, name: "", self._noting(note))
         else:
             reads, writes = half_fields(cls, self.contract, half, takes_at_once=self._is_wrapped)
             terms = Terms(self.who, reads, writes, _Advice(self.contract, half, writes))

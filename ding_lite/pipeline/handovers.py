@@ -20,7 +20,7 @@ from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, 
 from typing import Any, NamedTuple
 
 from ding_lite.pipeline.contexts import Context, family_of, kept_fields, start_values
-from ding_lite.pipeline.views import ContractError, field_value, real_class
+from ding_lite.pipeline.views import ContractError, field_value
 
 _MOST_PARTS = 20_000
 """Values inside one value that are compared; what lies beyond is not."""
@@ -89,12 +89,6 @@ class Handovers:
         read = {name: (value, fingerprint(value)) for name in only_read if _may_change(value := field_value(ctx, name))}
         own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ()))]
         return read, own
-
-    @staticmethod
-    def prints(ctx: Context) -> dict[str, Print]:
-        """The fingerprint of each field whose value may change in place."""
-        names = sorted(real_class(ctx)._plan.fields)
-        return {name: fingerprint(value) for name in names if _may_change(value := field_value(ctx, name))}
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: Any) -> None:
         """Compare, and note what this half has handed over.
