@@ -99,14 +99,14 @@ class LaneRun:
         return self._decided(frame.iteration, frame.position) is not None
 
     def is_certain(self) -> bool:
-        """Whether the iteration of whoever asks belongs to the run. Waits until those before it are complete."""
+        """Whether the iteration of the caller belongs to the run. Waits until those before it are complete."""
         frame = current_frame() or self.frames[LEARN]
         if self._gates.threaded and frame.lane != LEARN:
             self._gates.wait(frame, LEARN, frame.iteration * self._sizes[LEARN], None)
         return not self.stopping
 
     def ask_to_finish(self, reason: EndReason | None) -> None:
-        """Make the iteration of whoever asks the last one, for this reason, or take that back."""
+        """Make the iteration of the caller the last one, for this reason, or take that back."""
         frame = current_frame() or self.frames[LEARN]  # a thread of the script's own counts as the caller's
         iteration, position = frame.iteration, frame.position
         is_through = self._gates.progress[LEARN] >= (iteration + 1) * self._sizes[LEARN] - 1

@@ -59,7 +59,7 @@ def _take_over(policy: PolicyState, fn: Callable[..., None], state: Mapping[str,
     except Exception as error:
         try:
             fn(policy, before)
-            add_note(error, f"loading a state into a {type(policy).__name__}; nothing of it was taken over.")
+            add_note(error, f"loading a state into a {type(policy).__name__}; no part was taken over.")
         except Exception as again:  # noqa: BLE001  the first error is the one to see
             add_note(error, f"loading a state into a {type(policy).__name__}, which cannot be put back as it was: {again!r}.")
         vars(policy).clear()

@@ -169,7 +169,7 @@ class TestRefusals:
 
     @MODES
     @pytest.mark.parametrize("whole", [copy.copy, copy.deepcopy, pickle.dumps, dataclasses.asdict, dataclasses.replace])
-    def test_the_whole_context_is_read_by_whoever_copies_it(self, mode, whole):
+    def test_a_copy_of_the_context_reads_all_of_it(self, mode, whole):
         with pytest.raises(ContractError, match=r"batch"):
             run(contract(("count",), stage="record")(lambda ctx: whole(ctx) and None), mode=mode)
         copies = []
