@@ -28,7 +28,7 @@ def interaction_evaluator(
     """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
 
     It evaluates in the first iteration, whenever train_iter or env_step has gone on by its interval, and, if anything was
-    learned since, the final weights when the run has ended: by max_step, or by a middleware that set `task.finish`. A run that it ended
+    learned since, the final weights when the run has ended: by max_step or `task.finish`. A run that it ended
     itself is not evaluated once more, nor one that a signal, an error or `task.stop()` ended. Each environment plays the same
     number of episodes, to the end.
 
