@@ -176,7 +176,8 @@ class InteractionEvaluator:
         task = current_task()
         is_signal = _is_ended_by_signal(task)
         if self._under_way is not None:
-            self._under_way[1].is_over |= is_signal
+            if is_signal:
+                self._under_way[1].break_off()
             self._write(self._end(), ctx)
             if not is_signal:
                 task.repeat_end()

@@ -28,8 +28,8 @@ from ding_lite.basics import (
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred
 from ding_lite.engine.endings import EndReason
-from ding_lite.engine.frames import released
 from ding_lite.engine.interrupts import RunInterrupted
+from ding_lite.engine.lanes import released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (

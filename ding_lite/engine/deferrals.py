@@ -15,7 +15,6 @@ from ding_lite.basics.messages import add_note, name_of
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
 """What the names of threads begin with that run deferred work."""
-_LOOK_S = 0.5
 
 
 class BrokenOff(RuntimeError):
@@ -31,7 +30,10 @@ class Deferred(Generic[Result]):
         self._error: BaseException | None = None
         self.is_taken = False
         """Whether somebody has asked for its result."""
-        self._done = threading.Event()
+        self.done = False
+        """Whether the result is there."""
+        self._settled = threading.Event()  # the result is there, or nobody takes it any more
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.outlasts = False
         """Whether it goes on when the run has ended in order, for an `end_run` that takes its result."""
@@ -41,18 +43,16 @@ class Deferred(Generic[Result]):
     def run_here(self) -> Deferred[Result]:
         """Do the work now. What it raises leaves here."""
         self._result = self._fn(*self._args)
-        self._done.set()
+        self._settle()
+        self._ended.set()
         return self
 
-    def run_beside(
-        self, prepare: Callable[[], None], fail: Callable[[BaseException], None], is_stopping: Callable[[], bool]
-    ) -> Deferred[Result]:
+    def run_beside(self, prepare: Callable[[], None], fail: Callable[[BaseException], None]) -> Deferred[Result]:
         """Do the work on a thread of its own.
 
         Args:
             prepare: called on that thread first.
-            fail: called with what the work raises.
-            is_stopping: whether the run is over.
+            fail: called with what the work raises before it is broken off.
         """
 
         def work() -> None:
@@ -61,21 +61,37 @@ class Deferred(Generic[Result]):
                 self._result = self._fn(*self._args)
             except BaseException as error:  # noqa: BLE001  raised by the run, and by whoever asks for the result
                 self._error = error
-                if not is_stopping():
+                if not self.is_over:
                     add_note(error, f"in {name_of(self._fn)}, deferred by a middleware of the task")
                     fail(error)
             finally:
-                self._done.set()
+                self._settle()
+                self._ended.set()
 
         target = contextvars.copy_context().run
         self._thread = threading.Thread(target=target, args=(work,), name=f"{DEFERRED_THREAD}.{name_of(self._fn)}", daemon=True)
         self._thread.start()
         return self
 
+    def _settle(self) -> None:
+        self.done = True
+        self._settled.set()
+
+    def break_off(self) -> None:
+        """The run that it belongs to has ended: nobody takes its result any more, and whoever waits for it is let go."""
+        self.is_over = True
+        self._settled.set()
+
+    def join(self) -> None:
+        """Wait until its thread has ended."""
+        self._ended.wait()
+        if self._thread is not None:
+            self._thread.join()
+
     @property
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return self._done.is_set()
+    def has_ended(self) -> bool:
+        """Whether the work is done, and its thread has nothing left to do."""
+        return self._ended.is_set()
 
     def result(self) -> Result:
         """Wait for the result.
@@ -85,15 +101,9 @@ class Deferred(Generic[Result]):
             BaseException: what the work raised.
         """
         self.is_taken = True
-        while not self._done.wait(_LOOK_S) and not self.is_over:
-            pass
+        self._settled.wait()
         if self.is_over:
             raise BrokenOff(f"the run has ended, and with it {name_of(self._fn)}, which it deferred.")
         if self._error is not None:
             raise self._error
         return self._result
-
-    @property
-    def thread(self) -> threading.Thread | None:
-        """The thread that does the work, if it has one."""
-        return self._thread

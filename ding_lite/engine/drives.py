@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, name_of
-from ding_lite.engine.frames import current_frame
+from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import HasPipeline
 from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.composites import Middleware
@@ -44,8 +44,8 @@ class Drivable(HasPipeline):
     @property
     def _waiting(self) -> list[Half]:
         """The generators that wait where this is called: of the lane that runs, or of the task."""
-        frame = current_frame() if self._lanes is not None else None
-        return self._own_waiting if frame is None else frame.waiting
+        lane = current_lane() if self._network is not None else None
+        return self._own_waiting if lane is None else lane.waiting
 
     @contextmanager
     def _current(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ding_lite.basics.messages import add_note
-from ding_lite.engine.lanes import LaneRun
+from ding_lite.engine.networks import Network
 from ding_lite.pipeline.lifecycles import POOL, Openable
 
 Listener = Callable[..., Any]
@@ -121,7 +121,7 @@ class HasEvents(Openable):
     """Something that emits events while it is open."""
 
     _events: Events
-    _lanes: LaneRun | None
+    _network: Network | None
 
     def emit(self, event: str, *args: Any, only_remote: bool = False, only_local: bool = False, **kwargs: Any) -> None:
         """Call every listener of `event` with these arguments, in order; their errors leave here.
@@ -165,7 +165,7 @@ class HasEvents(Openable):
                 others that wait as well.
         """
         self._require_open(f"wait_for({event!r})")
-        with nullcontext() if self._lanes is None else self._lanes.blocked():
+        with nullcontext() if self._network is None else self._network.resting():
             if timeout == math.inf:
                 received = self._wait_without_limit(event)
             else:
@@ -175,15 +175,15 @@ class HasEvents(Openable):
         return received
 
     def _wait_without_limit(self, event: str) -> EventArguments | None:
-        here, lanes = threading.current_thread(), self._lanes
+        here, network = threading.current_thread(), self._network
         in_pool = here.name.startswith(POOL)
-        may_start = in_pool or lanes is not None  # something else, in a moment
+        may_start = in_pool or network is not None  # something else, in a moment
         looks = 0
 
         def nobody_is_left() -> bool:
             nonlocal looks
             others = [it for it in threading.enumerate() if it is not here and not _is_idle(it, in_pool)]
-            alone = all(lanes is not None and lanes.is_at_rest(thread) for thread in others)
+            alone = all(network is not None and network.is_at_rest(thread) for thread in others)
             stuck = alone and (not in_pool or self._parts.waiting >= self._parts.running)
             looks = looks + 1 if stuck else 0
             return looks > (2 if may_start else 0)

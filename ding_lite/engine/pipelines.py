@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
-from ding_lite.engine.frames import current_frame
-from ding_lite.engine.lanes import LaneRun
+from ding_lite.engine.lanes import current_lane
+from ding_lite.engine.networks import Network
 from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
@@ -43,14 +43,14 @@ class HasPipeline(Openable):
     n_async_workers: int
     """The most threads that `parallel` uses."""
     _iterating: bool
-    _lanes: LaneRun | None
+    _network: Network | None
     _ctx: Any
 
     @property
     def ctx(self) -> Any:
         """The context of the iteration that runs where this is asked, or of the last one."""
-        frame = current_frame() if self._lanes is not None else None
-        return self._ctx if frame is None else frame.ctx
+        lane = current_lane() if self._network is not None else None
+        return self._ctx if lane is None else lane.ctx
 
     @ctx.setter
     def ctx(self, value: Any) -> None:
@@ -90,7 +90,7 @@ class HasPipeline(Openable):
         caller = sys._getframe(1)
         used_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at, held)
-        if self._iterating and self._lanes is not None:
+        if self._iterating and self._network is not None:
             raise RuntimeError(
                 f"task.use({entry.name!r}) while iterations overlap: what waits for what was worked out before. Add it before "
                 "run()."

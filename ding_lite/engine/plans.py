@@ -1,21 +1,21 @@
-"""Plans: what of which iteration waits for what, and which values it sees, worked out from contracts before anything runs.
+"""Plans: the edges between the halves of a pipeline's middleware, worked out from contracts before anything runs.
 
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
+An edge leads from the half that has something to the half that needs it, and holds a token for each iteration that it is late.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
+from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.guards import FIRST, LATE, SECOND, half_fields
 
-LANES = ("evaluate", "collect", "learn")
-LEARN = LANES.index("learn")
+PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 
 
 class Leader(Protocol):
@@ -35,21 +35,6 @@ class Follower(Protocol):
         """Act on this snapshot of the leader from now on; None follows the leader itself again."""
 
 
-class Source(NamedTuple):
-    """Where a value comes from: after this half ran, so many iterations ago."""
-
-    half: HalfStep
-    distance: int
-
-
-class Wait(NamedTuple):
-    """Not before that half of that many iterations ago is done."""
-
-    half: HalfStep
-    distance: int
-    why: str
-
-
 @dataclasses.dataclass(eq=False)
 class HalfStep:
     """One half of one middleware, in every iteration."""
@@ -58,7 +43,7 @@ class HalfStep:
     """None for what ends an iteration."""
     is_second: bool
     lane: int
-    position: int
+    position: int = 0
     """In the order in which a sequential iteration runs all halves."""
     index: int = 0
     """In the order of its lane."""
@@ -67,19 +52,9 @@ class HalfStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes what the first half left to others."""
-
-    waits: list[Wait] = dataclasses.field(default_factory=list)
-    needs: frozenset[HalfStep] = frozenset()
-    """Halves of the same iteration that it builds on."""
-    loads: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
-    """(field, slot, distance): to be set on the lane's context before it runs."""
-    adopts: list[tuple[Follower, int, int]] = dataclasses.field(default_factory=list)
-    """(follower, slot, distance)."""
-    publishes: list[tuple[str, int, bool]] = dataclasses.field(default_factory=list)
-    """(field, slot, whether it is kept): what others need of it once it ran."""
-    snapshots: list[tuple[Leader, int]] = dataclasses.field(default_factory=list)
-    """(leader, slot)."""
+    """Whether it takes the remainder that the first half left."""
+    inputs: list[Edge] = dataclasses.field(default_factory=list)
+    outputs: list[Edge] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -90,25 +65,64 @@ class HalfStep:
             return f"{self.entry.name} (taking)"
         return f"{self.entry.name} (second half)" if self.is_second else self.entry.name
 
+    def is_user_of(self, thing: object) -> bool:
+        """Whether it uses this very object."""
+        return any(other is thing for other in self.uses)
+
+
+@dataclasses.dataclass(eq=False)
+class Edge:
+    """From the source in iteration k to the target in iteration k + distance: values, snapshots, or only the turn to run."""
+
+    source: HalfStep
+    target: HalfStep
+    distance: int
+    """How many tokens it holds before the run."""
+    fields: list[str] = dataclasses.field(default_factory=list)
+    """What it carries of the context."""
+    follows: list[tuple[Leader, Follower]] = dataclasses.field(default_factory=list)
+    """Whose state it carries, and for whom."""
+    reasons: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def why(self) -> str:
+        """What the target waits for, in words."""
+        return ", ".join(dict.fromkeys(self.reasons))
+
 
 @dataclasses.dataclass
 class Plan:
-    """How a pipeline runs with this lag: every half in sequential order, and by lane."""
+    """How a pipeline runs with this lag. Each edge leads forward in (iteration, position), so nothing can wait in a circle."""
 
     max_lag: int
     halves: list[HalfStep]
+    """In sequential order."""
     lanes: tuple[list[HalfStep], ...]
     """By lane, each in its order; the learn lane ends with the end of the iteration."""
-    initial: list[Any]
-    """By slot: a field's name, or the leader whose state before the first iteration stands there."""
-    opaque: list[Entry]
-    """The plain functions, which nothing overlaps with."""
+    edges: list[Edge]
     kept: tuple[str, ...]
 
     @property
-    def ring(self) -> int:
-        """How many iterations a value has to stay readable."""
-        return 2 * self.max_lag + 3
+    def opaque(self) -> list[Entry]:
+        """The plain functions, which nothing overlaps with."""
+        found = (half.entry for half in self.halves if half.is_opaque and not half.is_second)
+        return [entry for entry in found if entry is not None]
+
+    @property
+    def threads(self) -> list[tuple[int, ...]]:
+        """The lanes that run on one thread together, for each thread; the last one is the caller's.
+
+        Process and learn share it where all that processing waits for learning: two threads would only take turns.
+        """
+        alone = [(lane,) for lane in range(PROCESS) if self.lanes[lane]]
+        if any(not half.is_late and not self._waits_for_learning(half) for half in self.lanes[PROCESS]):
+            return [*alone, (PROCESS,), (LEARN,)]
+        return [*alone, (PROCESS, LEARN)]
+
+    def _waits_for_learning(self, half: HalfStep) -> bool:
+        """Whether it cannot run before the learn lane has come to the half that it waits for, in the iteration before."""
+        earlier = [other for other in self.lanes[PROCESS] if other.index <= half.index]
+        return any(edge.source.lane == LEARN and edge.distance <= 1 for other in earlier for edge in other.inputs)
 
 
 def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
@@ -119,202 +133,168 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
     on an earlier lane sees that of `max_lag` iterations before. Users of one object alternate. Whoever follows a leader sees
     its state as if it were a kept field that the leader's users write.
 
+    Without lag, a pipeline with generators is one lane: what stands behind a generator may fail, the generator may handle
+    that, and then nothing behind what failed may have run.
+
     Args:
         ctx: of the first iteration; says which fields are kept.
         entries: the pipeline.
         max_lag: iterations, at least 0.
     """
-    halves = _halves(entries, type(ctx), frozenset(settable_fields(ctx)))
-    kept = kept_fields(ctx)
-    plan = Plan(max_lag, halves, tuple([] for _ in LANES), [], [e for e in entries if e.contract is None], kept)
-    for half in halves:
-        half.index = len(plan.lanes[half.lane])
-        plan.lanes[half.lane].append(half)
-    _Flows(plan, frozenset(kept)).connect()
-    _order_users(halves)
-    _order_opaque(plan)
-    _bound_flight(plan)
-    for half in halves:
-        half.needs |= {wait.half for wait in half.waits if wait.distance == 0}
-    for lane in plan.lanes:
-        _prune(lane, plan.lanes)
-    return plan
-
-
-def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
-    first = [half for entry in entries for half in _first_halves(entry, cls, fields)]
-    second = [_half(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
-    elsewhere = frozenset[str]().union(*(half.writes for half in (*first, *second) if half.lane != LEARN))
-    halves = [*first, *second, HalfStep(None, False, LEARN, 0, reads=elsewhere)]  # the whole context comes together at the end
+    is_one_lane = max_lag == 0 and any(may_yield(entry.fn) for entry in entries)
+    halves = _halves(entries, type(ctx), frozenset(settable_fields(ctx)), is_one_lane)
+    lanes: tuple[list[HalfStep], ...] = tuple([] for _ in LANES)
     for position, half in enumerate(halves):
-        half.position = position
-    return halves
+        half.position, half.index = position, len(lanes[half.lane])
+        lanes[half.lane].append(half)
+    wiring = _Wiring(halves, lanes, frozenset(kept_fields(ctx)), max_lag)
+    wiring.connect()
+    for edge in wiring.edges:
+        edge.source.outputs.append(edge)
+        edge.target.inputs.append(edge)
+    return Plan(max_lag, halves, lanes, wiring.edges, kept_fields(ctx))
+
+
+def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str], is_one_lane: bool) -> list[HalfStep]:
+    halves = [half for entry in entries for half in _first_halves(entry, cls, fields)]
+    halves += [_half(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
+    for half in halves:
+        half.lane = LEARN if is_one_lane else half.lane
+    elsewhere = frozenset[str]().union(*(half.writes for half in halves if half.lane != LEARN))
+    return [*halves, HalfStep(None, False, LEARN, reads=elsewhere)]  # the whole context comes together at the end
 
 
 def _first_halves(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
-    """The first half, and behind it on the learn lane what takes its remainder, where it may leave one."""
+    """The first half, and behind it on the process lane the one that takes its remainder, where it may leave one."""
     half, terms = _half(entry, FIRST, cls, fields), entry.contract
     if terms is None or not terms.writes_late or entry.call is not entry.fn:  # what is wrapped around it waits for it
         return [half]
-    _, writes = half_fields(cls, terms, LATE)
-    late = HalfStep(entry, False, LEARN, 0, writes=fields & writes, is_late=True)
-    late.waits.append(Wait(half, 0, why="it takes what that asked for"))
-    return [half, late]
+    reads, writes = half_fields(cls, terms, LATE)
+    return [half, HalfStep(entry, False, max(PROCESS, half.lane), writes=fields & writes, reads=fields & reads, is_late=True)]
 
 
 def _half(entry: Entry, which: int, cls: type[Context], fields: frozenset[str]) -> HalfStep:
-    terms = entry.contract
+    terms, is_second = entry.contract, which == SECOND
     if terms is None:
-        return HalfStep(entry, which == SECOND, LEARN, 0, reads=fields, writes=fields, is_opaque=True)
+        return HalfStep(entry, is_second, LEARN, reads=fields, writes=fields, is_opaque=True)
     reads, writes = half_fields(cls, terms, which, takes_at_once=entry.call is not entry.fn)
-    lane = LANES.index(terms.lane)
-    return HalfStep(entry, which == SECOND, lane, 0, reads=fields & reads, writes=fields & writes, uses=terms.uses)
+    return HalfStep(entry, is_second, LANES.index(terms.lane), reads=fields & reads, writes=fields & writes, uses=terms.uses)
 
 
-class _Flows:
-    """Which half gets a field, or the state of a leader, from which."""
+class _Wiring:
+    """The edges of a plan. Two with the same ends and distance are one."""
 
-    def __init__(self, plan: Plan, kept: frozenset[str]) -> None:
-        self.plan, self.kept = plan, kept
-        self._slots: dict[tuple[Any, int], int] = {}  # by what it holds (a field's name, or id of a leader) and position
+    def __init__(
+        self, halves: Sequence[HalfStep], lanes: Sequence[Sequence[HalfStep]], kept: frozenset[str], max_lag: int
+    ) -> None:
+        self._halves, self._lanes, self._kept, self._max_lag = halves, lanes, kept, max_lag
+        self._edges: dict[tuple[HalfStep, HalfStep, int], Edge] = {}
+
+    @property
+    def edges(self) -> list[Edge]:
+        """All of them."""
+        return list(self._edges.values())
 
     def connect(self) -> None:
-        """Add the loads, adoptions, publications and waits that values need."""
-        halves = self.plan.halves
+        """Make every edge."""
         writers: dict[str, list[HalfStep]] = {}
-        for half in halves:
-            for name in half.writes:
+        for half in self._halves:
+            for name in sorted(half.writes):
                 writers.setdefault(name, []).append(half)
-        # What each lane's context holds of a field. It carries kept fields over by itself, so that what an iteration ends with
-        # is what the next begins with, one iteration older: the second pass knows that.
-        held: dict[tuple[int, str], Source | None] = {}
-        for is_final in (False, True):
-            for half in halves:
-                for name in sorted(half.reads | half.writes):
-                    source = self._source(half, writers.get(name, ()), name in half.writes, name in self.kept)
-                    if source is not None and held.get((half.lane, name)) != source:
-                        if half.entry is not None:  # the end of an iteration loads only where it is the last one
-                            held[half.lane, name] = source
-                        if is_final:
-                            self._load(half, name, source)
-                    if source is not None and source.distance == 0 and name in half.reads:
-                        half.needs |= {source.half}
-                    if name in half.writes:
-                        held[half.lane, name] = Source(half, 0)
-            held = {
-                key: Source(source.half, source.distance + 1)
-                for key, source in held.items()
-                if source is not None and key[1] in self.kept
-            }
-        for half in halves:
-            for name in half.writes - self.kept:
-                self._spare_readers(half, name, writers[name])
-            self._follow(half)
+        self._connect_values(writers)
+        self._connect_readers(writers)
+        self._connect_remainders()
+        self._connect_followers()
+        self._connect_users()
+        self._connect_opaque()
+        self._connect_ends()
 
-    def _source(self, half: HalfStep, writers: Sequence[HalfStep], is_writer: bool, is_kept: bool) -> Source | None:
+    def _edge(self, source: HalfStep, target: HalfStep, distance: int, why: str) -> Edge:
+        edge = self._edges.setdefault((source, target, distance), Edge(source, target, distance))
+        edge.reasons.append(why)
+        return edge
+
+    def _source(self, half: HalfStep, writers: Sequence[HalfStep], is_writer: bool) -> tuple[HalfStep, int] | None:
+        """Whose value it sees, and of how many iterations ago: the last writer before it, else what iterations end with."""
         before = [writer for writer in writers if writer.position < half.position]
-        if before:
-            return Source(before[-1], 0)
-        if not writers or not is_kept:
-            return None
-        last = writers[-1]
-        exact = is_writer or half.lane >= last.lane
-        return Source(last, 1 if exact else 1 + self.plan.max_lag)
+        if before or not writers:
+            return (before[-1], 0) if before else None
+        is_exact = is_writer or half.lane >= writers[-1].lane
+        return writers[-1], 1 if is_exact else 1 + self._max_lag
 
-    def _load(self, half: HalfStep, name: str, source: Source) -> None:
-        half.loads.append((name, self._slot(name, source.half, name), source.distance))
-        if source.half.lane != half.lane:
-            half.waits.append(Wait(*source, why=f"ctx.{name}"))
+    def _connect_values(self, writers: dict[str, list[HalfStep]]) -> None:
+        held: dict[tuple[int, str], tuple[HalfStep, int]] = {}  # the value that the lane's context holds by then
+        for half in self._halves:
+            for name in sorted(half.reads | half.writes):
+                source = self._source(half, writers.get(name, ()), name in half.writes)
+                if source is None or (source[1] and name not in self._kept) or held.get((half.lane, name)) == source:
+                    continue
+                held[half.lane, name] = source
+                if source[0].lane != half.lane:
+                    self._edge(source[0], half, source[1], f"ctx.{name}").fields.append(name)
+            for name in half.writes:
+                held[half.lane, name] = half, 0
 
-    def _slot(self, key: Any, half: HalfStep, initial: Any) -> int:
-        slot = self._slots.get((key, half.position))
-        if slot is None:
-            slot = self._slots[key, half.position] = len(self.plan.initial)
-            self.plan.initial.append(initial)
-            if isinstance(initial, str):
-                half.publishes.append((initial, slot, initial in self.kept))
-            else:
-                half.snapshots.append((initial, slot))
-        return slot
+    def _connect_readers(self, writers: dict[str, list[HalfStep]]) -> None:
+        """A value that is handed over as it is may be changed in place by a later writer: who reads it comes first."""
+        for half in self._halves:
+            for name in sorted(half.writes - self._kept):
+                first = writers[name][0].position
+                for reader in self._halves[: half.position]:
+                    if name in reader.reads and reader.lane != half.lane and first < reader.position:
+                        self._edge(reader, half, 0, f"ctx.{name}")
 
-    def _spare_readers(self, half: HalfStep, name: str, writers: Sequence[HalfStep]) -> None:
-        """A value may be changed in place: whoever reads the one from before in this iteration comes first."""
-        for reader in self.plan.halves[: half.position]:
-            has_value = any(writer.position < reader.position for writer in writers)
-            if has_value and name in reader.reads and reader.lane != half.lane:
-                half.waits.append(Wait(reader, 0, why=f"ctx.{name}"))
+    def _connect_remainders(self) -> None:
+        for first, late in zip(self._halves, self._halves[1:]):
+            if late.is_late and first.lane != late.lane:
+                self._edge(first, late, 0, "it takes what that asked for")
 
-    def _follow(self, half: HalfStep) -> None:
-        for follower in half.uses:
-            leader = getattr(follower, "leader", None)
-            if leader is None:
-                continue
-            users = [other for other in self.plan.halves if other.is_opaque or _uses(other, leader)]
-            source = self._source(half, users, False, True)
-            if source is None:
-                continue
-            half.adopts.append((follower, self._slot(id(leader), source.half, leader), source.distance))
-            if source.half.lane != half.lane:
-                half.waits.append(Wait(*source, why=f"the state of {_told(leader)}"))
+    def _connect_followers(self) -> None:
+        for half in self._halves:
+            for follower in half.uses:
+                leader = getattr(follower, "leader", None)
+                if leader is None:
+                    continue
+                source = self._source(half, [it for it in self._halves if it.is_opaque or it.is_user_of(leader)], False)
+                if source is not None:
+                    self._edge(*_ends(source, half), f"the state of {_described(leader)}").follows.append((leader, follower))
 
+    def _connect_users(self) -> None:
+        """Users of one object take turns, in sequential order, within an iteration and from one to the next."""
+        for thing in {id(thing): thing for half in self._halves for thing in half.uses}.values():
+            users = [half for half in self._halves if half.is_user_of(thing)]
+            for before, half in zip([users[-1], *users], users):
+                if before.lane != half.lane:
+                    self._edge(before, half, int(before.position > half.position), _described(thing))
 
-def _uses(half: HalfStep, thing: Any) -> bool:
-    return any(other is thing for other in half.uses)
+    def _connect_opaque(self) -> None:
+        """What has no contract conflicts with everything: on each lane, with what stands before it and what comes after."""
+        for half in self._halves:
+            for lane in self._lanes[:LEARN] if half.is_opaque else ():
+                before = [other for other in lane if other.position < half.position]
+                after = [other for other in lane if other.position > half.position]
+                if before:
+                    self._edge(before[-1], half, 0, "has no contract")
+                if lane:
+                    self._edge(half, (after or lane)[0], 0 if after else 1, f"{half.name} has no contract")
 
-
-def _order_users(halves: Sequence[HalfStep]) -> None:
-    """Users of one object take turns, in sequential order, within an iteration and from one to the next."""
-    things = {id(thing): thing for half in halves for thing in half.uses}
-    for thing in things.values():
-        users = [half for half in halves if _uses(half, thing)]
-        for before, half in zip([users[-1], *users], users):
-            if before.lane != half.lane:
-                half.waits.append(Wait(before, int(before.position > half.position), why=_told(thing)))
-
-
-def _order_opaque(plan: Plan) -> None:
-    """What has no contract conflicts with everything: on each lane, with what stands before it and what comes after."""
-    for half in plan.halves:
-        if not half.is_opaque:
-            continue
-        for lane in plan.lanes[:LEARN]:
-            if not lane:
-                continue
-            before = [other for other in lane if other.position < half.position]
-            half.waits.append(Wait((before or lane)[-1], 0 if before else 1, why="has no contract"))
-            after = [other for other in lane if other.position > half.position]
-            (after or lane)[0].waits.append(Wait(half, 0 if after else 1, why=f"{half.name} has no contract"))
+    def _connect_ends(self) -> None:
+        """An iteration ends when all its halves are done, and at most `1 + max_lag` of them are under way."""
+        end = self._halves[-1]
+        for lane in self._lanes[:LEARN]:
+            if lane:
+                self._edge(lane[-1], end, 0, "the iteration is complete when all lanes are")
+                self._edge(end, lane[0], 1 + self._max_lag, f"max_lag={self._max_lag}")
 
 
-def _bound_flight(plan: Plan) -> None:
-    """An iteration ends when all its halves are done, and at most `1 + max_lag` of them are under way."""
-    end = plan.halves[-1]
-    for lane in plan.lanes[:LEARN]:
-        if lane:
-            end.waits.append(Wait(lane[-1], 0, why="the iteration is complete when all lanes are"))
-            lane[0].waits.append(Wait(end, 1 + plan.max_lag, why=f"max_lag={plan.max_lag}"))
+def _ends(source: tuple[HalfStep, int], half: HalfStep) -> tuple[HalfStep, HalfStep, int]:
+    return source[0], half, source[1]
 
 
-def _prune(lane: Sequence[HalfStep], lanes: Sequence[Sequence[HalfStep]]) -> None:
-    """Leave out each wait that an earlier one on the lane, in this iteration or the last, already covers."""
-    covered: dict[int, int] = {}
-    for is_final in (False, True):
-        for half in lane:
-            left = []
-            for wait in sorted(half.waits, key=lambda wait: -_rank(wait, lanes)):
-                rank = _rank(wait, lanes)
-                if rank > covered.get(wait.half.lane, -(10**9)):
-                    covered[wait.half.lane] = rank
-                    left.append(wait)
-            if is_final:
-                half.waits = left
-        covered = {other: rank - len(lanes[other]) for other, rank in covered.items()}
-
-
-def _rank(wait: Wait, lanes: Sequence[Sequence[HalfStep]]) -> int:
-    """How far its lane has to be, in halves relative to the beginning of this iteration."""
-    return wait.half.index + 1 - wait.distance * len(lanes[wait.half.lane])
-
-
-def _told(thing: Any) -> str:
+def _described(thing: Any) -> str:
     return f"the {type(thing).__name__}"
+
+
+def objects_that_follow(edges: Iterable[Edge]) -> list[Follower]:
+    """Who adopts snapshots along these edges."""
+    return [follower for edge in edges for _, follower in edge.follows]

@@ -12,8 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ding_lite.engine.plans import LANES, LEARN
+from ding_lite.engine.plans import LEARN
 from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.contracts import LANES
 
 _SATURATED = 0.85  # of the wall time that lanes compute: then they wait for the interpreter, not for anything else
 _COLOURS = ("#8fbbe0", "#f3c677", "#9fcfa3", "#c9b8e8")  # by iteration, in turn
@@ -73,6 +74,8 @@ class HasTimeline:
 
 def _trace(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for lane, name in enumerate(LANES):
+        if not timeline.ran[lane]:
+            continue
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": lane, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": lane, "args": {"sort_index": lane}}
         for half, iteration, begun, ended in timeline.ran[lane]:
@@ -87,7 +90,8 @@ def _trace(timeline: Timeline) -> Iterator[dict[str, Any]]:
                 "args": {"iteration": iteration},
             }
         for waited in timeline.waited_for[lane]:
-            what = f"waits for {waited.reason[1].half.name}: {waited.reason[1].why}" if waited.reason else "waits: task.finish"
+            edge = waited.edge
+            what = f"waits for {edge.source.name}: {edge.why}" if edge else "waits: task.finish"
             yield {
                 "ph": "X",
                 "name": what,
@@ -160,8 +164,8 @@ def _work(timeline: Timeline, wall: int) -> list[int]:
     """What each lane would have taken alone: its busy time, less what it stood in line for the interpreter."""
     if sum(timeline.cpu_ns) < _SATURATED * wall:
         return list(timeline.busy_ns)
-    lanes = zip(timeline.busy_ns, timeline.cpu_ns, timeline.released_ns)
-    return [max(0, min(busy, cpu + released)) for busy, cpu, released in lanes]
+    lanes = zip(timeline.busy_ns, timeline.cpu_ns, timeline.released_ns)  # a lane without a thread of its own has no time there
+    return [max(0, min(busy, cpu + released)) if cpu else busy for busy, cpu, released in lanes]
 
 
 def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ding_lite.engine.drives import Drivable, running_task
 from ding_lite.engine.endings import EndReason, HasEnding, settle, where_set
 from ding_lite.engine.events import Events, HasEvents
 from ding_lite.engine.interrupts import interruptible
-from ding_lite.engine.lanes import LaneRun
+from ding_lite.engine.networks import Network
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.reports import HasTimeline
 from ding_lite.engine.roles import HasRoles
@@ -64,7 +64,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._clear_halves()
         self._clear_ending()
         self._events = Events()
-        self._lanes: LaneRun | None = None
+        self._network: Network | None = None
         self._touches = Touches()
 
     def start(
@@ -127,8 +127,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             return
         if self._iterating:
             self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
-        if self._lanes is not None:  # other lanes run: run() stops the task when they are done
-            self._lanes.ask_to_stop()
+        if self._network is not None:  # other lanes run: run() stops the task when they are done
+            self._network.ask_to_stop()
             return
         things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
         try:
@@ -229,7 +229,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 return
             self.ctx = self.ctx.renew()
 
-    def _overlap(self, max_step: int) -> LaneRun:
+    def _overlap(self, max_step: int) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
@@ -240,18 +240,17 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
         )
         before = self._asked if self._finish else None
-        self._lanes = lanes = LaneRun(plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker)
+        self._network = network = Network(
+            plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker, is_threaded=self.async_mode
+        )
         try:
-            lanes.run(overlap=self.async_mode)
-            self._finish, self._asked = True, lanes.reason or before
+            network.run()
+            self._finish, self._asked = True, network.reason or before
         finally:
-            self._lanes, self.ctx = None, lanes.ctx
-            for half in plan.halves:
-                for follower, *_ in half.adopts:
-                    follower.adopt(None)
-            if lanes.asked_to_stop:
+            self._network, self.ctx = None, network.ctx
+            if network.asked_to_stop:
                 self.stop()
-        return lanes
+        return network
 
     def suggest_contracts(self) -> str:
         """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
@@ -271,7 +270,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
     def renew(self) -> Task:
         """Go on to a new context, as `run` does between iterations; a run that follows begins with it."""
-        if self._lanes is not None:
+        if self._network is not None:
             raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
         self.ctx = self.ctx.renew()
         self._ran = False
@@ -287,10 +286,10 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             Something with `done` and `result()`.
         """
         work = Deferred(fn, args)
-        if self._lanes is None:
+        if self._network is None:
             work.run_here()
         else:
-            self._lanes.defer(work)
+            self._network.defer(work)
         return work
 
     def raise_at_end(self, error: Exception) -> None:
@@ -310,12 +309,12 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
     @property
     def steps_left(self) -> int:
         """The most iterations that may follow the current one in this run."""
-        return self._left if self._lanes is None else self._lanes.steps_left()
+        return self._left if self._network is None else self._network.steps_left()
 
     @property
     def stopping(self) -> bool:
         """Whether the run breaks off, so that long work may end early."""
-        return not self.running or (self._lanes is not None and self._lanes.stopping)
+        return not self.running or (self._network is not None and self._network.stopping)
 
     @property
     def finish(self) -> bool:
@@ -323,7 +322,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         Where iterations overlap, asking waits until all that stands before the middleware that asks has run.
         """
-        return self._finish if self._lanes is None else self._lanes.is_last()
+        return self._finish if self._network is None else self._network.is_last()
 
     @finish.setter
     def finish(self, value: bool) -> None:
@@ -344,11 +343,11 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         What a middleware does then is the same in every run, wherever it ends.
         """
-        return self._lanes is None or self._lanes.is_certain()
+        return self._network is None or self._network.is_certain()
 
     def _ask(self, reason: EndReason | None) -> None:
-        if self._lanes is not None:
-            self._lanes.ask_to_finish(reason)
+        if self._network is not None:
+            self._network.ask_to_finish(reason)
             return
         self._asked = settle(self._asked, reason)
         self._finish = self._asked is not None or (self._iterating and not self._left)  # the last of max_step stays the last

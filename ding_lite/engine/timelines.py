@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ding_lite.engine.frames import Frame
-from ding_lite.engine.plans import LANES, HalfStep, Wait
+from ding_lite.engine.lanes import Lane
+from ding_lite.engine.plans import Edge, HalfStep
+from ding_lite.pipeline.contracts import LANES
 
 _REMEMBERED = 100_000  # events a lane; the oldest make room
 
@@ -26,8 +27,8 @@ class Waited(NamedTuple):
     iteration: int
     begun: int
     ended: int
-    reason: tuple[HalfStep, Wait] | None
-    """Who waited for what; None where a middleware asked whether this iteration is the last."""
+    edge: Edge | None
+    """What it waited for; None where a middleware asked whether this iteration is the last."""
 
 
 class Timeline:
@@ -60,13 +61,13 @@ class Timeline:
         """The lane ends, on the same thread."""
         self.cpu_ns[lane] += time.thread_time_ns()
 
-    def sum_up(self, frames: Sequence[Frame]) -> None:
-        """The run has ended, with these frames."""
+    def sum_up(self, lanes: Sequence[Lane]) -> None:
+        """The run has ended, with its lanes at this point."""
         self.ended = time.perf_counter_ns()
-        for frame in frames:
-            self.busy_ns[frame.lane] = frame.busy_ns + self.elsewhere_ns[frame.lane]
-            self.released_ns[frame.lane] = frame.released_ns + self.elsewhere_ns[frame.lane]
-            self.iterations = max(self.iterations, frame.iteration + 1 if self.ran[frame.lane] else 0)
+        for lane in lanes:
+            self.busy_ns[lane.number] = lane.busy_ns + self.elsewhere_ns[lane.number]
+            self.released_ns[lane.number] = lane.released_ns + self.elsewhere_ns[lane.number]
+            self.iterations = max(self.iterations, lane.iteration + 1 if self.ran[lane.number] else 0)
 
     def took(self, asked: HalfStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
         """A lane took what this half had asked for, after so long a wait; the work went on elsewhere, during this span."""
@@ -76,9 +77,9 @@ class Timeline:
             self.ran[asked.lane].append((asked, iteration, *span))
             self.elsewhere_ns[asked.lane] += span[1] - span[0]
 
-    def waited(self, lane: int, iteration: int, begun: int, ended: int, reason: tuple[HalfStep, Wait] | None) -> None:
+    def waited(self, lane: int, iteration: int, begun: int, ended: int, edge: Edge | None) -> None:
         """A lane waited."""
-        self.waited_for[lane].append(Waited(iteration, begun, ended, reason))
-        key = (reason[1].half.name, reason[1].why) if reason else ("what stands before it", "it asked for task.finish")
+        self.waited_for[lane].append(Waited(iteration, begun, ended, edge))
+        key = (edge.source.name, edge.why) if edge else ("what stands before it", "it asked for task.finish")
         spent = self.waiting_ns[lane]
         spent[key] = spent.get(key, 0) + ended - begun

@@ -15,7 +15,9 @@ from ding_lite.basics.messages import call_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 STAGES = ("evaluate", "explore", "collect", "process", "learn", "record")
-LANES = {"evaluate": "evaluate", "explore": "collect", "collect": "collect"}
+LANES = ("evaluate", "collect", "process", "learn")
+"""Of a run whose iterations overlap."""
+_LANE_OF = {"evaluate": "evaluate", "explore": "collect", "collect": "collect", "process": "process"}
 _ATTRIBUTE = "__contract__"
 
 
@@ -106,8 +108,8 @@ class Contract:
 
     @property
     def lane(self) -> str:
-        """The lane of an asynchronous run: evaluate, collect or learn."""
-        return LANES.get(self.stage or "", "learn")
+        """The lane of an asynchronous run: evaluate, collect, process or learn."""
+        return _LANE_OF.get(self.stage or "", "learn")
 
 
 def contract(

@@ -21,7 +21,7 @@ from ding_lite.engine import Context, Remainder, Task, contract
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows")]
 
 STAGES = ["evaluate", "explore", "collect", "process", "learn", "record", None]
-LANE = dict(zip(STAGES, [0, 1, 1, 2, 2, 2, 2]))
+LANE = dict(zip(STAGES, [0, 1, 1, 2, 3, 3, 3]))
 KEPT, DATA = ["count", "other", "history"], ["batch", "more", "rows"]
 FIELDS = [*KEPT, *DATA]
 OBJECTS = range(3)
@@ -87,7 +87,7 @@ class Step:
         return () if half == LATE else self.uses
 
     def lane_of(self, half: int) -> int:
-        return 2 if self.is_opaque or half == LATE else LANE[self.stage]
+        return 3 if self.is_opaque else max(2, LANE[self.stage]) if half == LATE else LANE[self.stage]
 
 
 class Thing:

@@ -90,10 +90,27 @@ def test_no_more_is_under_way_than_the_lag_allows(max_lag):
     assert most <= 1 + max_lag
 
 
-def test_what_was_asked_for_a_dropped_iteration_is_dropped_once_and_not_taken():
-    _, end, log = run(True, 3, iterations=10**6, stop_at=5)
-    asked, taken, dropped = ([number for verb, number in log if verb == what] for what in ("asked", "taken", "dropped"))
+@pytest.mark.parametrize("async_mode", [True, False], ids=["threads", "one thread"])
+def test_what_was_asked_beside_the_last_iteration_is_taken_as_well(async_mode):
+    _, end, log = run(async_mode, 3, iterations=10**6, stop_at=5)
+    asked, taken = ([number for verb, number in log if verb == what] for what in ("asked", "taken"))
 
     assert end[0] == 5
+    assert asked == taken == list(range(1, 6 + 1 + 3))
+
+
+def test_what_was_asked_before_an_error_is_taken_or_dropped_once():
+    asks = Asks()
+
+    @contract(reads=("data",), stage="process")
+    def fails(ctx):
+        if ctx.total_step == 5:
+            raise ValueError("as asked")
+
+    loop = Task()
+    with asks.pool, loop.start(async_mode=True, max_lag=3, ctx=Loop()):
+        with pytest.raises(ValueError, match="as asked"):
+            loop.use(asks).use(fails).run()
+    asked, taken, dropped = ([number for verb, number in asks.log if verb == what] for what in ("asked", "taken", "dropped"))
     assert taken == list(range(1, 7))
     assert dropped == asked[6:]

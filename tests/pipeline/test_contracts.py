@@ -77,7 +77,7 @@ def test_a_contract_cannot_be_changed_afterwards():
         ("evaluate", "evaluate"),
         ("explore", "collect"),
         ("collect", "collect"),
-        ("process", "learn"),
+        ("process", "process"),
         ("learn", "learn"),
         ("record", "learn"),
         (None, "learn"),

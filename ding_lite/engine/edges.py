@@ -1,0 +1,155 @@
+"""Edges: how tokens get from one half to another. Nothing else ever waits, and nothing has to be woken.
+
+A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
+the order of tokens on each edge, whoever is faster (Kahn, 1974, "The semantics of a simple language for parallel programming").
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ding_lite.engine.lanes import Lane
+from ding_lite.engine.plans import Edge
+from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.contexts import is_scalar
+
+_CLOSED, _UNSET = object(), object()
+
+
+class Over(Exception):
+    """Nothing more comes along an edge: the lane that takes from it has nothing more to do, either."""
+
+
+class LaneThread:
+    """One thread of a run, and the lanes that it carries out."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = tuple(lanes)
+        self.is_idle = False
+        """Whether it waits for other threads, or has ended."""
+
+
+class EdgeEnds:
+    """Both ends of an edge.
+
+    Args:
+        edge: what it carries.
+        kept: the fields that carry over; each reader gets a copy of its own of what can be changed in place.
+        taker: the thread that takes from it, if others give to it; None where one thread does both.
+        timeline: records how long it waited.
+    """
+
+    def __init__(self, edge: Edge, kept: Sequence[str], taker: LaneThread | None, timeline: Timeline) -> None:
+        self.edge, self._kept = edge, frozenset(kept)
+        self._names = tuple(edge.fields)
+        self._leaders = tuple(leader for leader, _ in edge.follows)
+        self._followers = tuple(follower for _, follower in edge.follows)
+        if taker is None:
+            self._put, self._get, self.pop = _on_one_thread()
+        else:
+            self._put, self._get, self.pop = _between_threads(edge, taker, timeline)
+        self.give, self.take = self._giver(), self._taker()
+
+    def close(self) -> None:
+        """Nothing more comes: who takes, when all that was given is taken, ends."""
+        self._put(_CLOSED)
+
+    def begin(self, lane: Lane) -> None:
+        """Put the tokens of the first iterations: what the context of this lane, and the leaders, start with."""
+        for _ in range(self.edge.distance):
+            self.give(lane)
+
+    def set_kept(self, ctx: Any, token: Any) -> None:
+        """Set what a token that was popped holds of kept fields."""
+        if token is not _CLOSED and self._names:
+            for name, value in zip(self._names, token[1]):
+                if name in self._kept and value is not _UNSET:
+                    object.__setattr__(ctx, name, value)
+
+    def _giver(self) -> Callable[[Lane], None]:
+        put, says_skips = self._put, self.edge.distance == 0
+        if not self._names and not self._leaders:
+            return (lambda lane: put(lane.skips)) if says_skips else (lambda lane: put(False))
+        names = tuple((name, name in self._kept) for name in self._names)
+        leaders = self._leaders
+
+        def give(lane: Lane) -> None:
+            ctx = lane.ctx
+            values = [getattr(ctx, name, _UNSET) for name, _ in names]
+            for place, (_, is_kept) in enumerate(names):
+                if is_kept and not is_scalar(values[place]) and values[place] is not _UNSET:
+                    values[place] = copy.deepcopy(values[place])  # another lane may change it in place meanwhile
+            put((lane.skips and says_skips, values, [leader.snapshot() for leader in leaders] if leaders else None))
+
+        return give
+
+    def _taker(self) -> Callable[[Lane], None]:
+        get, names, followers = self._get, self._names, self._followers
+        if not names and not followers:
+
+            def take_turn(lane: Lane) -> None:
+                if get():
+                    lane.skips = True
+
+            return take_turn
+
+        def take(lane: Lane) -> None:
+            skips, values, snapshots = get()
+            ctx = lane.ctx
+            for name, value in zip(names, values):
+                if value is not _UNSET:
+                    object.__setattr__(ctx, name, value)
+            if snapshots:
+                lane.adoptions += zip(followers, snapshots)
+            if skips:
+                lane.skips = True
+
+        return take
+
+
+def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:
+    """put, get and pop. What is empty stays empty."""
+    tokens: deque[Any] = deque()
+    next_token = tokens.popleft
+
+    def get() -> Any:
+        try:
+            token = next_token()
+        except IndexError:
+            raise Over from None
+        if token is _CLOSED:
+            raise Over
+        return token
+
+    return tokens.append, get, lambda: next_token() if tokens else _CLOSED
+
+
+def _between_threads(
+    edge: Edge, taker: LaneThread, timeline: Timeline
+) -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:
+    """put, get, which waits, and pop, which does not."""
+    tokens: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    next_token, is_empty = tokens.get, tokens.empty
+    lane = next(lane for lane in taker.lanes if lane.number == edge.target.lane)
+
+    def get() -> Any:
+        token = wait() if is_empty() else next_token()
+        if token is _CLOSED:
+            tokens.put(_CLOSED)  # it stays closed
+            raise Over
+        return token
+
+    def wait() -> Any:
+        begun, taker.is_idle = time.perf_counter_ns(), True
+        try:
+            return next_token()
+        finally:
+            taker.is_idle = False
+            timeline.waited(lane.number, lane.iteration, begun, time.perf_counter_ns(), edge)
+
+    return tokens.put, get, lambda: _CLOSED if is_empty() else next_token()

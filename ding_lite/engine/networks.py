@@ -1,0 +1,551 @@
+"""Networks: a plan carried out, on a thread a lane or all on one, and what becomes of ends and errors.
+
+Each lane runs its halves in order: it takes from the edges that lead to a half, runs it, and gives to those that leave it. A
+lane that ends closes its edges, so that whoever waits for it ends as well, at a point that depends on nothing but the plan.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ding_lite.basics.messages import add_note
+from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
+from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.edges import EdgeEnds, LaneThread, Over
+from ding_lite.engine.endings import EndReason, Request, decide
+from ding_lite.engine.lanes import Lane, current_lane, enter
+from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan, objects_that_follow
+from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.contexts import Context, kept_fields, with_own_values
+from ding_lite.pipeline.contracts import LANES
+from ding_lite.pipeline.generators import first_half, unwind
+from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.remainders import Remainder
+
+LANE_THREAD = "task.lane"
+"""What the names of lanes' threads begin with."""
+
+_PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
+_AT_ONCE = -1, -1  # before every half
+
+
+class Network:
+    """A plan carried out: the halves of middleware on their lanes, what they ask of the run, and what becomes of errors.
+
+    Args:
+        plan: the edges.
+        ctx: of the first iteration.
+        max_step: iterations, at most.
+        timeline: records what ran and what waited.
+        checker: enforces the contracts, in every iteration.
+        is_threaded: on a thread a lane; else all on the one that calls `run`, with the same result.
+    """
+
+    def __init__(
+        self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline, checker: Checker, is_threaded: bool
+    ) -> None:
+        self.plan, self.max_step, self.timeline = plan, max_step, timeline
+        self.first_step = ctx.total_step
+        self.asked_to_stop = False
+        self.error: BaseException | None = None
+        self.reason: EndReason | None = None
+        """Which request made the last iteration the last; None where it was `max_step`."""
+        self._last: int | None = None  # the last iteration, when it is complete
+        self._stop_at: tuple[int, int] | None = None  # (iteration, position) behind which nothing begins: there it failed
+        # The caller's context is the one of the learn lane, which is the one that comes back.
+        self.lanes = tuple(
+            Lane(number, ctx if number == LEARN else _twin(ctx, plan, number)) for number in range(len(plan.lanes))
+        )
+        self._learn = self.lanes[LEARN]
+        groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
+        self._threads = [LaneThread([self.lanes[number] for number in group]) for group in groups]
+        thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
+        self._guards = {half: checker.guard(half.entry) for half in plan.halves if half.entry is not None}
+        self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
+        self._takes = {half: [self._ends[edge].take for edge in half.inputs] for half in plan.halves}
+        self._gives = {half: [self._ends[edge].give for edge in half.outputs] for half in plan.halves}
+        self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
+        self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
+        # Before it counts as done, what wrappers' halves and `task.wrap` left to the end of the iteration runs as well.
+        self._closing = frozenset(it for lane in plan.lanes for it in [it for it in lane if it.entry is not None][-1:])
+        self._requests: dict[int, list[Request]] = {}
+        self._mutex = threading.Lock()
+        self._progress, self._askers = threading.Condition(), 0
+        self._ended: queue.SimpleQueue[LaneThread] = queue.SimpleQueue()
+        self._deferred: list[Deferred[Any]] = []
+
+    def _ends_of(self, edge: Edge, thread_of: dict[Lane, LaneThread]) -> EdgeEnds:
+        giver, taker = thread_of[self.lanes[edge.source.lane]], thread_of[self.lanes[edge.target.lane]]
+        ends = EdgeEnds(edge, self.plan.kept, None if giver is taker else taker, self.timeline)
+        ends.begin(self._learn)
+        return ends
+
+    @property
+    def ctx(self) -> Any:
+        """The context of the iteration that is complete next, or was last."""
+        return self._learn.ctx
+
+    # What middleware ask, on whichever lane.
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what asks breaks off: the run is over for it, or failed before it."""
+        lane = current_lane()
+        if lane is None:
+            return self._last is not None or self._stop_at is not None
+        return self._is_beyond_end(lane) or self._is_stopped(lane.iteration, lane.position)
+
+    def is_last(self) -> bool:
+        """Whether the iteration of the caller is the last one, by what stands before it in the pipeline.
+
+        Waits until all of that has run, so that the answer does not depend on who was faster.
+        """
+        lane = current_lane() or self._learn
+        if lane.iteration + 1 >= self.max_step:
+            return True
+        for other in self.lanes:
+            halves = self.plan.lanes[other.number]
+            earlier = sum(half.position < lane.position for half in halves)
+            if earlier and other is not lane and not self._has_come_to(other, lane.iteration * len(halves) + earlier, lane):
+                return True  # it has ended before that
+        return self._decided(lane.iteration, lane.position) is not None
+
+    def is_certain(self) -> bool:
+        """Whether the iteration of the caller belongs to the run. Waits until those before it are complete."""
+        lane = current_lane() or self._learn
+        is_complete = lane is self._learn or self._has_come_to(
+            self._learn, lane.iteration * len(self.plan.lanes[LEARN]), lane
+        )
+        return is_complete and not self._is_beyond_end(lane) and not self._is_stopped(lane.iteration, lane.position)
+
+    def ask_to_finish(self, reason: EndReason | None) -> None:
+        """Make the iteration of the caller the last one, for this reason, or take that back."""
+        lane = current_lane() or self._learn  # a thread of the script's own counts as the caller's
+        iteration, position = lane.iteration, lane.position
+        is_through = lane.done >= (iteration + 1) * len(self.plan.lanes[LEARN]) - 1
+        if lane is self._learn and is_through:  # a signal, and no saver of this iteration could know any more
+            iteration, position = iteration + 1, -1
+        self._requests.setdefault(iteration, []).append(Request(position, reason))
+
+    def ask_to_stop(self) -> None:
+        """End the run where it stands."""
+        self.asked_to_stop = True
+        self._stop(_AT_ONCE)
+
+    def steps_left(self) -> int:
+        """The most iterations that may follow that of the caller."""
+        return self.max_step - 1 - (current_lane() or self._learn).iteration
+
+    def is_at_rest(self, thread: threading.Thread) -> bool:
+        """Whether this is the thread of a lane, and no thread of a lane but the caller's runs anything."""
+        lane = current_lane()
+        others = [it for it in self._threads if lane is None or lane not in it.lanes]
+        return (thread is self._home or thread.name.startswith(LANE_THREAD)) and all(it.is_idle for it in others)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """For the time of the block, the caller waits for something that another lane may have to do."""
+        lane = current_lane()
+        mine = [it for it in self._threads if lane is not None and lane in it.lanes]
+        for thread in mine:
+            thread.is_idle = True
+        try:
+            yield
+        finally:
+            for thread in mine:
+                thread.is_idle = False
+
+    def defer(self, work: Deferred[Any]) -> None:
+        """Do this beside what follows, or now where nothing overlaps."""
+        if len(self._threads) == 1:
+            work.run_here()
+            return
+        if self.stopping:
+            work.break_off()
+
+        def prepare() -> None:
+            enter(None)  # it belongs to no iteration any more
+            one_thread_of_torch()
+
+        with self._mutex:  # several lanes may come at once
+            self._deferred = [other for other in self._deferred if not (other.is_taken and other.has_ended)] + [work]
+            work.run_beside(prepare, self._fail)
+
+    def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
+        """Wait until another lane has done so many halves; false if it ends before that."""
+        if other.done >= done or other.is_over or len(self._threads) == 1:
+            return other.done >= done
+        begun = time.perf_counter_ns()
+        with self._progress, self.resting():
+            self._askers += 1
+            self._progress.wait_for(lambda: other.done >= done or other.is_over)
+            self._askers -= 1
+        ended = time.perf_counter_ns()
+        lane.waited_ns += ended - begun
+        self.timeline.waited(lane.number, lane.iteration, begun, ended, None)
+        return other.done >= done
+
+    def _tell_askers(self) -> None:
+        with self._progress:
+            self._progress.notify_all()
+
+    def _decided(self, iteration: int, before: int) -> EndReason | None:
+        return decide(request for request in self._requests.get(iteration, ()) if request.position <= before)
+
+    def _is_beyond_end(self, lane: Lane) -> bool:
+        return self._last is not None and lane.iteration > self._last
+
+    def _is_stopped(self, iteration: int, position: int) -> bool:
+        return self._stop_at is not None and (iteration, position) > self._stop_at
+
+    # The threads.
+
+    def run(self) -> None:
+        """All iterations. Leaves in `ctx` the context of the last one.
+
+        Raises:
+            BaseException: what a middleware raised and no generator on its lane handled. Of several errors the one that one
+                thread would have come to first.
+        """
+        outside = current_lane()
+        self._home = threading.current_thread()
+        self.timeline.begin()
+        try:
+            with cores_left_free():
+                if len(self._threads) > 1:
+                    self._run_on_threads()
+                else:
+                    self._run_lanes(self._threads[0])
+        finally:
+            self._break_off_work(in_order=self.error is None)
+            self.timeline.sum_up(self.lanes)
+            self._unwind_rest()
+            enter(outside)
+            if self.error is not None or self.asked_to_stop:
+                self._gather()
+            for follower in objects_that_follow(self.plan.edges):
+                follower.adopt(None)
+        if self.error is not None:
+            raise self.error
+
+    def _run_on_threads(self) -> None:
+        *others, mine = self._threads
+        threads = {
+            it: threading.Thread(
+                target=contextvars.copy_context().run,
+                args=(self._run_thread, it),
+                name=f"{LANE_THREAD}.{LANES[it.lanes[-1].number]}",
+                daemon=True,  # a middleware that never ends must not keep the process alive
+            )
+            for it in others
+        }
+        with quick_switches():
+            try:
+                for thread in threads.values():
+                    thread.start()
+                self._run_lanes(mine)
+            except BaseException as error:  # noqa: BLE001  a signal, between two halves
+                self._fail(error)
+            finally:
+                self._join(threads)
+
+    def _run_thread(self, mine: LaneThread) -> None:
+        try:
+            one_thread_of_torch()
+            self._run_lanes(mine)
+        except BaseException as error:  # noqa: BLE001  raised by run()
+            self._fail(error)
+        finally:
+            self._end_lanes(mine)
+            self._ended.put(mine)
+
+    def _run_lanes(self, mine: LaneThread) -> None:
+        """Carry out these lanes on the thread that calls, in sequential order."""
+        numbers = [lane.number for lane in mine.lanes]
+        steps = [(half, self.lanes[half.lane]) for half in self.plan.halves if half.lane in numbers]
+        here = mine.lanes[-1]
+        enter(here)
+        if len(self._threads) > 1:
+            self.timeline.begin_lane(here.number)
+        try:
+            for _ in range(self.max_step):
+                for half, lane in steps:
+                    if lane is not here:
+                        here = lane
+                        enter(here)
+                    if not lane.is_over:
+                        self._step(half, lane)
+                if mine.lanes[-1].is_over and all(lane.is_over for _, lane in steps):
+                    return
+        finally:
+            if len(self._threads) > 1:
+                self.timeline.end_lane(mine.lanes[-1].number)
+
+    def _step(self, half: HalfStep, lane: Lane) -> None:
+        """Take, run, give."""
+        if half.index == 0:
+            lane.begin()
+        lane.position = half.position
+        try:
+            if half.entry is None:
+                self._end_iteration(half, lane)
+            else:
+                for take in self._takes[half]:
+                    take(lane)
+                while lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
+                    follower, snapshot = lane.adoptions.pop()
+                    follower.adopt(snapshot)
+                if self._stop_at is not None and (lane.iteration, half.position) > self._stop_at:
+                    raise Over
+                self._run_half(half, lane)
+                if half in self._closing and lane.waiting:
+                    lane.end_rest()
+            lane.done += 1
+            for give in self._gives[half]:
+                give(lane)
+        except Over:
+            self._end_lane(lane)
+        except BaseException as error:  # noqa: BLE001  raised by run()
+            self._fail(error, lane)
+            self._end_lane(lane)
+        if self._askers:
+            self._tell_askers()
+
+    def _end_lane(self, lane: Lane) -> None:
+        """Nothing more comes from here: who waits for it ends where it stands, and closes its own edges."""
+        lane.is_over = True
+        for half in self.plan.lanes[lane.number]:
+            for edge in half.outputs:
+                self._ends[edge].close()
+        if self._askers:
+            self._tell_askers()
+
+    def _end_lanes(self, thread: LaneThread) -> None:
+        for lane in thread.lanes:
+            if not lane.is_over and (self.error is not None or lane.iteration + 1 < self.max_step):
+                self._end_lane(lane)
+        thread.is_idle = True
+
+    def _join(self, threads: dict[LaneThread, threading.Thread]) -> None:
+        """Wait until every lane has ended, and what was deferred, but for work that outlasts the run.
+
+        A signal that asks to stop at once is heard here as well; one more leaves behind what still runs.
+        """
+        left, is_asked = set(threads), False
+        while True:
+            try:
+                self._end_lanes(self._threads[-1])
+                for it in [it for it in left if threads[it].ident is None]:  # a signal came before it could start
+                    self._end_lanes(it)
+                    left.discard(it)
+                self._wait_for_lanes(left, threads)
+                self._wait_for_work()
+            except BaseException as error:  # noqa: BLE001  a signal
+                self._fail(error)
+                if is_asked:
+                    names = ", ".join(threads[it].name for it in left) or "a thread of deferred work"
+                    warnings.warn(f"{names} did not end, and is left behind.", RuntimeWarning, stacklevel=2)
+                    return
+                is_asked = True
+            else:
+                return
+
+    def _wait_for_lanes(self, left: set[LaneThread], threads: dict[LaneThread, threading.Thread]) -> None:
+        # Not by Thread.join alone: one that a signal interrupts takes a live thread for dead (until Python 3.13).
+        while left:
+            try:
+                left.discard(self._ended.get(timeout=_PATIENCE_S))
+            except queue.Empty:
+                running = ", ".join(f"{threads[it].name} ({self._running_on(it)})" for it in left)
+                warnings.warn(
+                    f"the run has ended, and waits for {running}, which did not return within {_PATIENCE_S:.0f} s. Give what "
+                    "it waits for a timeout. Ctrl-C leaves it behind.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                left.discard(self._ended.get())
+        for thread in threads.values():
+            if thread.ident is not None:
+                thread.join()
+
+    def _wait_for_work(self) -> None:
+        self._break_off_work(in_order=self.error is None)
+        for work in self._deferred:
+            if not work.outlasts or work.is_over:
+                work.join()
+
+    def _running_on(self, thread: LaneThread) -> str:
+        return next((half.name for lane in thread.lanes for half in self.plan.halves if half.position == lane.position), "-")
+
+    # One half.
+
+    def _run_half(self, half: HalfStep, lane: Lane) -> None:
+        entry = half.entry
+        assert entry is not None
+        if lane.skips and not half.is_second:  # a second half cleans up
+            if half.is_late and (left := self._remainders.pop((id(entry), lane.iteration), None)):
+                left[1].drop()
+            return
+        thrown, lane.waited_ns = lane.error, 0
+        begun = time.perf_counter_ns()
+        try:
+            if half.is_late:
+                self._take(half, lane)
+            elif half.is_second:
+                lane.end(entry)
+            else:
+                result = self._guards[half](lane.ctx)
+                if result is not None:
+                    self._keep(half, lane, result)
+        except BaseException as error:
+            if error is not thrown:
+                where = f"iteration {self.first_step + lane.iteration} of the task"
+                add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
+            if not lane.waiting or not isinstance(error, Exception):
+                raise
+            lane.error, lane.skips = error, True
+            lane.failed_at = half.position if thrown is None else lane.failed_at
+        ended = time.perf_counter_ns()
+        lane.busy_ns += ended - begun - lane.waited_ns
+        if half.is_late:  # what it waited for stands on the lane that did it
+            begun += lane.waited_ns
+        self.timeline.ran[lane.number].append((half, lane.iteration, begun, ended))
+
+    def _keep(self, half: HalfStep, lane: Lane, result: object) -> None:
+        entry = half.entry
+        assert entry is not None
+        if isinstance(result, Remainder) and id(entry) in self._has_late:
+            self._remainders[id(entry), lane.iteration] = half, result
+            return
+        generator = first_half(entry.fn, result, lane.ctx)
+        if generator is None:
+            return
+        if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
+            generator.close()
+            raise TypeError(
+                f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that nobody could "
+                "know: put functools.wraps(...) on the decorator around it, or declare its contract."
+            )
+        lane.wait(entry, generator)
+
+    def _take(self, half: HalfStep, lane: Lane) -> None:
+        """Wait for what the first half of this middleware left to others."""
+        asked, remainder = self._remainders.pop((id(half.entry), lane.iteration), (None, None))
+        if asked is None or remainder is None:  # its first half did all the work
+            return
+        before = lane.released_ns
+        remainder.take(lane.ctx)
+        waited, lane.released_ns = lane.released_ns - before, before
+        lane.waited_ns += waited
+        self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
+
+    def _end_iteration(self, half: HalfStep, lane: Lane) -> None:
+        for taken, take in enumerate(self._takes[half]):
+            lane.taken = taken
+            take(lane)
+        if self._is_stopped(lane.iteration, half.position):
+            raise Over
+        if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
+            new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
+            raise RuntimeError(
+                f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
+                "has to be known before the run. Call keep() in the context's __post_init__."
+            )
+        self.reason = self._decided(lane.iteration, half.position)
+        self._requests.pop(lane.iteration, None)
+        is_finished = self.reason is not None
+        if is_finished or lane.iteration + 1 >= self.max_step:
+            self._last = lane.iteration
+            self._break_off_work(in_order=True)
+        if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
+            lane.done += 1
+            raise Over
+
+    # Errors and ends.
+
+    def _fail(self, error: BaseException, lane: Lane | None = None, position: int | None = None) -> None:
+        """The run fails there; lanes that are behind go on until there, so that the first error is the one that is raised."""
+        at = _AT_ONCE
+        if lane is not None and isinstance(error, Exception):
+            at = lane.iteration, lane.position if position is None else position
+            if isinstance(error, BrokenOff) and (self._last is not None or self._stop_at is not None):
+                return  # it waited for work that the end of the run broke off
+        with self._mutex:
+            first, other = error, self.error
+            if other is not None and self._stop_at is not None and self._stop_at <= at:
+                first, other = other, error
+            self.error = first
+            if other is not None and other is not first:
+                add_note(first, f"beside it, another lane raised {type(other).__name__}: {other}")
+        self._stop(at)
+
+    def _stop(self, at: tuple[int, int]) -> None:
+        self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+        self._break_off_work(in_order=False)
+
+    def _unwind_rest(self) -> None:
+        """Generators that still wait see the error, or are closed, and nobody takes remainders: their iteration was dropped."""
+        for _, remainder in self._remainders.values():
+            remainder.drop()
+        for lane in self.lanes:
+            enter(lane)
+            is_own, error = lane.error is not None, lane.error or self.error
+            lane.error = None
+            try:
+                while lane.waiting and error is None:
+                    lane.waiting.pop().close()
+                unwind(lane.waiting, error if lane.waiting else None)
+            except BaseException as raised:  # noqa: BLE001  raised by run(), with the first
+                if is_own or self.error is None:
+                    self._fail(raised, lane, lane.failed_at if is_own else None)
+                elif raised is not self.error:
+                    add_note(self.error, f"beside it, a generator that saw it raised {type(raised).__name__}: {raised}")
+        self._forgive_what_came_after()
+
+    def _forgive_what_came_after(self) -> None:
+        """An error in an iteration behind the last one, which other lanes had begun, is no error of the run."""
+        if self.error is None or self._last is None or self._stop_at is None or self._stop_at[0] <= self._last:
+            return
+        error, self.error = self.error, None
+        notes = "; ".join(getattr(error, "__notes__", ()))
+        warnings.warn(
+            f"the run had ended when {type(error).__name__} was raised in an iteration that was begun beside the last one: "
+            f"{error} ({notes})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _gather(self) -> None:
+        """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
+        lane, end = self._learn, self.plan.halves[-1]
+        first = lane.taken if lane.position == end.position else 0
+        for edge in end.inputs[first:]:
+            self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
+
+    def _break_off_work(self, in_order: bool) -> None:
+        for work in self._deferred:
+            if not (in_order and work.outlasts):
+                work.break_off()
+
+    def close(self) -> None:
+        """Break off the work that has outlasted the run, and wait until it has ended."""
+        self._break_off_work(in_order=False)
+        for work in self._deferred:
+            work.join()
+
+
+def _twin(ctx: Context, plan: Plan, lane: int) -> Context:
+    """The same context for another lane, which may change in place what it starts with.
+
+    Raises:
+        PipelineError: a value that the lane touches cannot be copied.
+    """
+    touched = frozenset[str]().union(*(half.reads | half.writes for half in plan.lanes[lane]))
+    return with_own_values(ctx, touched, LANES[lane])
