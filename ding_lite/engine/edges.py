@@ -2,6 +2,8 @@
 
 A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
 the order of tokens on each edge, whoever is faster (Kahn, 1974, "The semantics of a simple language for parallel programming").
+
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from typing import Any
 from ding_lite.engine.lanes import Lane
 from ding_lite.engine.plans import Edge
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.contexts import is_scalar
+from ding_lite.pipeline.contexts import SCALARS
 
 _CLOSED, _UNSET = object(), object()
 
 
-class Over(Exception):
-    """Nothing more comes along an edge: the lane that takes from it has nothing more to do, either."""
+class Over(IndexError):
+    """Nothing more comes along an edge: the lane that takes from it has nothing more to do, either.
+
+    An IndexError, because that is what an empty deque raises, which is such an edge where one thread does all.
+    """
 
 
 class LaneThread:
@@ -47,17 +52,17 @@ class EdgeEnds:
     def __init__(self, edge: Edge, kept: Sequence[str], taker: LaneThread | None, timeline: Timeline) -> None:
         self.edge, self._kept = edge, frozenset(kept)
         self._names = tuple(edge.fields)
-        self._leaders = tuple(leader for leader, _ in edge.follows)
-        self._followers = tuple(follower for _, follower in edge.follows)
-        if taker is None:
-            self._put, self._get, self.pop = _on_one_thread()
+        self._put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
+        self._is_between_threads = taker is not None
+        if edge.fields or edge.follows:
+            self.give, self.take = self._giver(), self._taker()
         else:
-            self._put, self._get, self.pop = _between_threads(edge, taker, timeline)
-        self.give, self.take = self._giver(), self._taker()
+            self.give, self.take = self._turn_giver(), self._turn_taker()
 
     def close(self) -> None:
         """Nothing more comes: who takes, when all that was given is taken, ends."""
-        self._put(_CLOSED)
+        if self._is_between_threads:
+            self._put(_CLOSED)
 
     def begin(self, lane: Lane) -> None:
         """Put the tokens of the first iterations: what the context of this lane, and the leaders, start with."""
@@ -71,39 +76,45 @@ class EdgeEnds:
                 if name in self._kept and value is not _UNSET:
                     object.__setattr__(ctx, name, value)
 
+    def _turn_giver(self) -> Callable[[Lane], None]:
+        put = self._put
+        return (lambda lane: put(False)) if self.edge.distance else (lambda lane: put(lane.skips))
+
+    def _turn_taker(self) -> Callable[[Lane], None]:
+        get = self._get
+
+        def take_turn(lane: Lane) -> None:
+            if get():
+                lane.skips = True
+
+        return take_turn
+
     def _giver(self) -> Callable[[Lane], None]:
-        put, says_skips = self._put, self.edge.distance == 0
-        if not self._names and not self._leaders:
-            return (lambda lane: put(lane.skips)) if says_skips else (lambda lane: put(False))
-        names = tuple((name, name in self._kept) for name in self._names)
-        leaders = self._leaders
+        put, names, says_skips = self._put, self._names, self.edge.distance == 0
+        kept = tuple(place for place, name in enumerate(names) if name in self._kept)
+        leaders = tuple(leader for leader, _ in self.edge.follows)
 
         def give(lane: Lane) -> None:
             ctx = lane.ctx
-            values = [getattr(ctx, name, _UNSET) for name, _ in names]
-            for place, (_, is_kept) in enumerate(names):
-                if is_kept and not is_scalar(values[place]) and values[place] is not _UNSET:
-                    values[place] = copy.deepcopy(values[place])  # another lane may change it in place meanwhile
-            put((lane.skips and says_skips, values, [leader.snapshot() for leader in leaders] if leaders else None))
+            values = [getattr(ctx, name, _UNSET) for name in names]
+            for place in kept:
+                value = values[place]
+                if type(value) not in SCALARS and value is not _UNSET:
+                    values[place] = copy.deepcopy(value)  # another lane may change it in place meanwhile
+            put((says_skips and lane.skips, values, [leader.snapshot() for leader in leaders] if leaders else None))
 
         return give
 
     def _taker(self) -> Callable[[Lane], None]:
-        get, names, followers = self._get, self._names, self._followers
-        if not names and not followers:
-
-            def take_turn(lane: Lane) -> None:
-                if get():
-                    lane.skips = True
-
-            return take_turn
+        get, names, set_field = self._get, self._names, object.__setattr__
+        followers = tuple(follower for _, follower in self.edge.follows)
 
         def take(lane: Lane) -> None:
             skips, values, snapshots = get()
             ctx = lane.ctx
             for name, value in zip(names, values):
                 if value is not _UNSET:
-                    object.__setattr__(ctx, name, value)
+                    set_field(ctx, name, value)
             if snapshots:
                 lane.adoptions += zip(followers, snapshots)
             if skips:
@@ -113,20 +124,11 @@ class EdgeEnds:
 
 
 def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:
-    """put, get and pop. What is empty stays empty."""
+    """put; get, which raises IndexError where nothing is left, since what is empty here stays empty; and pop."""
     tokens: deque[Any] = deque()
-    next_token = tokens.popleft
+    get = tokens.popleft
 
-    def get() -> Any:
-        try:
-            token = next_token()
-        except IndexError:
-            raise Over from None
-        if token is _CLOSED:
-            raise Over
-        return token
-
-    return tokens.append, get, lambda: next_token() if tokens else _CLOSED
+    return tokens.append, get, lambda: get() if tokens else _CLOSED
 
 
 def _between_threads(

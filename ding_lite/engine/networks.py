@@ -2,6 +2,8 @@
 
 Each lane runs its halves in order: it takes from the edges that lead to a half, runs it, and gives to those that leave it. A
 lane that ends closes its edges, so that whoever waits for it ends as well, at a point that depends on nothing but the plan.
+
+Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
@@ -22,7 +24,8 @@ from ding_lite.engine.edges import EdgeEnds, LaneThread, Over
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, current_lane, enter
 from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan, objects_that_follow
-from ding_lite.engine.timelines import Timeline
+from ding_lite.engine.timelines import Ran, Timeline
+from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import first_half, unwind
@@ -34,6 +37,25 @@ LANE_THREAD = "task.lane"
 
 _PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
 _AT_ONCE = -1, -1  # before every half
+
+
+class _Work(NamedTuple):
+    """One half as a network carries it out."""
+
+    half: HalfStep
+    entry: Entry | None
+    lane: Lane
+    position: int
+    takes: tuple[Callable[[Lane], None], ...]
+    call: Callable[[Any], Any]
+    """The middleware under its contract."""
+    gives: tuple[Callable[[Lane], None], ...]
+    is_first: bool
+    """Of its lane."""
+    is_closing: bool
+    """Whether behind it runs what wrappers and `task.wrap` left to the end of the iteration: it is the lane's last one."""
+    ran: Callable[[Ran], None]
+    """Records when it ran."""
 
 
 class Network:
@@ -67,19 +89,25 @@ class Network:
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
         self._threads = [LaneThread([self.lanes[number] for number in group]) for group in groups]
         thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
-        self._guards = {half: checker.guard(half.entry) for half in plan.halves if half.entry is not None}
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
-        self._takes = {half: [self._ends[edge].take for edge in half.inputs] for half in plan.halves}
-        self._gives = {half: [self._ends[edge].give for edge in half.outputs] for half in plan.halves}
+        self._work = [self._work_of(half, checker) for half in plan.halves]
         self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
         self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
-        # Before it counts as done, what wrappers' halves and `task.wrap` left to the end of the iteration runs as well.
-        self._closing = frozenset(it for lane in plan.lanes for it in [it for it in lane if it.entry is not None][-1:])
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[LaneThread] = queue.SimpleQueue()
         self._deferred: list[Deferred[Any]] = []
+
+    def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
+        takes = tuple(self._ends[edge].take for edge in half.inputs)
+        gives = tuple(self._ends[edge].give for edge in half.outputs)
+        call = _nothing if half.entry is None else checker.guard(half.entry)
+        last = [it for it in self.plan.lanes[half.lane] if it.entry is not None][-1:]
+        ran = self.timeline.ran[half.lane].append
+        return _Work(
+            half, half.entry, self.lanes[half.lane], half.position, takes, call, gives, half.index == 0, half in last, ran
+        )
 
     def _ends_of(self, edge: Edge, thread_of: dict[Lane, LaneThread]) -> EdgeEnds:
         giver, taker = thread_of[self.lanes[edge.source.lane]], thread_of[self.lanes[edge.target.lane]]
@@ -120,9 +148,7 @@ class Network:
     def is_certain(self) -> bool:
         """Whether the iteration of the caller belongs to the run. Waits until those before it are complete."""
         lane = current_lane() or self._learn
-        is_complete = lane is self._learn or self._has_come_to(
-            self._learn, lane.iteration * len(self.plan.lanes[LEARN]), lane
-        )
+        is_complete = lane is self._learn or self._has_come_to(self._learn, lane.iteration * len(self.plan.lanes[LEARN]), lane)
         return is_complete and not self._is_beyond_end(lane) and not self._is_stopped(lane.iteration, lane.position)
 
     def ask_to_finish(self, reason: EndReason | None) -> None:
@@ -268,47 +294,52 @@ class Network:
 
     def _run_lanes(self, mine: LaneThread) -> None:
         """Carry out these lanes on the thread that calls, in sequential order."""
-        numbers = [lane.number for lane in mine.lanes]
-        steps = [(half, self.lanes[half.lane]) for half in self.plan.halves if half.lane in numbers]
-        here = mine.lanes[-1]
-        enter(here)
+        mine_in_order = [work for work in self._work if work.lane in mine.lanes]
+        last = mine.lanes[-1]
+        here: Lane | None = None
         if len(self._threads) > 1:
-            self.timeline.begin_lane(here.number)
+            self.timeline.begin_lane(last.number)
         try:
             for _ in range(self.max_step):
-                for half, lane in steps:
+                for work in mine_in_order:
+                    lane = work.lane
+                    if lane.is_over:
+                        continue
                     if lane is not here:
                         here = lane
-                        enter(here)
-                    if not lane.is_over:
-                        self._step(half, lane)
-                if mine.lanes[-1].is_over and all(lane.is_over for _, lane in steps):
+                        enter(lane)
+                    self._step(work, lane)
+                if last.is_over and all(work.lane.is_over for work in mine_in_order):
                     return
         finally:
             if len(self._threads) > 1:
-                self.timeline.end_lane(mine.lanes[-1].number)
+                self.timeline.end_lane(last.number)
 
-    def _step(self, half: HalfStep, lane: Lane) -> None:
+    def _step(self, work: _Work, lane: Lane) -> None:
         """Take, run, give."""
-        if half.index == 0:
+        if work.is_first:
             lane.begin()
-        lane.position = half.position
+        lane.position = work.position
         try:
-            if half.entry is None:
-                self._end_iteration(half, lane)
+            if work.entry is None:
+                self._take_ends(work, lane)
             else:
-                for take in self._takes[half]:
+                for take in work.takes:
                     take(lane)
-                while lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
-                    follower, snapshot = lane.adoptions.pop()
-                    follower.adopt(snapshot)
-                if self._stop_at is not None and (lane.iteration, half.position) > self._stop_at:
-                    raise Over
-                self._run_half(half, lane)
-                if half in self._closing and lane.waiting:
-                    lane.end_rest()
+        except IndexError:  # Over, or an empty deque
+            self._end_lane(lane)
+            return
+        try:
+            if self._stop_at is not None and (lane.iteration, work.position) > self._stop_at:
+                raise Over
+            if lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
+                self._adopt(lane)
+            if work.entry is None:
+                self._end_iteration(work, lane)
+            else:
+                self._run_half(work, work.entry, lane)
             lane.done += 1
-            for give in self._gives[half]:
+            for give in work.gives:
                 give(lane)
         except Over:
             self._end_lane(lane)
@@ -317,6 +348,18 @@ class Network:
             self._end_lane(lane)
         if self._askers:
             self._tell_askers()
+
+    @staticmethod
+    def _adopt(lane: Lane) -> None:
+        while lane.adoptions:
+            follower, snapshot = lane.adoptions.pop()
+            follower.adopt(snapshot)
+
+    @staticmethod
+    def _take_ends(work: _Work, lane: Lane) -> None:
+        for taken, take in enumerate(work.takes):
+            lane.taken = taken
+            take(lane)
 
     def _end_lane(self, lane: Lane) -> None:
         """Nothing more comes from here: who waits for it ends where it stands, and closes its own edges."""
@@ -386,37 +429,36 @@ class Network:
 
     # One half.
 
-    def _run_half(self, half: HalfStep, lane: Lane) -> None:
-        entry = half.entry
-        assert entry is not None
-        if lane.skips and not half.is_second:  # a second half cleans up
-            if half.is_late and (left := self._remainders.pop((id(entry), lane.iteration), None)):
-                left[1].drop()
-            return
-        thrown, lane.waited_ns = lane.error, 0
+    def _run_half(self, work: _Work, entry: Entry, lane: Lane) -> None:
+        half, thrown, lane.waited_ns = work.half, lane.error, 0
         begun = time.perf_counter_ns()
         try:
-            if half.is_late:
-                self._take(half, lane)
-            elif half.is_second:
+            if half.is_second:  # also where others are skipped: it cleans up
                 lane.end(entry)
+            elif lane.skips:
+                self._skip(half, lane)
+            elif half.is_late:
+                self._take(half, lane)
             else:
-                result = self._guards[half](lane.ctx)
+                result = work.call(lane.ctx)
                 if result is not None:
                     self._keep(half, lane, result)
+            if work.is_closing and lane.waiting:
+                lane.end_rest()
         except BaseException as error:
             if error is not thrown:
                 where = f"iteration {self.first_step + lane.iteration} of the task"
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
+            # The generators that wait may handle it, where their second halves stand.
             lane.error, lane.skips = error, True
-            lane.failed_at = half.position if thrown is None else lane.failed_at
+            lane.failed_at = work.position if thrown is None else lane.failed_at
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
         if half.is_late:  # what it waited for stands on the lane that did it
             begun += lane.waited_ns
-        self.timeline.ran[lane.number].append((half, lane.iteration, begun, ended))
+        work.ran((half, lane.iteration, begun, ended))
 
     def _keep(self, half: HalfStep, lane: Lane, result: object) -> None:
         entry = half.entry
@@ -435,6 +477,10 @@ class Network:
             )
         lane.wait(entry, generator)
 
+    def _skip(self, half: HalfStep, lane: Lane) -> None:
+        if half.is_late and (left := self._remainders.pop((id(half.entry), lane.iteration), None)):
+            left[1].drop()
+
     def _take(self, half: HalfStep, lane: Lane) -> None:
         """Wait for what the first half of this middleware left to others."""
         asked, remainder = self._remainders.pop((id(half.entry), lane.iteration), (None, None))
@@ -446,19 +492,14 @@ class Network:
         lane.waited_ns += waited
         self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
 
-    def _end_iteration(self, half: HalfStep, lane: Lane) -> None:
-        for taken, take in enumerate(self._takes[half]):
-            lane.taken = taken
-            take(lane)
-        if self._is_stopped(lane.iteration, half.position):
-            raise Over
+    def _end_iteration(self, work: _Work, lane: Lane) -> None:
         if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
             new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
             raise RuntimeError(
                 f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
                 "has to be known before the run. Call keep() in the context's __post_init__."
             )
-        self.reason = self._decided(lane.iteration, half.position)
+        self.reason = self._decided(lane.iteration, work.position)
         self._requests.pop(lane.iteration, None)
         is_finished = self.reason is not None
         if is_finished or lane.iteration + 1 >= self.max_step:
@@ -539,6 +580,10 @@ class Network:
         self._break_off_work(in_order=False)
         for work in self._deferred:
             work.join()
+
+
+def _nothing(ctx: Any) -> None:
+    """What the end of an iteration calls."""
 
 
 def _twin(ctx: Context, plan: Plan, lane: int) -> Context:

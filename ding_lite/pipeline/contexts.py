@@ -23,7 +23,8 @@ ContextType = TypeVar("ContextType", bound="Context")
 _SHARED = frozenset({"_thread", "threading", "queue", "_queue", "concurrent.futures._base", "_io", "socket"})
 """Modules of what is made to be shared between threads, or stands for a thing outside of Python."""
 _PROPERTIES = (property, functools.cached_property)
-_SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+"""Types whose values nobody can change in place."""
 
 
 class UndeclaredFieldError(AttributeError, ValueError):
@@ -77,8 +78,13 @@ class _Lineage:
         self.lanes = weakref.WeakSet([self])
         """Those of the same context on other lanes, where what is kept has to be the same."""
 
-    def with_own(self, own: Callable[[str, Any], Any]) -> _Lineage:
-        """The same for another lane, with `own(field, value)` in place of each value that it starts from."""
+    def with_own(self, own: Callable[[str, Any], Any], names: frozenset[str]) -> _Lineage:
+        """The same for another lane, with `own(field, value)` in place of each value that it starts from.
+
+        Args:
+            own: makes a copy where that is needed.
+            names: fields that the lane touches; a value for the others is made only where a `__post_init__` may want it.
+        """
         positional = (*_plan_of(self.cls).positional, *("" for _ in self.args))  # an __init__ of its own may take more
         twin = _Lineage(
             self.cls,
@@ -86,6 +92,8 @@ class _Lineage:
             {name: own(name, value) for name, value in self.kwargs.items()},
         )
         twin.start.update((name, own(name, it)) for name, it in _plan_of(self.cls).defaults.items() if name not in twin.given)
+        if not _plan_of(self.cls).has_hook:
+            twin.factories = tuple((name, make) for name, make in twin.factories if name in names)
         twin.kept, twin.calls, twin.warned, twin.lanes = self.kept, self.calls, self.warned, self.lanes
         self.lanes.add(twin)
         return twin
@@ -172,7 +180,7 @@ class Context:
             if name not in old:  # declared without a default, and not set so far
                 continue
             value = old[name]
-            if type(value) not in _SCALARS:
+            if type(value) not in SCALARS:
                 self._warn_if_heavy(name, value)
             values[name] = value
         values["total_step"] = old["total_step"] + 1
@@ -304,7 +312,7 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
             ) from error
 
     twin = copy.copy(ctx)
-    twin.__dict__["_lineage"] = _lineage_of(ctx).with_own(own)
+    twin.__dict__["_lineage"] = _lineage_of(ctx).with_own(own, names)
     for name in sorted(names):
         if hasattr(ctx, name):
             object.__setattr__(twin, name, own(name, getattr(ctx, name)))
@@ -323,4 +331,4 @@ def start_values(ctx: Context) -> dict[str, Any]:
 
 def is_scalar(value: object) -> bool:
     """Whether a value is a number, a string or None, which nobody can change in place."""
-    return type(value) in _SCALARS
+    return type(value) in SCALARS
