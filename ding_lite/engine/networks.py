@@ -568,7 +568,14 @@ class Network:
         lane, end = self._learn, self.plan.halves[-1]
         first = lane.taken if lane.position == end.position else 0
         for edge in end.inputs[first:]:
-            self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
+            at = lane.iteration, edge.source.position
+            if self._stop_at in (None, _AT_ONCE) or not self._is_stopped(*at):  # else one thread would not have come there
+                self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
+        for half in self.plan.halves:  # what the one that failed had written by then
+            other = self.lanes[half.lane]
+            if other is not lane and self._stop_at == (lane.iteration, half.position) == (other.iteration, half.position):
+                for name in half.writes.intersection(self.plan.kept):
+                    object.__setattr__(lane.ctx, name, getattr(other.ctx, name))
 
     def _break_off_work(self, in_order: bool) -> None:
         for work in self._deferred:

@@ -1,4 +1,4 @@
-"""The end of a run whose iterations overlap: the last one completes in full, other lanes stop at a fixed point, a run follows."""
+"""The end of a run whose iterations overlap: the last one completes in full, other lanes stop at a fixed point."""
 
 import dataclasses
 import threading

@@ -108,9 +108,8 @@ def test_what_was_asked_before_an_error_is_taken_or_dropped_once():
             raise ValueError("as asked")
 
     loop = Task()
-    with asks.pool, loop.start(async_mode=True, max_lag=3, ctx=Loop()):
-        with pytest.raises(ValueError, match="as asked"):
-            loop.use(asks).use(fails).run()
+    with asks.pool, loop.start(async_mode=True, max_lag=3, ctx=Loop()), pytest.raises(ValueError, match="as asked"):
+        loop.use(asks).use(fails).run()
     asked, taken, dropped = ([number for verb, number in asks.log if verb == what] for what in ("asked", "taken", "dropped"))
     assert taken == list(range(1, 7))
     assert dropped == asked[6:]
