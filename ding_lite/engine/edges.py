@@ -12,7 +12,7 @@ import copy
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ding_lite.engine.lanes import Lane
@@ -68,6 +68,15 @@ class EdgeEnds:
         """Put the tokens of the first iterations: what the context of this lane, and the leaders, start with."""
         for _ in range(self.edge.distance):
             self.give(lane)
+
+    def replace(self, changed: Mapping[str, Any]) -> None:
+        """Put these values in the place of those that are on their way."""
+        places = {place: changed[name] for place, name in enumerate(self._names) if name in changed}
+        tokens = list(iter(self.pop, _CLOSED)) if places else ()
+        for token in tokens:
+            for place, value in places.items():
+                token[1][place] = copy.deepcopy(value)
+            self._put(token)
 
     def set_kept(self, ctx: Any, token: Any) -> None:
         """Set what a token that was popped holds of kept fields."""

@@ -9,11 +9,12 @@ Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard li
 from __future__ import annotations
 
 import contextvars
+import copy
 import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.generators import first_half, unwind
+from ding_lite.pipeline.generators import Half, first_half, second_half
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.remainders import Remainder
 
@@ -37,6 +38,7 @@ LANE_THREAD = "task.lane"
 
 _PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
 _AT_ONCE = -1, -1  # before every half
+_ENDLESS = int(1e12)
 
 
 class _Work(NamedTuple):
@@ -64,16 +66,16 @@ class Network:
     Args:
         plan: the edges.
         ctx: of the first iteration.
-        max_step: iterations, at most.
         timeline: records what ran and what waited.
         checker: enforces the contracts, in every iteration.
         is_threaded: on a thread a lane; else all on the one that calls `run`, with the same result.
     """
 
-    def __init__(
-        self, plan: Plan, ctx: Context, max_step: int, timeline: Timeline, checker: Checker, is_threaded: bool
-    ) -> None:
-        self.plan, self.max_step, self.timeline = plan, max_step, timeline
+    def __init__(self, plan: Plan, ctx: Context, timeline: Timeline, checker: Checker, is_threaded: bool) -> None:
+        self.plan, self.timeline = plan, timeline
+        self.max_step = 0
+        """Iterations since the first one, when the run that goes on has ended."""
+        self._is_final = True
         self.first_step = ctx.total_step
         self.asked_to_stop = False
         self.error: BaseException | None = None
@@ -136,7 +138,7 @@ class Network:
         Waits until all of that has run, so that the answer does not depend on who was faster.
         """
         lane = current_lane() or self._learn
-        if lane.iteration + 1 >= self.max_step:
+        if lane.iteration + 1 >= self.max_step and self._is_final:
             return True
         for other in self.lanes:
             halves = self.plan.lanes[other.number]
@@ -167,7 +169,7 @@ class Network:
 
     def steps_left(self) -> int:
         """The most iterations that may follow that of the caller."""
-        return self.max_step - 1 - (current_lane() or self._learn).iteration
+        return self.max_step - 1 - (current_lane() or self._learn).iteration if self._is_final else _ENDLESS
 
     def is_at_rest(self, thread: threading.Thread) -> bool:
         """Whether this is the thread of a lane, and no thread of a lane but the caller's runs anything."""
@@ -233,8 +235,14 @@ class Network:
 
     # The threads.
 
-    def run(self) -> None:
-        """All iterations. Leaves in `ctx` the context of the last one.
+    def run(self, max_step: int, is_final: bool) -> None:
+        """So many iterations more. Leaves in `ctx` the context of the last one.
+
+        When it has ended by `max_step`, it can be called again: the edges hold what the iterations to come take.
+
+        Args:
+            max_step: iterations, at most.
+            is_final: whether the last one by `max_step` is the last one of all.
 
         Raises:
             BaseException: what a middleware raised and no generator on its lane handled. Of several errors the one that one
@@ -242,13 +250,15 @@ class Network:
         """
         outside = current_lane()
         self._home = threading.current_thread()
-        self.timeline.begin()
+        self._is_final, self._last = is_final, None
+        self.timeline.begin(self.max_step)
+        self.max_step += max_step
+        self._deferred = [work for work in self._deferred if not work.is_over]
         try:
             with cores_left_free():
-                if len(self._threads) > 1:
-                    self._run_on_threads()
-                else:
-                    self._run_lanes(self._threads[0])
+                self._carry_out(max_step)
+                if not is_final and self.reason is not None and self.error is None:  # other lanes go on, as if it had no limit
+                    self._carry_out(_ENDLESS)
         finally:
             self._break_off_work(in_order=self.error is None)
             self.timeline.sum_up(self.lanes)
@@ -261,12 +271,38 @@ class Network:
         if self.error is not None:
             raise self.error
 
-    def _run_on_threads(self) -> None:
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the next run may begin with what the edges hold: the last one ended by `max_step`, and nothing is lost."""
+        is_whole = self.error is None and not self.asked_to_stop and self.reason is None
+        return is_whole and self._learn.iteration + 1 == self.max_step and not any(lane.is_over for lane in self.lanes)
+
+    def go_on(self, ctx: Context, changed: Mapping[str, Any]) -> None:
+        """Prepare for one more run.
+
+        Args:
+            ctx: of its first iteration.
+            changed: kept fields that were set since the last run; everybody sees the new value, whatever was under way.
+        """
+        self._learn.ctx, self._learn.is_renewed = ctx, True
+        for lane in self.lanes:
+            for name in changed if lane is not self._learn else ():
+                object.__setattr__(lane.ctx, name, copy.deepcopy(changed[name]))
+        for ends in self._ends.values():
+            ends.replace(changed)
+
+    def _carry_out(self, max_step: int) -> None:
+        if len(self._threads) > 1:
+            self._run_on_threads(max_step)
+        else:
+            self._run_lanes(self._threads[0], max_step)
+
+    def _run_on_threads(self, max_step: int) -> None:
         *others, mine = self._threads
         threads = {
             it: threading.Thread(
                 target=contextvars.copy_context().run,
-                args=(self._run_thread, it),
+                args=(self._run_thread, it, max_step),
                 name=f"{LANE_THREAD}.{LANES[it.lanes[-1].number]}",
                 daemon=True,  # a middleware that never ends must not keep the process alive
             )
@@ -276,31 +312,32 @@ class Network:
             try:
                 for thread in threads.values():
                     thread.start()
-                self._run_lanes(mine)
+                self._run_lanes(mine, max_step)
             except BaseException as error:  # noqa: BLE001  a signal, between two halves
                 self._fail(error)
             finally:
                 self._join(threads)
 
-    def _run_thread(self, mine: LaneThread) -> None:
+    def _run_thread(self, mine: LaneThread, max_step: int) -> None:
         try:
             one_thread_of_torch()
-            self._run_lanes(mine)
+            self._run_lanes(mine, max_step)
         except BaseException as error:  # noqa: BLE001  raised by run()
             self._fail(error)
         finally:
             self._end_lanes(mine)
             self._ended.put(mine)
 
-    def _run_lanes(self, mine: LaneThread) -> None:
+    def _run_lanes(self, mine: LaneThread, max_step: int) -> None:
         """Carry out these lanes on the thread that calls, in sequential order."""
         mine_in_order = [work for work in self._work if work.lane in mine.lanes]
         last = mine.lanes[-1]
         here: Lane | None = None
+        mine.is_idle = False
         if len(self._threads) > 1:
             self.timeline.begin_lane(last.number)
         try:
-            for _ in range(self.max_step):
+            for _ in range(max_step):
                 for work in mine_in_order:
                     lane = work.lane
                     if lane.is_over:
@@ -372,7 +409,8 @@ class Network:
 
     def _end_lanes(self, thread: LaneThread) -> None:
         for lane in thread.lanes:
-            if not lane.is_over and (self.error is not None or lane.iteration + 1 < self.max_step):
+            has_work = self.plan.lanes[lane.number]
+            if has_work and not lane.is_over and (self.error is not None or lane.iteration + 1 < self.max_step):
                 self._end_lane(lane)
         thread.is_idle = True
 
@@ -420,6 +458,8 @@ class Network:
 
     def _wait_for_work(self) -> None:
         self._break_off_work(in_order=self.error is None)
+        if not self._is_over():
+            return  # it goes on in the next run
         for work in self._deferred:
             if not work.outlasts or work.is_over:
                 work.join()
@@ -502,7 +542,7 @@ class Network:
         self.reason = self._decided(lane.iteration, work.position)
         self._requests.pop(lane.iteration, None)
         is_finished = self.reason is not None
-        if is_finished or lane.iteration + 1 >= self.max_step:
+        if is_finished or (lane.iteration + 1 >= self.max_step and self._is_final):
             self._last = lane.iteration
             self._break_off_work(in_order=True)
         if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
@@ -535,20 +575,33 @@ class Network:
         """Generators that still wait see the error, or are closed, and nobody takes remainders: their iteration was dropped."""
         for _, remainder in self._remainders.values():
             remainder.drop()
+        self._remainders.clear()
+        for lane in self.lanes:
+            if lane.error is not None:  # it was on its way, and may be the first of the run
+                enter(lane)
+                try:
+                    lane.end_rest()
+                except BaseException as raised:  # noqa: BLE001  raised by run()
+                    self._fail(raised, lane, lane.failed_at)
         for lane in self.lanes:
             enter(lane)
-            is_own, error = lane.error is not None, lane.error or self.error
-            lane.error = None
-            try:
-                while lane.waiting and error is None:
-                    lane.waiting.pop().close()
-                unwind(lane.waiting, error if lane.waiting else None)
-            except BaseException as raised:  # noqa: BLE001  raised by run(), with the first
-                if is_own or self.error is None:
-                    self._fail(raised, lane, lane.failed_at if is_own else None)
-                elif raised is not self.error:
-                    add_note(self.error, f"beside it, a generator that saw it raised {type(raised).__name__}: {raised}")
+            while lane.waiting:
+                self._end_generator(lane.waiting.pop(), lane)
         self._forgive_what_came_after()
+
+    def _end_generator(self, generator: Half, lane: Lane) -> None:
+        """Its iteration breaks off: it sees the error of the run, which it cannot handle any more, or is closed."""
+        error = self.error
+        try:
+            if error is None:
+                generator.close()
+            else:
+                second_half(generator, error)
+        except BaseException as raised:  # noqa: BLE001  raised by run()
+            if error is None:
+                self._fail(raised, lane)
+            elif raised is not error:
+                add_note(error, f"beside it, a generator that saw it raised {type(raised).__name__}: {raised}")
 
     def _forgive_what_came_after(self) -> None:
         """An error in an iteration behind the last one, which other lanes had begun, is no error of the run."""
@@ -577,9 +630,13 @@ class Network:
                 for name in half.writes.intersection(self.plan.kept):
                     object.__setattr__(lane.ctx, name, getattr(other.ctx, name))
 
+    def _is_over(self) -> bool:
+        """Whether no iteration follows the last one."""
+        return self._is_final or self._last is not None or self._stop_at is not None
+
     def _break_off_work(self, in_order: bool) -> None:
         for work in self._deferred:
-            if not (in_order and work.outlasts):
+            if not (in_order and (work.outlasts or not self._is_over())):
                 work.break_off()
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ def _trace(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _picture(timeline: Timeline, iterations: int) -> str:
-    first = max(0, timeline.iterations - iterations)
+    first = timeline.first + max(0, timeline.iterations - iterations)
     shown = [[ran for ran in lane if ran[1] >= first] for lane in timeline.ran]
     lanes = [lane for lane, events in enumerate(shown) if events]
     begun = min(ran[2] for events in shown for ran in events)
@@ -117,7 +117,7 @@ def _picture(timeline: Timeline, iterations: int) -> str:
         'font-family="Helvetica, Arial, sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{_MARGIN}" y="26" font-size="14" font-weight="bold" fill="{_INK}">iterations {first} to '
-        f"{timeline.iterations - 1}, {(ended - begun) / 1e6:.1f} ms; one colour an iteration</text>",
+        f"{timeline.first + timeline.iterations - 1}, {(ended - begun) / 1e6:.1f} ms; one colour an iteration</text>",
     ]
     for row, lane in enumerate(lanes):
         top = _TOP + _ROW * row

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import Deferred
@@ -24,12 +24,13 @@ from ding_lite.engine.reports import HasTimeline
 from ding_lite.engine.roles import HasRoles
 from ding_lite.engine.schedules import iterate
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.checks import check_pipeline
-from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.checks import Entry, check_pipeline
+from ding_lite.pipeline.contexts import Context, family_of, kept_fields
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
 Result = TypeVar("Result")
+_ENDLESS = int(1e12)
 
 
 class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
@@ -65,6 +66,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._clear_ending()
         self._events = Events()
         self._network: Network | None = None
+        self._paused: _Paused | None = None
         self._touches = Touches()
 
     def start(
@@ -138,6 +140,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 self._own_waiting.pop().close()
             self._events.close()
         finally:
+            self._forget_paused()
             self._shut_pool()
             self._started_at = None
             self._entries.clear()  # where an iteration is going through them, it ends
@@ -158,17 +161,26 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 raise
             add_note(error, f"and closing the task raised {type(closing).__name__}: {closing}")
 
-    def run(self, max_step: int = int(1e12)) -> None:
+    def run(self, max_step: int = _ENDLESS, final: bool = True) -> None:
         """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it completes in full.
 
         `finish` is true during the whole last iteration where it can be known, so that savers write the final state. Ctrl-C
-        and SIGTERM let the iteration finish as the last one; a second signal stops at once. Where iterations overlap, those
-        begun after the last one are dropped where they stand, and a run that follows begins with nothing under way.
+        and SIGTERM let the iteration finish as the last one; a second signal stops at once. Where iterations overlap, other
+        lanes have begun up to `max_lag` iterations more when `finish` ends the run. They do what does not need the iterations
+        that will not come, and what they did there is dropped.
+
+        A run that follows goes on where this one ended: two runs give the weights, data and environments that one of as many
+        iterations gives. What overlaps is begun again only after `finish`, an error, or a change of the pipeline.
 
         When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called,
         in pipeline order and on this thread; what follows a `yield` in it, in reverse. Its context is a fresh one of the last
         iteration: kept fields carried over, everything else as at the start of an iteration. What is written there is in
         `task.ctx` afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()` nothing is called.
+
+        Args:
+            max_step: iterations, at most.
+            final: False says that another run follows, for a program that drives the task from outside: nothing is done then
+                as in the end, neither `finish` nor `end_run`, unless a middleware or a signal ends the run.
 
         Raises:
             PipelineError: the contracts show that this pipeline cannot work. Nothing has run.
@@ -196,13 +208,14 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                     self.ctx = self.ctx.renew()
                 self._ran = True
                 if self.async_mode or self.max_lag:
-                    after.callback(self._overlap(max_step.__index__()).close)
+                    after.callback(self._close_what_outlasted, self._overlap(max_step.__index__(), final), final)
                 else:
-                    self._loop(max_step.__index__())
+                    self._loop(max_step.__index__(), final)
                 if self.running:
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
-                    self._end_run()
+                    if final or self._asked is not None:
+                        self._end_run()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
@@ -215,13 +228,13 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         finally:
             self._ended, self._iterating = True, False
 
-    def _loop(self, max_step: int) -> None:
+    def _loop(self, max_step: int, is_final: bool) -> None:
         checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
         is_checked = True
         while True:
             max_step -= 1
-            self._left = max_step
-            if not max_step:
+            self._left = max_step if is_final else _ENDLESS
+            if not self._left:
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self.ctx)
             iterate(self.ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
@@ -229,28 +242,55 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 return
             self.ctx = self.ctx.renew()
 
-    def _overlap(self, max_step: int) -> Network:
+    def _overlap(self, max_step: int, is_final: bool) -> Network:
+        network = self._resumed()
+        if network is None:
+            self._forget_paused()
+            network = self._new_network()
+        before = self._asked if self._finish else None
+        self._network, self._timeline = network, network.timeline
+        try:
+            network.run(1 if self._finish else max_step, is_final or self._finish)
+            self._finish, self._asked = is_final or network.reason is not None, network.reason or before
+        finally:
+            self._network, self._paused, self.ctx = None, None, network.ctx
+            if network.asked_to_stop:
+                self.stop()
+        if network.can_go_on:
+            kept = kept_fields(self.ctx)
+            self._paused = _Paused(network, list(self._entries), self.ctx, {name: getattr(self.ctx, name) for name in kept})
+        return network
+
+    def _close_what_outlasted(self, network: Network, is_final: bool) -> None:
+        if is_final or self._paused is None:
+            network.close()
+
+    def _new_network(self) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
         for problem in unnamed_objects(self._entries):
-            warnings.warn(f"where iterations overlap, {problem}", stacklevel=3)
-        self._timeline = Timeline()
+            warnings.warn(f"where iterations overlap, {problem}", stacklevel=4)
         checker = Checker(
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
         )
-        before = self._asked if self._finish else None
-        self._network = network = Network(
-            plan, self.ctx, 1 if self._finish else max_step, self._timeline, checker, is_threaded=self.async_mode
-        )
-        try:
-            network.run()
-            self._finish, self._asked = True, network.reason or before
-        finally:
-            self._network, self.ctx = None, network.ctx
-            if network.asked_to_stop:
-                self.stop()
-        return network
+        return Network(plan, self.ctx, Timeline(), checker, is_threaded=self.async_mode)
+
+    def _forget_paused(self) -> None:
+        if self._paused is not None:
+            self._paused.network.close()
+            self._paused = None
+
+    def _resumed(self) -> Network | None:
+        """The network of the last run, if this one goes on with the same pipeline and context."""
+        paused = self._paused
+        if paused is None or paused.entries != self._entries or family_of(paused.ctx) is not family_of(self.ctx):
+            return None
+        if self.ctx.total_step != paused.ctx.total_step + 1 or kept_fields(self.ctx) != tuple(paused.kept):
+            return None
+        values = {name: getattr(self.ctx, name) for name in paused.kept}
+        paused.network.go_on(self.ctx, {name: it for name, it in values.items() if it is not paused.kept[name]})
+        return paused.network
 
     def suggest_contracts(self) -> str:
         """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
@@ -365,8 +405,19 @@ def _warn_of_barriers(plan: Plan) -> None:
             f"asynchronous mode knows nothing of {names}: without a contract, everything before it in the pipeline is done "
             "first, and nothing after it begins. Say what it touches, @contract(reads=..., writes=..., uses=..., stage=...), "
             "and it overlaps with the rest; task.suggest_contracts() prints that line after some iterations.",
-            stacklevel=4,
+            stacklevel=5,
         )
+
+
+class _Paused(NamedTuple):
+    """A run that has ended by `max_step`, and may go on."""
+
+    network: Network
+    entries: list[Entry]
+    ctx: Context
+    """Of its last iteration."""
+    kept: dict[str, Any]
+    """What was kept when its last iteration was complete."""
 
 
 task = Task()

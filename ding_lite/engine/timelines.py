@@ -48,9 +48,18 @@ class Timeline:
         """Of work that the lane's middleware left to others."""
         self.iterations = 0
         self.begun = self.ended = 0
+        self.first = 0
+        """Number of the first iteration, from 0 where an earlier run has gone on."""
 
-    def begin(self) -> None:
-        """The run begins."""
+    def begin(self, iteration: int) -> None:
+        """A run begins with this iteration; what is known of the one before is forgotten."""
+        for lane in range(len(LANES)):
+            self.ran[lane].clear()
+            self.waited_for[lane].clear()
+            self.waiting_ns[lane].clear()
+        for times in (self.busy_ns, self.cpu_ns, self.released_ns, self.elsewhere_ns):
+            times[:] = [0] * len(LANES)
+        self.first, self.iterations = iteration, 0
         self.begun = time.perf_counter_ns()
 
     def begin_lane(self, lane: int) -> None:
@@ -67,7 +76,8 @@ class Timeline:
         for lane in lanes:
             self.busy_ns[lane.number] = lane.busy_ns + self.elsewhere_ns[lane.number]
             self.released_ns[lane.number] = lane.released_ns + self.elsewhere_ns[lane.number]
-            self.iterations = max(self.iterations, lane.iteration + 1 if self.ran[lane.number] else 0)
+            self.iterations = max(self.iterations, lane.iteration + 1 - self.first if self.ran[lane.number] else 0)
+            lane.busy_ns = lane.released_ns = 0
 
     def took(self, asked: HalfStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
         """A lane took what this half had asked for, after so long a wait; the work went on elsewhere, during this span."""

@@ -147,8 +147,10 @@ class World:
             for step in self.steps:
                 loop.use(self.middleware(step))
             try:
-                for _ in range(slices):
-                    loop.run(iterations)
+                for number in range(slices):
+                    loop.run(iterations, final=number + 1 == slices)
+                    if loop.end_reason.kind != "max_step":
+                        break
             except Failure as raised:
                 error = str(raised)
             ctx = {name: getattr(loop.ctx, name) for name in ("total_step", *FIELDS)}
@@ -260,6 +262,14 @@ def test_threads_leave_what_one_thread_leaves(steps, lag, iterations, seed):
     wanted = outcome(steps, iterations, async_mode=False, max_lag=lag)
     assert_same(outcome(steps, iterations, async_mode=True, max_lag=lag), wanted)
     assert_same(outcome(steps, iterations, pace, async_mode=True, max_lag=lag), wanted)
+
+
+@settings(CASES, max_examples=max(50, CASES.max_examples // 2))
+@given(steps=pipelines(), lag=st.integers(0, 3), length=st.integers(1, 4), overlap=st.booleans())
+def test_a_run_in_slices_leaves_what_one_run_leaves(steps, lag, length, overlap):
+    steps = [dataclasses.replace(step, asks=False) for step in steps]  # whether it is the last depends on who says so
+    wanted = outcome(steps, 3 * length, async_mode=overlap, max_lag=lag)
+    assert_same(outcome(steps, length, slices=3, async_mode=overlap, max_lag=lag), wanted)
 
 
 @settings(CASES, max_examples=max(50, CASES.max_examples // 5))
