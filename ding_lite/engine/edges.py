@@ -54,10 +54,12 @@ class EdgeEnds:
         self._names = tuple(edge.fields)
         self._put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
         self._is_between_threads = taker is not None
+        self.receive = self._get
+        """The next token; IndexError, or Over, where none comes."""
         if edge.fields or edge.follows:
-            self.give, self.take = self._giver(), self._taker()
+            self.give, self.accept, self.take = self._giver(), self._accepter(), self._taker()
         else:
-            self.give, self.take = self._turn_giver(), self._turn_taker()
+            self.give, self.accept, self.take = self._turn_giver(), _accept_turn, self._turn_taker()
 
     def close(self) -> None:
         """Nothing more comes: who takes, when all that was given is taken, ends."""
@@ -115,11 +117,19 @@ class EdgeEnds:
         return give
 
     def _taker(self) -> Callable[[Lane], None]:
-        get, names, set_field = self._get, self._names, object.__setattr__
-        followers = tuple(follower for _, follower in self.edge.follows)
+        get, accept = self._get, self._accepter()
 
         def take(lane: Lane) -> None:
-            skips, values, snapshots = get()
+            accept(lane, get())
+
+        return take
+
+    def _accepter(self) -> Callable[[Lane, Any], None]:
+        names, set_field = self._names, object.__setattr__
+        followers = tuple(follower for _, follower in self.edge.follows)
+
+        def accept(lane: Lane, token: Any) -> None:
+            skips, values, snapshots = token
             ctx = lane.ctx
             for name, value in zip(names, values):
                 if value is not _UNSET:
@@ -129,7 +139,12 @@ class EdgeEnds:
             if skips:
                 lane.skips = True
 
-        return take
+        return accept
+
+
+def _accept_turn(lane: Lane, token: bool) -> None:
+    if token:
+        lane.skips = True
 
 
 def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:

@@ -359,7 +359,7 @@ class Network:
         lane.position = work.position
         try:
             if work.entry is None:
-                self._take_ends(work, lane)
+                self._receive_ends(work, lane)
             else:
                 for take in work.takes:
                     take(lane)
@@ -392,11 +392,10 @@ class Network:
             follower, snapshot = lane.adoptions.pop()
             follower.adopt(snapshot)
 
-    @staticmethod
-    def _take_ends(work: _Work, lane: Lane) -> None:
-        for taken, take in enumerate(work.takes):
-            lane.taken = taken
-            take(lane)
+    def _receive_ends(self, work: _Work, lane: Lane) -> None:
+        lane.received.clear()
+        for edge in work.half.inputs:
+            lane.received.append(self._ends[edge].receive())
 
     def _end_lane(self, lane: Lane) -> None:
         """Nothing more comes from here: who waits for it ends where it stands, and closes its own edges."""
@@ -533,6 +532,8 @@ class Network:
         self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
 
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
+        for edge, token in zip(work.half.inputs, lane.received):  # now that it is known that the iteration belongs to the run
+            self._ends[edge].accept(lane, token)
         if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
             new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
             raise RuntimeError(
@@ -619,11 +620,12 @@ class Network:
     def _gather(self) -> None:
         """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
         lane, end = self._learn, self.plan.halves[-1]
-        first = lane.taken if lane.position == end.position else 0
-        for edge in end.inputs[first:]:
-            at = lane.iteration, edge.source.position
-            if self._stop_at in (None, _AT_ONCE) or not self._is_stopped(*at):  # else one thread would not have come there
-                self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
+        received = lane.received if lane.position == end.position else []
+        for place, edge in enumerate(end.inputs):
+            ends = self._ends[edge]
+            token = received[place] if place < len(received) else ends.pop()
+            if self._stop_at in (None, _AT_ONCE) or not self._is_stopped(lane.iteration, edge.source.position):
+                ends.set_kept(lane.ctx, token)  # else one thread would not have come there
         for half in self.plan.halves:  # what the one that failed had written by then
             other = self.lanes[half.lane]
             if other is not lane and self._stop_at == (lane.iteration, half.position) == (other.iteration, half.position):
