@@ -33,7 +33,7 @@ class UndeclaredFieldError(AttributeError, ValueError):
 class _Plan:
     """What a context class declares; worked out once a class."""
 
-    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional")
+    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional", "reaches")
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
@@ -57,6 +57,8 @@ class _Plan:
         generated_init = cls.__init__.__code__.co_filename == "<string>"
         init_vars = set(inspect.signature(cls.__init__).parameters) - names - {"self"}
         self.plain = generated_init and not slotted and not init_vars
+        self.reaches: dict[Any, Any] = {}
+        """What middleware may touch on contexts of this class, by the terms of their contracts."""
 
 
 class _Lineage:
