@@ -14,7 +14,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
 
@@ -67,7 +67,8 @@ class _Lineage:
     __slots__ = ("__weakref__", "args", "calls", "cls", "factories", "given", "kept", "kwargs", "lanes", "start", "warned")
 
     def __init__(self, cls: type[Context], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.cls, self.args, self.kwargs = cls, args, kwargs
+        self.cls: type[Any] = cls
+        self.args, self.kwargs = args, kwargs
         plan = _plan_of(cls)
         self.given = dict(zip(plan.positional, args))
         self.given.update((name, value) for name, value in kwargs.items() if name in plan.initial)
@@ -163,7 +164,7 @@ class Context:
         plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
         if not plan.plain:
             return self._renew_by_calling()
-        new = cast(ContextType, object.__new__(lineage.cls))
+        new: ContextType = object.__new__(lineage.cls)
         values = lineage.start.copy()
         object.__setattr__(new, "__dict__", values)
         for name, make in lineage.factories:
@@ -182,7 +183,7 @@ class Context:
 
     def _renew_by_calling(self: ContextType) -> ContextType:
         lineage = _lineage_of(self)
-        new = cast(ContextType, object.__new__(lineage.cls))
+        new: ContextType = object.__new__(lineage.cls)
         new.__dict__["_lineage"] = lineage
         new.__init__(*lineage.args, **lineage.kwargs)  # type: ignore[misc]
         for name in lineage.kept:
