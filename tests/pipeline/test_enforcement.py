@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import dataclasses
+import functools
+import gc
 import pickle
 import sys
 import threading
@@ -72,6 +74,14 @@ def run(*middleware: Any, mode: dict[str, Any], ctx: Context | None = None, step
             loop.use(one(loop) if getattr(one, "wants_loop", False) else one)
         loop.run(steps)
         return loop.ctx
+
+
+def suggested(*middleware: Any) -> list[str]:
+    with Task().start(ctx=Data()) as loop:
+        for one in middleware:
+            loop.use(one)
+        loop.run(2)
+        return loop.suggest_contracts().splitlines()
 
 
 def line_here() -> int:
@@ -394,6 +404,50 @@ class TestWhen:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 run(plain, mode=mode)
+
+
+class TestViews:
+    def test_equal_terms_share_their_view_and_a_class_that_goes_takes_it_along(self):
+        seen = []
+
+        def look():
+            @contract(("count",), stage="learn")
+            def looks(ctx):
+                seen.append(weakref.ref(type(ctx)))
+
+            return looks
+
+        @dataclasses.dataclass
+        class Short(Context):
+            count: int = 0
+
+        run(look(), look(), mode={}, ctx=Short())
+        run(look(), mode={}, ctx=Short())
+        assert len({ref() for ref in seen}) == 1
+        gone = weakref.ref(Short)
+        del Short
+        gc.collect()
+        assert gone() is None
+        assert all(ref() is None for ref in seen)
+
+    def test_a_wrapper_that_comes_in_a_checked_iteration_is_called_from_then_on(self):
+        calls = []
+
+        def wrapper(fn):
+            def wrapped(ctx):
+                calls.append(ctx.total_step)
+                return fn(ctx)
+
+            return wrapped
+
+        @contract(("count",), stage="learn")
+        def wraps(ctx):
+            if ctx.total_step == 1:
+                loop.use_wrapper(wrapper)
+
+        with Task().start(ctx=Data()) as loop:
+            loop.use(wraps).run(4)
+        assert calls == [2, 3]
 
 
 class TestProperties:
@@ -797,8 +851,6 @@ class TestLessObviousBreaches:
 
     @MODES
     def test_a_cached_property_works_and_counts_as_its_fields(self, mode):
-        import functools
-
         @dataclasses.dataclass
         class Cached(Data):
             @functools.cached_property
@@ -832,6 +884,75 @@ class TestLessObviousBreaches:
             line = loop.suggest_contracts().splitlines()[1]
         assert 'reads=("rows", "count")' in line
         assert 'writes=("rows",)' in line
+
+    def test_methods_of_one_class_are_suggested_once_with_what_a_decorator_cannot_name(self):
+        class Many:
+            def __init__(self):
+                self.rows_seen = []
+
+            def step(self, ctx):
+                self.rows_seen.append(ctx.count)
+
+        many = Many()
+        lines = suggested(many.step, many.step, Many().step)
+        assert len(lines) == 2
+        assert lines[1].startswith(
+            "    @contract(reads=(\"count\",), stage='record')  # a decorator cannot name self.rows_seen"
+        )
+
+    def test_a_partial_is_suggested_the_decorator_of_its_function(self):
+        def pushes(memory, ctx):
+            memory.append(ctx.batch)
+
+        line = suggested(functools.partial(pushes, []))[1]
+        assert line.startswith("    @contract(reads=(\"batch\",), stage='record')  # a decorator cannot name memory")
+
+    def test_an_object_is_suggested_the_call_in_its_constructor(self):
+        class Records:
+            def __init__(self):
+                self.seen = []
+
+            def __call__(self, ctx):
+                self.seen.append(ctx.batch)
+
+        lines = suggested(Records(), Records())
+        assert lines[1:] == ["    contract(reads=(\"batch\",), uses=(self.seen,), stage='record')(self)  # last in __init__"]
+
+    def test_a_decorated_function_is_seen_through_its_decorators(self):
+        def counted(fn):
+            calls = []
+
+            @functools.wraps(fn)
+            def wrapped(ctx):
+                calls.append(1)
+                return fn(ctx)
+
+            return wrapped
+
+        memory = []
+
+        @counted
+        def pushes(ctx):
+            memory.append(ctx.batch)
+
+        line = suggested(pushes)[1].strip()
+        assert line == "@contract(reads=(\"batch\",), uses=(memory,), stage='record')  # above its other decorators"
+
+    def test_a_lambda_is_suggested_a_call_around_it(self):
+        memory = []
+        line = suggested(lambda ctx: memory.append(ctx.batch))[1].strip()
+        assert line == "contract(reads=(\"batch\",), uses=(memory,), stage='record')(lambda ...)  # around the lambda"
+
+    def test_closures_of_one_factory_are_suggested_once_with_what_any_of_them_touched(self):
+        def reads(name):
+            def look(ctx):
+                return getattr(ctx, name) and None
+
+            return look
+
+        lines = suggested(reads("batch"), reads("count"))
+        assert len(lines) == 2
+        assert 'reads=("batch", "count")' in lines[1]
 
     def test_before_a_run_there_is_nothing_to_suggest_and_after_the_stop_it_is_an_error(self, capsys):
         with Task().start(ctx=Data()) as loop:
