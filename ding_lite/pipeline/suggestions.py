@@ -122,7 +122,7 @@ def _listed(names: Any) -> str:
     return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
 
 
-def objects_held(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
     """What a middleware holds that has a state of its own, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
