@@ -14,7 +14,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
 
@@ -34,7 +34,7 @@ class UndeclaredFieldError(AttributeError, ValueError):
 class _Plan:
     """What a context class declares; worked out once a class."""
 
-    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional")
+    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional", "reaches")
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
@@ -58,6 +58,8 @@ class _Plan:
         generated_init = cls.__init__.__code__.co_filename == "<string>"
         init_vars = set(inspect.signature(cls.__init__).parameters) - names - {"self"}
         self.plain = generated_init and not slotted and not init_vars
+        self.reaches: dict[Any, Any] = {}
+        """What middleware may touch on contexts of this class, by the terms of their contracts."""
 
 
 class _Lineage:
@@ -66,7 +68,8 @@ class _Lineage:
     __slots__ = ("__weakref__", "args", "calls", "cls", "factories", "given", "kept", "kwargs", "lanes", "start", "warned")
 
     def __init__(self, cls: type[Context], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.cls, self.args, self.kwargs = cls, args, kwargs
+        self.cls: type[Any] = cls
+        self.args, self.kwargs = args, kwargs
         plan = _plan_of(cls)
         self.given = dict(zip(plan.positional, args))
         self.given.update((name, value) for name, value in kwargs.items() if name in plan.initial)
@@ -169,7 +172,7 @@ class Context:
         plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
         if not plan.plain:
             return self._renew_by_calling()
-        new = cast(ContextType, object.__new__(lineage.cls))
+        new: ContextType = object.__new__(lineage.cls)
         values = lineage.start.copy()
         object.__setattr__(new, "__dict__", values)
         for name, make in lineage.factories:
@@ -188,7 +191,7 @@ class Context:
 
     def _renew_by_calling(self: ContextType) -> ContextType:
         lineage = _lineage_of(self)
-        new = cast(ContextType, object.__new__(lineage.cls))
+        new: ContextType = object.__new__(lineage.cls)
         new.__dict__["_lineage"] = lineage
         new.__init__(*lineage.args, **lineage.kwargs)  # type: ignore[misc]
         for name in lineage.kept:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 else:
     Half = GeneratorType  # which Python 3.10 cannot subscript
 
+_OVER: Any = object()
+
 
 def may_yield(fn: Callable[..., Any]) -> bool:
     """Whether `fn` is a generator function, or calls one for its body: whether it may have a second half."""
@@ -81,10 +83,10 @@ def second_half(generator: Half, error: BaseException | None = None) -> None:
         RuntimeError: the generator yields again.
     """
     try:
-        if error is None:
-            next(generator)
-        else:
+        if error is not None:
             generator.throw(error)
+        elif next(generator, _OVER) is _OVER:  # several times as fast as catching StopIteration
+            return
     except StopIteration:
         return
     except RuntimeError as raised:

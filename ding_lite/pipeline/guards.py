@@ -5,12 +5,11 @@ Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard librar
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from types import GeneratorType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.checks import Entry
@@ -21,7 +20,7 @@ from ding_lite.pipeline.handovers import Handovers, Print, changed, fingerprint
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches
-from ding_lite.pipeline.views import Terms, become, checker_of, field_value, real_class, view_class
+from ding_lite.pipeline.views import Reach, Terms, become, checker_of, field_value, real_class_of
 
 CHECKED_ITERATIONS = 5
 """Of a run, in which contracts are enforced also where iterations do not overlap, and values are compared."""
@@ -46,7 +45,8 @@ class Checker:
         """The first iteration in which nothing is compared."""
         self.max_lag = max_lag
         self.touches = touches
-        writers = Counter(name for entry in entries for name in _all_writes(type(ctx), entry.contract))
+        counted = entries if is_threaded else ()  # only there it matters who else writes a field
+        writers = Counter(name for entry in counted for name in _all_writes(type(ctx), entry.contract))
         self.handovers = Handovers(ctx, max_lag, has_lanes, is_threaded, writers)
         self._guards: dict[tuple[int, int], Guard] = {}
 
@@ -60,15 +60,22 @@ class Checker:
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries, each with a call that enforces its contract. A list may grow meanwhile."""
         for entry in entries:
-            yield dataclasses.replace(entry, call=self.guard(entry))
+            yield self.guard(entry).entry or self._guarded(entry)
+
+    def _guarded(self, entry: Entry) -> Entry:
+        guard = self.guard(entry)
+        guard.entry = Entry(**{**vars(entry), "call": guard})  # dataclasses.replace(), in a third of its time
+        return guard.entry
 
     def guard(self, entry: Entry) -> Guard:
         """What enforces the contract of this entry."""
         key = (id(entry), -1)
-        if key not in self._guards:
+        found = self._guards.get(key)
+        if found is None or found.call is not entry.call:  # a wrapper may come later
             is_wrapped = entry.call is not entry.fn
-            self._guards[key] = Guard(entry.fn, entry.call, entry.name, entry.location, entry.contract, self, is_wrapped)
-        return self._guards[key]
+            found = Guard(entry.fn, entry.call, entry.name, entry.location, entry.contract, self, is_wrapped)
+            self._guards[key] = found
+        return found
 
     def nested(self, owner: object, index: int, fn: Callable[..., Any]) -> Guard:
         """What enforces the contract of a middleware inside another, the `index`-th of its owner."""
@@ -85,17 +92,11 @@ def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: objec
     return fn if checker is None else checker.nested(owner, index, fn)
 
 
-class _View(NamedTuple):
-    """One half of a middleware on one class of context."""
-
-    cls: type[Any]
-    terms: Terms
-    only_read: tuple[str, ...]
-    written: tuple[str, ...]
-
-
 FIRST, SECOND, LATE = range(3)
 """Halves of a middleware; the last one takes its remainder."""
+_Known = dict[type[Any], tuple[Reach, Terms]]
+_NOTHING = frozenset[str]()
+_FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
 
 
 class Guard:
@@ -121,10 +122,13 @@ class Guard:
         checker: Checker,
         is_wrapped: bool = False,
     ) -> None:
-        self.fn, self.name, self.location, self.contract = fn, name, location, contract
-        self._call, self._checker, self._is_wrapped = call, checker, is_wrapped
-        self._views: dict[tuple[type[Any], int], _View] = {}
-        self._ctx: Any = None
+        self.fn, self.call, self.name, self.location, self.contract = fn, call, name, location, contract
+        self._checker, self._is_wrapped = checker, is_wrapped
+        self._halves: tuple[_Known, _Known, _Known] = ({}, {}, {})
+        self.entry: Entry | None = None
+        """With this as its call."""
+        self._compares = True
+        """Whether its values may have to be compared; the last iteration that needs it turns it off."""
         self._read: dict[str, Print] = {}
         """By field, what a function without a contract found when it first read it."""
 
@@ -134,48 +138,29 @@ class Guard:
         return f"{self.name} ({self.location})" if self.location else self.name
 
     def __call__(self, ctx: Any) -> Any:
-        if ctx.total_step < self._checker.end:
-            return self._compared(ctx)
-        if self.contract is None:
-            return self._call(ctx)
+        if self.contract is None and ctx.total_step >= self._checker.end:
+            return self.call(ctx)
+        return self._run(FIRST, ctx, self.call, ctx)
+
+    def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
+        """`act(*given)`, while the context is what this half sees."""
         outside = type(ctx)
-        view = self._views.get((outside, FIRST)) or self._view(ctx, FIRST)
-        view.terms.refusal = None
-        if view.terms.written:
-            view.terms.written.clear()
-        become(ctx, "__class__", view.cls)
+        reach, terms = self._halves[half].get(outside) or self._know(outside, half)
+        before = self._before(ctx, reach) if self._compares else None
+        view = reach.take(terms)
+        become(ctx, view.cls)
         try:
-            result = self._call(ctx)
-            if result is not None:
+            result = act(*given)
+            if result is not None and half == FIRST:
                 result = self._followed(result, ctx)
         finally:
-            become(ctx, "__class__", outside)
-        if view.terms.refusal is not None:
-            _raise_again(view.terms)
+            become(ctx, outside)
+            refusal = view.give_back()
+        if refusal is not None:  # it was caught, and must not be missed
+            raise refusal
+        if before is not None:
+            self._after(ctx, half, reach, before)
         return result
-
-    def _compared(self, ctx: Any) -> Any:
-        """The call in one of the first iterations, in which values are compared."""
-        with self._seen(ctx, FIRST):
-            result = self._call(ctx)
-            return self._followed(result, ctx)
-
-    def _note_changes(self, ctx: Any, half: int) -> None:
-        """Note which of the values that it read a function without a contract has changed in place."""
-        note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
-        for name, found in self._read.items():
-            if changed(found, fingerprint(field_value(ctx, name))) is not None:
-                note("write", name)
-
-    def _noting(self, note: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        """`note`, which also takes down what a value is when it is first read."""
-
-        def note_touch(verb: str, name: str) -> None:
-            note(verb, name)
-            if verb == "read" and name not in self._read:
-                self._read[name] = fingerprint(field_value(self._ctx, name))
-
-        return note_touch
 
     def _followed(self, result: Any, ctx: Any) -> Any:
         """What the call returned, under the contract as well."""
@@ -193,63 +178,75 @@ class Guard:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
-            with self._seen(ctx, SECOND):
-                second_half(half, error)
+            self._run(SECOND, ctx, second_half, half, error)
         else:
-            with self._seen(ctx, SECOND):
-                second_half(half)
+            self._run(SECOND, ctx, second_half, half)
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
-        with self._seen(ctx, LATE):
-            take(ctx)
+        self._run(LATE, ctx, take, ctx)
 
-    @contextmanager
-    def _seen(self, ctx: Any, half: int) -> Iterator[None]:
-        """For the time of the block the context is what this half sees."""
-        outside, view = type(ctx), self._view(ctx, half)
-        view.terms.refusal = None
-        self._ctx, self._read = ctx, {}
-        handed = self._before(ctx, view)
-        view.terms.written.clear()
-        become(ctx, "__class__", view.cls)
-        try:
-            yield
-        finally:
-            become(ctx, "__class__", outside)
-        if view.terms.refusal is not None:
-            _raise_again(view.terms)
-        if self.contract is None:
-            self._note_changes(ctx, half)
-        if handed is not None:
-            self._checker.handovers.after(self, self.who, ctx, view.written, handed)
-
-    def _before(self, ctx: Any, view: _View) -> Any:
-        """What the values are before this half; None where they are not compared any more."""
-        checker = self._checker
-        if ctx.total_step > checker.end + checker.max_lag:
-            checker.handovers.forget()
-        if self.contract is None or ctx.total_step >= checker.end:
+    def _before(self, ctx: Any, reach: Reach) -> Any:
+        """What the values are before this half; None where there is nothing to compare."""
+        checker, step = self._checker, ctx.total_step
+        if step >= checker.end:
+            if step > checker.end + checker.max_lag:
+                self._compares = False
+                checker.handovers.forget()
             return None
-        return checker.handovers.before(self, ctx, view.only_read, view.written)
-
-    def _view(self, ctx: object, half: int) -> _View:
-        key = type(ctx), half
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = self._made(real_class(ctx), half)
-        return view
-
-    def _made(self, cls: type[Context], half: int) -> _View:
         if self.contract is None:
-            nothing = frozenset[str]()
-            note = self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
-            terms = Terms(self.who, nothing, nothing, lambda verb, name: "", self._noting(note))
+            self._read = {}
+            return self._read
+        return checker.handovers.before(self, ctx, reach.only_read, reach.written)
+
+    def _after(self, ctx: Any, half: int, reach: Reach, before: Any) -> None:
+        if self.contract is not None:
+            self._checker.handovers.after(self, self.who, ctx, reach.written, before)
+            return
+        for name, found in self._read.items():  # a function without a contract may change what it reads
+            if changed(found, fingerprint(field_value(ctx, name))) is not None:
+                self._recorder(half)("write", name)
+
+    def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
+        """What this half may touch on contexts of this class, which may be the view of a middleware around it."""
+        cls = real_class_of(outside)
+        reach = reach_of(cls, self.contract, half, self._is_wrapped)
+        if self.contract is None:
+            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._recorder(half)))
         else:
-            reads, writes = half_fields(cls, self.contract, half, takes_at_once=self._is_wrapped)
-            terms = Terms(self.who, reads, writes, _Advice(self.contract, half, writes))
-        fields = cls._plan.fields
-        only_read = tuple(sorted(fields.intersection(terms.readable) - terms.writable))
-        return _View(view_class(cls, terms, self._checker), terms, only_read, tuple(sorted(fields & terms.writable)))
+            terms = Terms(self.who, _Advice(self.contract, half, reach.writable), self._checker)
+        known = self._halves[half][outside] = reach, terms
+        return known
+
+    def _recorder(self, half: int) -> Callable[[str, str], None]:
+        return self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
+
+    def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
+        """`note`, which also takes down what a value is when it is first read."""
+
+        def note_touch(ctx: Any, verb: str, name: str) -> None:
+            note(verb, name)
+            if verb == "read" and name not in self._read:
+                self._read[name] = fingerprint(field_value(ctx, name))
+
+        return note_touch
+
+
+def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_once: bool = False) -> Reach:
+    """What one half may touch; without a contract nothing, so that everything is noted. One object for equal terms.
+
+    Args:
+        cls: of the context.
+        terms: the contract.
+        half: FIRST, SECOND or LATE.
+        takes_at_once: whether the first half takes the remainder as well.
+    """
+    known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
+    key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
+    reach = known.get(key)
+    if reach is None:
+        fields = (_NOTHING, _NOTHING) if terms is None else half_fields(cls, terms, half, takes_at_once)
+        reach = known[key] = Reach(cls, *fields, is_noted=terms is None)
+    return reach
 
 
 def half_fields(
@@ -283,11 +280,8 @@ def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
     return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
 
 
-def _raise_again(terms: Terms) -> NoReturn:
-    """Raise the refusal that a half has caught, so that nobody misses it."""
-    refusal, terms.refusal = terms.refusal, None
-    assert refusal is not None
-    raise refusal
+def _no_advice(verb: str, name: str) -> str:
+    return ""
 
 
 class _Advice:

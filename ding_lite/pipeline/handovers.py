@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from ding_lite.pipeline.contexts import Context, family_of, kept_fields, start_values
+from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields, start_values
 from ding_lite.pipeline.views import ContractError, field_value
 
 _MOST_PARTS = 20_000
@@ -28,6 +28,8 @@ _MOST_BYTES = 1 << 20
 """Of an array; of a larger one every n-th element is compared."""
 _PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
+_UNCHANGING = (*_PLAIN, *_SKIPPED)
+_NUMPY = {kind: operator.attrgetter(kind) for kind in ("ndarray", "generic", "random.Generator")}
 
 
 class _Part(NamedTuple):
@@ -76,7 +78,7 @@ class Handovers:
         self._starts.clear()
 
     def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> Any:
-        """What to compare with when this half is through.
+        """What to compare with when this half is through; None where it cannot change a value.
 
         Args:
             key: stands for the middleware that is about to run.
@@ -88,7 +90,7 @@ class Handovers:
             self._note_starts(ctx, written)
         read = {name: (value, fingerprint(value)) for name in only_read if _may_change(value := field_value(ctx, name))}
         own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ()))]
-        return read, own
+        return (read, own) if read or own or written else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: Any) -> None:
         """Compare, and note what this half has handed over.
@@ -98,7 +100,7 @@ class Handovers:
             who: its name and place.
             ctx: that it ran on.
             written: fields that it may have written.
-            before: what `before` gave.
+            before: what `before` gave, unless it was None.
 
         Raises:
             ContractError: it changed in place what it only reads, or what it handed over in an earlier iteration.
@@ -127,6 +129,8 @@ class Handovers:
 
     def _refuse_changed_starts(self, who: str, ctx: Context, written: Sequence[str]) -> None:
         """Refuse what would carry a value over to the next iteration in a field that is not kept."""
+        if not self._starts:
+            return
         given = start_values(ctx)
         for name in written:
             value, found = self._starts.get(id(given.get(name)), (None, {}))
@@ -220,6 +224,10 @@ class _Bytes(int):
 
 
 def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> None:
+    if is_scalar(value):  # nearly all of them, and the tests below take long
+        if len(found) < _MOST_PARTS:
+            found[way] = _Part(None, repr(value))
+        return
     if len(found) >= _MOST_PARTS or isinstance(value, _SKIPPED):
         return
     if isinstance(value, _PLAIN) or _is_numpy(value, "generic"):
@@ -300,11 +308,11 @@ def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
 
 def _is_numpy(value: Any, kind: str) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, operator.attrgetter(kind)(numpy))
+    return numpy is not None and isinstance(value, _NUMPY[kind](numpy))
 
 
 def _may_change(value: Any) -> bool:
-    return not isinstance(value, (*_PLAIN, *_SKIPPED))
+    return not (is_scalar(value) or isinstance(value, _UNCHANGING))
 
 
 def _way(where: tuple[str, ...]) -> str:

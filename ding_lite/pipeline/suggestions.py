@@ -6,6 +6,7 @@ Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard librar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -33,12 +34,13 @@ class Touches:
     """What the functions without a contract were seen to touch, in the checked iterations of all runs of a task."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[object, _Seen] = {}
+        """By what the contract is written for: a function in the script, or a class with `__call__`."""
 
     def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
         """What to call with "read" or "write" and a field when this half of the function touches it."""
         suffix = "_after" if is_second else ""
-        seen = self._seen.setdefault(id(fn), _Seen(fn, name, location, {}))
+        seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}))
 
         def note(verb: str, field: str) -> None:
             names = seen.terms.setdefault(f"{verb}s{suffix}", [])
@@ -61,13 +63,58 @@ class Touches:
 
 
 def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
+    """The contract as code, and where it goes."""
+    fn, function = seen.fn, _function_of(seen.fn)
     terms = [f"{term}={_listed(repr(name) for name in names)}" for term, names in sorted(seen.terms.items()) if names]
-    objects = [name for name, _ in objects_held(seen.fn)]
+    objects = [name for name, _ in objects_held(fn if function is None else function)]
     if objects:
         terms.append(f"uses={_listed(objects)}")
-    terms.append(f"stage={_likely_stage(seen.fn, pipeline)!r}")
+    terms.append(f"stage={_likely_stage(fn, pipeline)!r}")
     call = f"contract({', '.join(terms)})"
-    return f"@{call}" if inspect.isfunction(seen.fn) else f"{call}(self)  # last in __init__"
+    if function is None:
+        return f"{call}(self)  # last in __init__"
+    if function.__name__ == "<lambda>":
+        return f"{call}(lambda ...)  # around the lambda"
+    remarks = ["above its other decorators"] if hasattr(_inner(fn), "__wrapped__") else []
+    hidden = ", ".join(name for name, _ in _given_later(fn))
+    if hidden:
+        remarks.append(
+            f"a decorator cannot name {hidden}, which it holds: where others touch that too, write a class with __call__, and "
+            "the contract in its __init__"
+        )
+    return f"@{call}  # {'; '.join(remarks)}" if remarks else f"@{call}"
+
+
+def _inner(fn: Any) -> Any:
+    """A middleware without the partials and the object that it is bound to."""
+    while isinstance(fn, (functools.partial, MethodType)):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    return fn
+
+
+def _function_of(fn: Callable[..., Any]) -> FunctionType | None:
+    """The function as the script wrote it, inside its decorators; None for an object of a class with `__call__`."""
+    inner = inspect.unwrap(_inner(fn))
+    return inner if isinstance(inner, FunctionType) else None
+
+
+def _written_as(fn: Callable[..., Any]) -> object:
+    """What is the same for all middleware whose contract is written in one place."""
+    function = _function_of(fn)
+    return type(fn) if function is None else function.__code__
+
+
+def _given_later(fn: Any) -> Iterator[tuple[str, Any]]:
+    """What a bound method or a partial holds that has a state of its own, by name, which the function does not know."""
+    while isinstance(fn, (functools.partial, MethodType)):
+        if isinstance(fn, MethodType):
+            yield from objects_held(fn.__self__)
+            fn = fn.__func__
+        else:
+            names = list(inspect.signature(fn.func).parameters)
+            given = {**dict(zip(names, fn.args)), **fn.keywords}
+            yield from ((name, value) for name, value in given.items() if _has_state(value))
+            fn = fn.func
 
 
 def _listed(names: Any) -> str:
@@ -75,7 +122,7 @@ def _listed(names: Any) -> str:
     return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
 
 
-def objects_held(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
     """What a middleware holds that has a state of its own, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):

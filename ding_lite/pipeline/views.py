@@ -2,13 +2,13 @@
 
 A view is the same object under another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Reads that are allowed cost nothing.
+The classes are made once for each class of contexts and each set of fields that may be touched, and lent out half by half.
 
 Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +19,11 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.properties import is_property
 
 _DICT: Any = Context.__dict__["__dict__"]  # how to reach the fields of a view, whose own `__dict__` is a filtered copy
+_CLASS: Any = object.__dict__["__class__"]
+_MISSING: Any = object()
+
+become: Callable[[object, type[Any]], None] = _CLASS.__set__
+"""`become(ctx, cls)` gives the context this class, which has the same layout. It runs twice a half."""
 
 
 class ContractError(RuntimeError):
@@ -26,47 +31,126 @@ class ContractError(RuntimeError):
 
 
 class Terms:
-    """What one half of one middleware may touch, and what a message says where it touches more.
+    """Who is at work, and what a message says where it touches more than it may.
 
     Args:
         who: name and place of the middleware.
-        readable: fields that it may read.
-        writable: fields that it may write.
         advice: from "read" or "write" and a field to how to allow it.
-        on_touch: called with "read" or "write" and a field instead of a refusal; None to refuse.
+        checker: whose checks apply to middleware inside this one; `checker_of` finds it.
+        note: called with the context, "read" or "write" and a field instead of a refusal; None to refuse.
     """
 
-    __slots__ = ("advice", "on_touch", "readable", "refusal", "who", "writable", "written")
+    __slots__ = ("advice", "checker", "note", "who")
 
     def __init__(
         self,
         who: str,
-        readable: frozenset[str],
-        writable: frozenset[str],
         advice: Callable[[str, str], str],
-        on_touch: Callable[[str, str], None] | None = None,
+        checker: object = None,
+        note: Callable[[Any, str, str], None] | None = None,
     ) -> None:
-        self.who, self.readable, self.writable = who, readable, writable
-        self.advice, self.on_touch = advice, on_touch
+        self.who, self.advice, self.checker, self.note = who, advice, checker, note
+
+
+class Reach:
+    """What one half of a middleware may touch on one class of contexts. Every middleware that may touch the same shares it.
+
+    Args:
+        cls: the real class of the context.
+        readable: fields that it may read.
+        writable: fields that it may write.
+        is_noted: whether what is touched beyond that is noted, so that nothing is hidden.
+    """
+
+    __slots__ = ("cls", "fields", "free", "is_noted", "only_read", "readable", "writable", "written")
+
+    def __init__(self, cls: type[Context], readable: frozenset[str], writable: frozenset[str], is_noted: bool = False) -> None:
+        self.cls, self.fields, self.is_noted = cls, cls._plan.fields, is_noted
+        self.readable = (self.fields & readable) | {"total_step"}
+        self.writable = self.fields & writable
+        self.only_read = tuple(sorted((self.fields & readable) - writable))
+        self.written = tuple(sorted(self.writable))
+        self.free: list[View] = []
+        """Views that no half uses at the moment."""
+
+    def take(self, terms: Terms) -> View:
+        """A view for this half, which gives it back."""
+        try:
+            view = self.free.pop()
+        except IndexError:  # or another thread was faster
+            view = View(self)
+        view.terms = terms
+        return view
+
+
+class View:
+    """A class of contexts that refuses what is beyond reach, and the half that it is lent to.
+
+    Args:
+        reach: what it allows.
+    """
+
+    __slots__ = ("cls", "reach", "refusal", "terms", "written")
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+        self.terms: Terms | None = None
+        """Of the half that uses it; None while it is free."""
         self.written: set[str] = set()
         """What this half has written so far, which it may read again."""
         self.refusal: ContractError | None = None
         """What this half was refused with, in case that it catches the error."""
+        self.cls = _view_class(self)
+
+    def give_back(self) -> ContractError | None:
+        """Let another half use it. Returns what this one was refused with."""
+        refusal = self.refusal
+        self.terms = self.refusal = None
+        if self.written:
+            self.written.clear()
+        self.reach.free.append(self)
+        return refusal
+
+    def hidden(self) -> frozenset[str]:
+        """The fields that this half may not read, so far."""
+        return self.reach.fields - self.reach.readable - self.written
+
+    def refuse(self, ctx: Any, verb: str, name: str) -> None:
+        """Raise an error for this access; or note it, where that is wanted."""
+        terms = self.terms
+        assert terms is not None
+        if terms.note is not None:
+            terms.note(ctx, verb, name)
+            self.written.add(name)
+            return
+        place, through = _place(self.reach.cls)
+        way = f", through the property ctx.{through}," if through else ""
+        self.refusal = ContractError(
+            f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. {terms.advice(verb, name)}"
+        )
+        raise self.refusal
 
 
 def real_class(ctx: object) -> type[Any]:
     """The class of a context, also while it is a view."""
-    cls = type(ctx)
-    return getattr(cls, "_viewed", cls)
+    return real_class_of(type(ctx))
 
 
-become = object.__setattr__
-"""`become(ctx, "__class__", cls)` gives the context this class, which has the same layout. It runs twice a half."""
+def real_class_of(cls: type[Any]) -> type[Any]:
+    """The class of contexts itself, or the one that it is a view of."""
+    view: View | None = getattr(cls, "_view", None)
+    return cls if view is None else view.reach.cls
+
+
+def checker_of(ctx: object) -> Any:
+    """The checker of the middleware that runs on this context; None where nothing is checked."""
+    view: View | None = getattr(type(ctx), "_view", None)
+    return None if view is None or view.terms is None else view.terms.checker
 
 
 def field_value(ctx: object, name: str) -> Any:
     """The value of a field behind any view, or None where it was never set."""
-    value = _value(ctx, name, real_class(ctx))
+    value = _value(ctx, name)
     return None if value is _MISSING else value
 
 
@@ -74,11 +158,11 @@ def field_value(ctx: object, name: str) -> Any:
 def seen_whole(ctx: object) -> Iterator[None]:
     """For the time of the block the context is itself again, and not what a middleware sees of it."""
     view = type(ctx)
-    become(ctx, "__class__", real_class(ctx))
+    become(ctx, real_class(ctx))
     try:
         yield
     finally:
-        become(ctx, "__class__", view)
+        become(ctx, view)
 
 
 def alias(ctx: Any) -> Any:
@@ -91,97 +175,97 @@ def alias(ctx: Any) -> Any:
     return twin
 
 
-def view_class(cls: type[Context], terms: Terms, checker: object = None) -> type[Any]:
-    """A subclass of this context class that refuses what these terms do not name.
-
-    Args:
-        cls: the real class of the context.
-        terms: what is allowed.
-        checker: whose checks apply to middleware inside this one; `checker_of` finds it.
-    """
-    fields = frozenset(field.name for field in dataclasses.fields(cls))
-    methods = _methods(cls, terms, fields)
-    if terms.on_touch is not None:  # it notes, and hides nothing
-        methods = {name: it for name, it in methods.items() if name not in ("__dict__", "__repr__")}
-    refused: dict[str, Any] = {name: _Refused(name, cls, terms) for name in fields - terms.readable - {"total_step"}}
-    return type(cls.__name__, (cls,), {**methods, **refused, "_checker": checker})
-
-
-def checker_of(ctx: object) -> Any:
-    """The checker of the middleware that runs on this context; None where nothing is checked."""
-    return getattr(type(ctx), "_checker", None)
-
-
-def _methods(cls: type[Context], terms: Terms, fields: frozenset[str]) -> dict[str, Any]:
-    writable = terms.writable
-
-    def __setattr__(self: Any, name: str, value: Any) -> None:
-        if name in fields and name not in writable:
-            _refuse(terms, "write", cls, name)
-        cls.__setattr__(self, name, value)
-
-    def __delattr__(self: Any, name: str) -> None:
-        if name in fields and name not in writable:
-            _refuse(terms, "write", cls, name)
-        cls.__delattr__(self, name)
-
-    def visible(self: Any) -> dict[str, Any]:
-        values = _DICT.__get__(self)
-        hidden = fields - terms.readable - terms.written - {"total_step"}
-        return _Visible({name: it for name, it in values.items() if name not in hidden}, values, terms, cls)
-
-    def __repr__(self: Any) -> str:
-        shown = (f"{name}={value!r}" for name, value in visible(self).items() if name in fields)
-        return f"{cls.__qualname__}({', '.join(shown)})"
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        missing = sorted(fields - terms.readable - terms.written - {"total_step"})
-        if terms.on_touch is not None:
-            for name in missing:
-                terms.on_touch("read", name)
-        elif missing:
-            raise ContractError(
-                f"{terms.who} copies or pickles the whole context, which reads every field, and its contract does not name "
-                f"{', '.join(missing)}: take the fields that are needed by name."
-            )
-        view = type(self)
-        become(self, "__class__", cls)
-        try:
-            reduced: Any = cls.__reduce_ex__(self, protocol)
-            make, args, *state = reduced
-            return (_called, (make, *args), *state)
-        finally:
-            become(self, "__class__", view)
-
-    def __new__(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return cls(*args, **kwargs)
-
-    return {
+def _view_class(view: View) -> type[Any]:
+    """A subclass of the context's class that refuses what is beyond the reach of this view."""
+    reach = view.reach
+    cls = reach.cls
+    methods: dict[str, Any] = {
         "__slots__": (),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "_viewed": cls,
-        "__setattr__": __setattr__,
-        "__delattr__": __delattr__,
-        "__dict__": property(visible),
-        "__repr__": __repr__,
-        "__reduce_ex__": __reduce_ex__,
-        "__new__": __new__,
+        "_view": view,
+        "__setattr__": _set_of(view),
+        "__delattr__": _delete,
+        "__reduce_ex__": _reduce,
+        "__new__": _new,
     }
+    if not reach.is_noted:  # what notes hides nothing
+        methods.update({"__dict__": property(_visible), "__repr__": _show})
+    refused = {name: _Refused(name, view) for name in reach.fields - reach.readable}
+    return type(cls.__name__, (cls,), {**methods, **refused})
 
 
-_MISSING: Any = object()
+def _set_of(view: View) -> Callable[[Any, str, Any], None]:
+    cls, fields, writable = view.reach.cls, view.reach.fields, view.reach.writable
+    is_plain = cls.__setattr__ is Context.__setattr__
+    set_field = object.__setattr__ if is_plain else cls.__setattr__  # a field is declared, which is all that a context checks
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        if name in writable:
+            set_field(self, name, value)
+            return
+        if name in fields:
+            view.refuse(self, "write", name)
+        cls.__setattr__(self, name, value)
+
+    return __setattr__
 
 
-def _value(ctx: object, name: str, cls: type[Any]) -> Any:
+def _delete(self: Any, name: str) -> None:
+    view: View = type(self)._view
+    if name in view.reach.fields and name not in view.reach.writable:
+        view.refuse(self, "write", name)
+    view.reach.cls.__delattr__(self, name)
+
+
+def _visible(self: Any) -> dict[str, Any]:
+    view: View = type(self)._view
+    values, hidden = _DICT.__get__(self), view.hidden()
+    return _Visible({name: it for name, it in values.items() if name not in hidden}, self, view)
+
+
+def _show(self: Any) -> str:
+    view: View = type(self)._view
+    shown = (f"{name}={value!r}" for name, value in _visible(self).items() if name in view.reach.fields)
+    return f"{view.reach.cls.__qualname__}({', '.join(shown)})"
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    view: View = type(self)._view
+    terms, missing = view.terms, sorted(view.hidden())
+    assert terms is not None
+    if terms.note is not None:
+        for name in missing:
+            terms.note(self, "read", name)
+    elif missing:
+        raise ContractError(
+            f"{terms.who} copies or pickles the whole context, which reads every field, and its contract does not name "
+            f"{', '.join(missing)}: take the fields that are needed by name."
+        )
+    with seen_whole(self):
+        reduced: Any = self.__reduce_ex__(protocol)
+        make, args, *state = reduced
+        return (_called, (make, *args), *state)
+
+
+def _new(view_cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+    view: View = view_cls._view
+    return view.reach.cls(*args, **kwargs)
+
+
+def _value(ctx: object, name: str) -> Any:
+    values = _DICT.__get__(ctx)
+    if name in values:
+        return values[name]
+    cls = real_class(ctx)
     slot = getattr(cls, name, None)
     if isinstance(slot, types.MemberDescriptorType):
         try:
             return slot.__get__(ctx, cls)
         except AttributeError:
             return _MISSING
-    return _DICT.__get__(ctx).get(name, _MISSING)
+    return _MISSING
 
 
 def _called(make: Callable[..., Any], *args: Any) -> Any:
@@ -192,68 +276,56 @@ def _called(make: Callable[..., Any], *args: Any) -> Any:
 class _Visible(dict[str, Any]):
     """What `vars(ctx)` gives of a view: a copy, in which no field can be set. A cached property may keep its value there."""
 
-    def __init__(self, seen: dict[str, Any], values: dict[str, Any], terms: Terms, cls: type[Context]) -> None:
+    def __init__(self, seen: dict[str, Any], ctx: Any, view: View) -> None:
         super().__init__(seen)
-        self._values, self._terms, self._cls = values, terms, cls
+        self._ctx, self._view = ctx, view
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._cls._plan.fields:
+        if name in self._view.reach.fields:
             raise TypeError(f"vars(ctx)[{name!r}] = ... would set nothing: write ctx.{name} = ...")
-        self._values[name] = value
+        _DICT.__get__(self._ctx)[name] = value
 
     def __missing__(self, name: str) -> Any:
-        if name in self._cls._plan.fields:
-            _refuse(self._terms, "read", self._cls, name)
+        if name in self._view.reach.fields and self._view.terms is not None:
+            self._view.refuse(self._ctx, "read", name)
         raise KeyError(name)
 
 
 class _Refused:
     """Stands in a view for a field that may not be read, or only after this half has written it."""
 
-    __slots__ = ("_cls", "_name", "_terms")
+    __slots__ = ("_name", "_view")
 
-    def __init__(self, name: str, cls: type[Context], terms: Terms) -> None:
-        self._name, self._cls, self._terms = name, cls, terms
+    def __init__(self, name: str, view: View) -> None:
+        self._name, self._view = name, view
 
     def __get__(self, ctx: Any, owner: Any = None) -> Any:
-        name, terms = self._name, self._terms
+        name, view = self._name, self._view
         if ctx is None:
-            return getattr(self._cls, name)
-        if name not in terms.written:
-            _refuse(terms, "read", self._cls, name)
-        value = _value(ctx, name, self._cls)
+            return getattr(view.reach.cls, name)
+        if name not in view.written:
+            view.refuse(ctx, "read", name)
+        value = _value(ctx, name)
         if value is _MISSING:
             raise AttributeError(name)
         return value
 
     def __set__(self, ctx: Any, value: Any) -> None:
-        terms, name = self._terms, self._name
-        if name not in terms.writable:
-            _refuse(terms, "write", self._cls, name)
-        terms.written.add(name)
-        slot = getattr(self._cls, name, None)
+        name, view = self._name, self._view
+        if name not in view.reach.writable:
+            view.refuse(ctx, "write", name)
+        view.written.add(name)
+        slot = getattr(view.reach.cls, name, None)
         if isinstance(slot, types.MemberDescriptorType):
             slot.__set__(ctx, value)
         else:
             _DICT.__get__(ctx)[name] = value
 
     def __delete__(self, ctx: Any) -> None:
-        if self._name not in self._terms.writable:
-            _refuse(self._terms, "write", self._cls, self._name)
-        _DICT.__get__(ctx).pop(self._name, None)
-
-
-def _refuse(terms: Terms, verb: str, cls: type[Context], name: str) -> None:
-    if terms.on_touch is not None:
-        terms.on_touch(verb, name)
-        terms.written.add(name)
-        return
-    place, through = _place(cls)
-    way = f", through the property ctx.{through}," if through else ""
-    terms.refusal = ContractError(
-        f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. {terms.advice(verb, name)}"
-    )
-    raise terms.refusal
+        name, view = self._name, self._view
+        if name not in view.reach.writable:
+            view.refuse(ctx, "write", name)
+        _DICT.__get__(ctx).pop(name, None)
 
 
 def _place(cls: type[Context]) -> tuple[str, str | None]:

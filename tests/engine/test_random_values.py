@@ -11,9 +11,8 @@ import time
 import zlib
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from start_values import KINDS, bump, content, made
 
 from ding_lite.engine import Context, ContractError, Task, contract
 
@@ -21,63 +20,10 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore:Value
 
 CASES = int(os.environ.get("RANDOM_CASES", "150"))
 STAGES = ["evaluate", "explore", "collect", "process", "learn", "record"]
-KINDS = ["array", "tensor", "nested", "dict", "object", "slots"]
 KEPT, DATA = ["a", "b"], ["x", "y"]
 FIELDS = [*KEPT, *DATA]
 PROPERTIES = {"sum_of_kept": ("a", "b"), "twice_x": ("x",)}
 BREACHES = ["reads", "writes", "reused", "changes what it reads", "property"]
-
-
-class Box:
-    def __init__(self, value):
-        self.value = value
-
-
-class SlottedBox:
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
-def made(kind: str) -> Any:
-    return {
-        "array": lambda: np.zeros(3, np.int64),
-        "tensor": lambda: torch.zeros(3, dtype=torch.int64),
-        "nested": lambda: [[0, 0], [0]],
-        "dict": lambda: {"one": np.zeros(2, np.int64), "two": [0]},
-        "object": lambda: Box(np.zeros(2, np.int64)),
-        "slots": lambda: SlottedBox([0, 0]),
-    }[kind]()
-
-
-def bump(thing: Any, by: int) -> None:
-    """Change in place, by a number below 1000."""
-    if isinstance(thing, (np.ndarray, torch.Tensor)):
-        thing += by
-        thing %= 10**9
-    elif isinstance(thing, list):
-        for index, inner in enumerate(thing):
-            if isinstance(inner, int):
-                thing[index] = (inner + by) % 10**9
-            else:
-                bump(inner, by)
-    elif isinstance(thing, dict):
-        for inner in thing.values():
-            bump(inner, by)
-    else:
-        bump(thing.value, by)
-
-
-def content(thing: Any) -> Any:
-    """What it holds, comparable."""
-    if isinstance(thing, (np.ndarray, torch.Tensor)):
-        return thing.tolist()
-    if isinstance(thing, list):
-        return [content(inner) for inner in thing]
-    if isinstance(thing, dict):
-        return {name: content(inner) for name, inner in thing.items()}
-    return content(thing.value) if hasattr(thing, "value") else thing
 
 
 def total(thing: Any) -> int:

@@ -3,75 +3,21 @@
 import contextlib
 import copy
 import dataclasses
+import functools
+import gc
 import pickle
 import sys
-import threading
 import warnings
 import weakref
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
 
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.engine import Context, ContractError, Remainder, Task, UndeclaredFieldError, contract
 from ding_lite.middleware import part
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.properties import fields_behind
-
-MODES = pytest.mark.parametrize(
-    "mode",
-    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 0}],
-    ids=["plain", "lag", "threads", "threads without lag"],
-)
-OVERLAPPING = pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}], ids=["lag", "threads"])
-
-
-@dataclasses.dataclass
-class Data(Context):
-    count: int = 0
-    batch: Any = None
-    more: Any = None
-    rows: list = dataclasses.field(default_factory=list)
-
-    @property
-    def double(self) -> int:
-        return 2 * self.count
-
-    @property
-    def quadruple(self) -> int:
-        return 2 * self.double
-
-    @property
-    def level(self) -> int:
-        return self.count
-
-    @level.setter
-    def level(self, value: int) -> None:
-        self.count = value
-
-    def __post_init__(self) -> None:
-        self.keep("count")
-
-
-@dataclasses.dataclass(slots=True)
-class Slotted(Context):
-    count: int = 0
-    batch: Any = None
-
-    def __post_init__(self) -> None:
-        self.keep("count")
-
-
-def run(*middleware: Any, mode: dict[str, Any], ctx: Context | None = None, steps: int = 3, wrapper: Any = None) -> Any:
-    with Task().start(ctx=Data() if ctx is None else ctx, **mode) as loop:
-        if wrapper is not None:
-            loop.use_wrapper(wrapper)
-        for one in middleware:
-            loop.use(one(loop) if getattr(one, "wants_loop", False) else one)
-        loop.run(steps)
-        return loop.ctx
 
 
 def line_here() -> int:
@@ -396,6 +342,50 @@ class TestWhen:
                 run(plain, mode=mode)
 
 
+class TestViews:
+    def test_equal_terms_share_their_view_and_a_class_that_goes_takes_it_along(self):
+        seen = []
+
+        def look():
+            @contract(("count",), stage="learn")
+            def looks(ctx):
+                seen.append(weakref.ref(type(ctx)))
+
+            return looks
+
+        @dataclasses.dataclass
+        class Short(Context):
+            count: int = 0
+
+        run(look(), look(), mode={}, ctx=Short())
+        run(look(), mode={}, ctx=Short())
+        assert len({ref() for ref in seen}) == 1
+        gone = weakref.ref(Short)
+        del Short
+        gc.collect()
+        assert gone() is None
+        assert all(ref() is None for ref in seen)
+
+    def test_a_wrapper_that_comes_in_a_checked_iteration_is_called_from_then_on(self):
+        calls = []
+
+        def wrapper(fn):
+            def wrapped(ctx):
+                calls.append(ctx.total_step)
+                return fn(ctx)
+
+            return wrapped
+
+        @contract(("count",), stage="learn")
+        def wraps(ctx):
+            if ctx.total_step == 1:
+                loop.use_wrapper(wrapper)
+
+        with Task().start(ctx=Data()) as loop:
+            loop.use(wraps).run(4)
+        assert calls == [2, 3]
+
+
 class TestProperties:
     @MODES
     @pytest.mark.parametrize(("name", "factor"), [("double", 2), ("quadruple", 4)])
@@ -455,306 +445,7 @@ class TestProperties:
             fields_behind(Odd, "length")
 
 
-STARTS = {
-    "array": lambda: np.zeros(1),
-    "tensor": lambda: torch.zeros(1),
-    "nested": lambda: [[0]],
-    "dict": lambda: {"a": np.zeros(1)},
-    "object": lambda: Box(np.zeros(1)),
-    "slots": lambda: SlottedBox(np.zeros(1)),
-}
-
-
-class Box:
-    def __init__(self, value):
-        self.value = value
-
-
-class SlottedBox:
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
-def bump(thing: Any) -> None:
-    """Count up in place."""
-    if isinstance(thing, list):
-        thing[0][0] += 1
-    elif isinstance(thing, dict):
-        thing["a"] += 1
-    elif hasattr(thing, "value"):
-        thing.value += 1
-    else:
-        thing += 1
-
-
-def number(thing: Any) -> int:
-    if isinstance(thing, list):
-        return int(thing[0][0])
-    thing = thing["a"] if isinstance(thing, dict) else thing
-    return int(np.asarray(getattr(thing, "value", thing)).ravel()[0])
-
-
-@pytest.mark.filterwarnings("ignore:Kept keeps")
-@pytest.mark.parametrize("kind", STARTS)
-class TestLanes:
-    @pytest.mark.parametrize("how", ["given", "factory"])
-    @OVERLAPPING
-    def test_start_values_that_change_in_place_are_each_lanes_own(self, mode, kind, how):
-        @dataclasses.dataclass
-        class Kept(Context):
-            value: Any = dataclasses.field(default_factory=STARTS[kind])
-
-            def __post_init__(self) -> None:
-                self.keep("value")
-
-        def learns(ctx):
-            bump(ctx.value)
-
-        seen = []
-        evaluates = contract(("value",), stage="evaluate")(lambda ctx: seen.append(number(ctx.value)))
-        ctx = Kept(STARTS[kind]()) if how == "given" else Kept()
-        run(evaluates, contract(("value",), ("value",), stage="learn")(learns), mode=mode, ctx=ctx, steps=6)
-        assert seen == [0, 0, 1, 2, 3, 4]
-
-    @MODES
-    @pytest.mark.parametrize("reused", ["by the middleware", "in a kept field"])
-    def test_a_value_that_its_writer_goes_on_changing_names_the_writer(self, mode, kind, reused):
-        @dataclasses.dataclass
-        class Kept(Context):
-            value: Any = dataclasses.field(default_factory=STARTS[kind])
-            batch: Any = None
-
-            def __post_init__(self) -> None:
-                self.keep("value")
-
-        own = STARTS[kind]()
-
-        @contract(("value",), ("value", "batch"), stage="collect")
-        def collects(ctx):
-            value = own if reused == "by the middleware" else ctx.value
-            bump(value)
-            ctx.batch = value
-
-        learns = contract(("batch",), stage="learn")(lambda ctx: None)
-        with pytest.raises(ContractError, match=r"collects .* wrote ctx.batch in iteration \d and changed that value"):
-            run(collects, learns, mode=mode, ctx=Kept(), steps=5)
-
-    @MODES
-    def test_a_new_value_each_iteration_is_fine(self, mode, kind):
-        @contract(("count",), ("count", "batch"), stage="collect")
-        def collects(ctx):
-            ctx.count += 1
-            ctx.batch = STARTS[kind]()
-            bump(ctx.batch)
-
-        seen = []
-        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(number(ctx.batch)))
-        run(collects, learns, mode=mode, steps=7)
-        assert seen == [1] * 7
-
-    @MODES
-    def test_the_same_value_each_iteration_is_fine_while_nobody_changes_it(self, mode, kind):
-        constant = STARTS[kind]()
-
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            ctx.batch = constant
-
-        run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode=mode, steps=7)
-
-    @MODES
-    def test_who_changes_what_it_only_reads_is_named(self, mode, kind):
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            ctx.batch = STARTS[kind]()
-
-        @contract(("batch",), stage="learn")
-        def meddles(ctx):
-            bump(ctx.batch)
-
-        with pytest.raises(
-            ContractError, match=r'meddles .* changed ctx.batch.* in place.*@contract\(..., writes=\("batch",\)\)'
-        ):
-            run(collects, meddles, mode=mode)
-
-    @MODES
-    def test_who_declares_that_it_writes_may_change_in_place(self, mode, kind):
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            ctx.batch = STARTS[kind]()
-
-        @contract(("batch",), ("batch",), stage="process")
-        def enhances(ctx):
-            bump(ctx.batch)
-
-        seen = []
-        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(number(ctx.batch)))
-        run(collects, enhances, learns, mode=mode, steps=7)
-        assert seen == [1] * 7
-
-    @OVERLAPPING
-    def test_what_would_carry_over_in_a_field_that_is_not_kept_is_refused(self, mode, kind):
-        @contract(("batch",), ("batch",), stage="collect")
-        def piles_up(ctx):
-            bump(ctx.batch)
-
-        with pytest.raises(ContractError, match=r"piles_up .* changed ctx.batch.*default_factory, or keep\(\) it"):
-            run(piles_up, mode=mode, ctx=Data(batch=STARTS[kind]()))
-
-
-class TestStartValues:
-    def test_what_cannot_be_copied_is_refused_by_name_where_two_lanes_touch_it(self):
-        class Holds:
-            def __init__(self):
-                self.lock = threading.Lock()
-
-        reads = [contract(("batch",), stage=stage)(lambda ctx: None) for stage in ("collect", "learn")]
-        with pytest.raises(ValueError, match=r"Data.batch starts with a Holds, which cannot be copied .*in the uses"):
-            run(*reads, mode={"max_lag": 1}, ctx=Data(batch=Holds()))
-
-    def test_a_lane_that_does_not_touch_it_needs_no_copy(self):
-        thing = Box(threading.Lock())
-        seen = []
-        collects = contract(writes=("more",), stage="collect")(lambda ctx: setattr(ctx, "more", 1))
-        run(
-            collects,
-            contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch)),
-            mode={"max_lag": 1},
-            ctx=Data(batch=thing),
-        )
-        assert seen == [thing] * 3
-
-    def test_nothing_is_held_on_to_behind_the_checked_iterations(self):
-        class Value(list):
-            """A list that can be referred to weakly."""
-
-        alive = weakref.WeakSet()
-
-        class Tag:
-            """Something of each value that can be counted."""
-
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            value = Value([Tag()])
-            alive.add(value[0])
-            ctx.batch = value
-
-        for mode in ({}, {"max_lag": 2}):
-            with contextlib.suppress(KeyError):
-                alive.clear()
-            with Task().start(ctx=Data(), **mode) as loop:
-                loop.use(collects).use(contract(("batch",), stage="learn")(lambda ctx: None))
-                loop.run(CHECKED_ITERATIONS + 10)
-                assert len(alive) <= 4
-
-
-class TestSuggestions:
-    @MODES
-    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
-    def test_the_decorator_to_paste_names_what_was_touched_and_what_is_held(self, mode, capsys):
-        memory = []
-
-        def shapes(ctx):
-            memory.append(ctx.batch)
-            ctx.more = ctx.batch
-            yield
-            ctx.rows = [ctx.count]
-
-        with Task().start(ctx=Data(), **mode) as loop:
-            loop.use(contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", 1)))
-            loop.use(shapes)
-            loop.run(3)
-            text = loop.suggest_contracts()
-        assert text in capsys.readouterr().out
-        assert f"shapes ({__file__}:" in text
-        line = text.splitlines()[1].strip()
-        assert line == (
-            '@contract(reads=("batch",), reads_after=("count",), writes=("more",), writes_after=("rows",), '
-            "uses=(memory,), stage='process')"
-        )
-        decorated = eval(line[1:], {"contract": contract, "memory": memory})(shapes)  # it is code that runs
-        with Task().start(ctx=Data(), **mode) as loop:
-            loop.use(contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", 1)))
-            loop.use(decorated)
-            loop.run(3)
-            assert loop.suggest_contracts() == ""
-
-    def test_the_warning_about_such_a_function_says_how(self):
-        with pytest.warns(UserWarning, match=r"task.suggest_contracts\(\) prints that line"):
-            run(lambda ctx: None, mode={"async_mode": True})
-
-
-class Private:
-    """Something whose state nobody sees from outside."""
-
-    def __init__(self):
-        self._value = 0
-
-    def count(self):
-        self._value += 1
-
-
-def rotate(things, _):
-    """Put the first key of a dict last."""
-    first = next(iter(things))
-    things[first] = things.pop(first)
-
-
-class Lazy:
-    """Fills a cache when it is first asked."""
-
-    def __init__(self):
-        self._cache = self.cache = None
-
-    def get(self):
-        self._cache = self.cache = 5
-
-
-class TestLessObviousBreaches:
-    @MODES
-    @pytest.mark.parametrize(
-        ("value", "change"),
-        [
-            (bytearray(2), lambda it, k: it.__setitem__(0, k + 1)),
-            (np.random.default_rng(0), lambda it, k: it.random()),
-            (Private(), lambda it, k: it.count()),
-            (type("Rows", (list,), {})(), lambda it, k: it.append(k)),
-            ({"a": 1, "b": 2}, rotate),
-        ],
-        ids=["bytearray", "generator", "private attribute", "list subclass", "order of a dict"],
-    )
-    def test_reuse_of_such_values_names_the_writer(self, mode, value, change):
-        own = copy.deepcopy(value)
-
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            change(own, ctx.total_step)
-            ctx.batch = own
-
-        with pytest.raises(ContractError, match="collects .* wrote ctx.batch"):
-            run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode=mode, steps=5)
-
-    @MODES
-    def test_a_reader_may_fill_a_cache(self, mode):
-        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Lazy()))
-        run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch.get()), mode=mode, steps=5)
-
-    @pytest.mark.parametrize("lag", [1, 2, 3])
-    @pytest.mark.parametrize("overlap", [False, True])
-    def test_a_ring_of_buffers_may_be_used_again(self, lag, overlap):
-        ring, seen = [[0] for _ in range(lag + 1)], []
-
-        @contract(writes=("batch",), stage="collect")
-        def collects(ctx):
-            ctx.batch = ring[ctx.total_step % len(ring)]
-            ctx.batch[0] = ctx.total_step
-
-        learns = contract(("batch",), stage="learn")(lambda ctx: seen.append(ctx.batch[0]))
-        run(collects, learns, mode={"max_lag": lag, "async_mode": overlap}, steps=12)
-        assert seen == list(range(12))
-
+class TestCaughtRefusals:
     @MODES
     def test_a_refusal_that_is_caught_is_raised_again(self, mode):
         @contract(("count",), stage="learn")
@@ -781,6 +472,8 @@ class TestLessObviousBreaches:
         run(handles, contract(stage="learn")(reads_once), mode=mode, steps=8)
         assert seen == list(range(8))
 
+
+class TestWhatIsAllowed:
     @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
     @MODES
     def test_a_function_without_a_contract_is_refused_nothing(self, mode):
@@ -797,8 +490,6 @@ class TestLessObviousBreaches:
 
     @MODES
     def test_a_cached_property_works_and_counts_as_its_fields(self, mode):
-        import functools
-
         @dataclasses.dataclass
         class Cached(Data):
             @functools.cached_property
@@ -814,48 +505,8 @@ class TestLessObviousBreaches:
         run(counts, learns, mode=mode, ctx=Cached(), steps=7)
         assert seen == [3 * k for k in range(1, 8)]
 
-    @MODES
-    def test_the_parts_of_several_agents_may_be_changed_in_place(self, mode):
-        def makes(ctx):
-            ctx.parts = {"one": OnlineRLContext(trajectories=np.zeros(3))}
 
-        @contract(("trajectories",), ("trajectories",), stage="process")
-        def shapes(ctx):
-            ctx.trajectories += 1
-
-        run(contract(writes=("parts",), stage="collect")(makes), part("one", shapes), mode=mode, ctx=AgentsContext(), steps=6)
-
-    def test_a_suggestion_writes_what_was_changed_in_place(self):
-        with Task().start(ctx=Data()) as loop:
-            loop.use(lambda ctx: ctx.rows.append(ctx.count))
-            loop.run(2)
-            line = loop.suggest_contracts().splitlines()[1]
-        assert 'reads=("rows", "count")' in line
-        assert 'writes=("rows",)' in line
-
-    def test_before_a_run_there_is_nothing_to_suggest_and_after_the_stop_it_is_an_error(self, capsys):
-        with Task().start(ctx=Data()) as loop:
-            loop.use(lambda ctx: None)
-            assert loop.suggest_contracts() == ""
-            assert "has not run yet: call task.run() first." in capsys.readouterr().out
-        with pytest.raises(RuntimeError, match="before task.start"):
-            loop.suggest_contracts()
-
-    @OVERLAPPING
-    def test_an_object_that_another_lane_uses_is_warned_of_where_it_is_held_and_not_named(self, mode):
-        shared = []
-
-        @contract(writes=("batch",), uses=(shared,), stage="collect")
-        def collects(ctx):
-            ctx.batch = len(shared)
-
-        @contract(("batch",), stage="learn")
-        def peeks(ctx):
-            return len(shared)
-
-        with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects uses.*uses=\(shared,\)"):
-            run(collects, peeks, mode=mode)
-
+class TestTerms:
     def test_terms_that_cannot_be_meant_are_refused_where_they_are_written(self):
         with pytest.raises(TypeError, match=r"@contract above bare has no terms: write @contract\(reads=..."):
 
