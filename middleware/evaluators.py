@@ -15,7 +15,7 @@ from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import BrokenOff, Deferred, Task, contract, current_task
 from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
-from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.policy import EvalMode
@@ -71,7 +71,7 @@ def interaction_evaluator(
 
 def mean_return(episodes: Sequence[Episode]) -> float:
     """Of these episodes, undiscounted."""
-    return sum(it.return_ for it in episodes) / len(episodes)
+    return mean_of([it.return_ for it in episodes])
 
 
 class Player(Protocol):
