@@ -38,6 +38,7 @@ from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.leaves import require_like
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
+from ding_lite.hooks.observations import ObservationError
 from ding_lite.hooks.optimizer_states import optimizer_state, require_optimizer_state
 from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import Policy
@@ -89,6 +90,7 @@ __all__ = [
     "ModelConfig",
     "NoisyActing",
     "NoisyCollectConfig",
+    "ObservationError",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
     "OnPolicyCollectConfig",
