@@ -185,8 +185,9 @@ class ForeignStepper:
             )
         return Place(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
 
-    def _episode(self, number: int) -> str:
-        return f"episode {number}" + ("" if self._seed is None else f" since reset(seed={self._seed})")
+    def _episode(self, number: int | None) -> str:
+        seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
+        return f"next episodes{seeded}" if number is None else f"episode {number}{seeded}"
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
