@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import json
 import os
 import statistics
 import subprocess
@@ -27,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from references import REFERENCES, Reference
+
+from ding_lite.sinks import read_row
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "learning"
@@ -72,7 +73,7 @@ def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
     )
     if finished.returncode not in (0, 1):
         raise RuntimeError(f"{reference.name}, seed {seed}, failed:\n{finished.stdout[-2000:]}\n{finished.stderr[-4000:]}")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     # An asynchronous evaluation is written some iterations later than the weights that were evaluated; and where agents play
     # against each other, what counts is the score of one of them.
     curve = [

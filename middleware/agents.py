@@ -14,7 +14,7 @@ from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import Trajectories
 from ding_lite.engine import Made, contract
 from ding_lite.envs import AgentVectorEnv, Episode
-from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_faces
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
@@ -162,6 +162,6 @@ def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -
 
     def value(episodes: Sequence[Episode]) -> float:
         returns = [episode.info["return"] for episode in episodes]
-        return float(score({agent: sum(one.get(agent, 0.0) for one in returns) / len(returns) for agent in agents}))
+        return float(score({agent: mean_of([one.get(agent, 0.0) for one in returns]) for agent in agents}))
 
     return value

@@ -18,7 +18,6 @@ from ding_lite.engine import (
     UnsavedError,
     WriteError,
     contract,
-    current_task,
     move_aside,
     plain,
     remove_leftovers,
@@ -26,6 +25,7 @@ from ding_lite.engine import (
     save_checkpoint,
 )
 from ding_lite.middleware.arguments import require_count
+from ding_lite.middleware.runs import own_run
 from ding_lite.policy import ActMode, LearnMode
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
@@ -135,7 +135,7 @@ class CkptSaver:
             self._has_begun = True
         yield
         self._note_best(ctx)
-        if current_task().finish:  # saved here already, in case that the end of the run is not reached
+        if own_run().finish:  # saved here already, in case that the end of the run is not reached
             self._save_last(ctx)
             return
         self._rest = max(self._rest - 1, 0)
@@ -151,14 +151,14 @@ class CkptSaver:
         yield
         self._note_best(ctx)
         self._save_last(ctx)
-        reason = current_task().end_reason
+        reason = own_run().end_reason
         if reason is not None and reason.kind == "signal" and self._final_step == ctx.total_step:
             print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
 
     def _save_last(self, ctx: Any) -> None:
         """Save all that is not saved yet; what is lost is raised once the other middleware have ended."""
         if self._unsaved is not None:  # it may succeed now
-            current_task().withdraw(self._unsaved)
+            own_run().withdraw(self._unsaved)
             self._unsaved = None
         regular, best, last = self._save_regular(ctx), self._save_best(), self._save_final(ctx)
         if not self._save_finish:
@@ -174,7 +174,7 @@ class CkptSaver:
             "save_checkpoint(policy.state_dict(), path) writes it elsewhere.",
             lost.filename,
         )
-        current_task().raise_at_end(self._unsaved)
+        own_run().raise_at_end(self._unsaved)
 
     def _save_regular(self, ctx: Any) -> WriteError | None:
         """Save `iteration_N.pt` if it is due."""

@@ -13,11 +13,12 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import BrokenOff, Deferred, Task, contract, current_task
+from ding_lite.engine import BrokenOff, Deferred, Task, contract
 from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
-from ding_lite.metrics import MetricsLogger
+from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.runs import own_run
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
 
@@ -71,7 +72,7 @@ def interaction_evaluator(
 
 def mean_return(episodes: Sequence[Episode]) -> float:
     """Of these episodes, undiscounted."""
-    return sum(it.return_ for it in episodes) / len(episodes)
+    return mean_of([it.return_ for it in episodes])
 
 
 class Player(Protocol):
@@ -148,7 +149,7 @@ class InteractionEvaluator:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        task = current_task()
+        task = own_run()
         if self._under_way is not None and self._under_way[1].is_over:  # left by a run that has ended
             self._end()
         env_step = getattr(ctx, "env_step", 0)
@@ -173,7 +174,7 @@ class InteractionEvaluator:
 
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Evaluate the final weights, if anything was learned since the last evaluation; see `interaction_evaluator`."""
-        task = current_task()
+        task = own_run()
         is_signal = _is_ended_by_signal(task)
         if self._under_way is not None:
             if is_signal:
@@ -186,14 +187,16 @@ class InteractionEvaluator:
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
         with contextlib.suppress(BrokenOff):
-            self._write(self._evaluate(_counters(ctx), lambda: task.stopping or _is_ended_by_signal(task)), ctx)
+            self._write(
+                self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
+            )
 
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Begin an evaluation beside the iterations that follow, with the weights of now."""
         for policy in self._policies:
             policy.hold()
         begun: list[Deferred[Evaluation]] = []
-        work = current_task().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
+        work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
         work.outlasts = True
         begun.append(work)
         self._under_way = ctx.train_iter, work
@@ -253,7 +256,7 @@ class InteractionEvaluator:
             return False
         self._reached_in = ctx.total_step
         found = f"{self.__name__} found {ctx.eval_value:.1f} in {self._env_name}"
-        current_task().finish_because(f"stop_value {target:g} was reached: {found}")
+        own_run().finish_because(f"stop_value {target:g} was reached: {found}")
         return True
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:
@@ -271,6 +274,10 @@ class InteractionEvaluator:
         """Go on from a saved state."""
         self._last_env_step = state["last_env_step"]
         self._evaluations = state.get("evaluations", 0)  # states from before videos have none
+
+
+def _is_stopping(task: Task) -> bool:
+    return task.stopping or _is_ended_by_signal(task)
 
 
 def _is_ended_by_signal(task: Task) -> bool:

@@ -17,6 +17,7 @@ from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, WriteError, contract, current_task, remove_leftovers, write_atomically, writing
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
+from ding_lite.middleware.runs import own_run
 from ding_lite.middleware.tallies import COUNTERS, Tally, evaluation_of
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
@@ -137,7 +138,7 @@ class RunLogger:
         self._iterations += 1
         self._tally.take(ctx)
         self._is_behind = True
-        if evaluated or (self._is_due(ctx) and not current_task().finish):  # the last row comes with the end
+        if evaluated or (self._is_due(ctx) and not own_run().finish):  # the last row comes with the end
             self._write(ctx)
         elif self._console.due():
             self._row = self._made(ctx, end=False)
@@ -151,9 +152,10 @@ class RunLogger:
         yield
         self._tally.take(ctx)
         if self._is_behind or evaluation_of(ctx) is not None:
-            self._write(current_task().ctx)  # which has the counters that are not kept as well
+            run = own_run()
+            self._write(run.ctx if run.running else ctx)  # that of the task has the counters that are not kept as well
         self._show(ctx)
-        if not current_task().is_end_repeated:
+        if not own_run().is_end_repeated:
             self._say_goodbye(ctx)
 
     def _write(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -216,7 +218,7 @@ class RunLogger:
 
     def _outlook(self) -> tuple[float | None, float | None]:
         """Which fraction of the run is over, and how many seconds are left, by what ends it first; None where nobody knows."""
-        task, now = current_task(), time.monotonic()
+        task, now = own_run(), time.monotonic()
         found: list[tuple[float, float]] = []
         if task.steps_left < _ENDLESS:
             done = self._iterations / (self._iterations + task.steps_left)
@@ -242,7 +244,7 @@ class RunLogger:
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         spent = readable_time(time.monotonic() - self._began)
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
-        reason = current_task().end_reason
+        reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
         found = ""
         if value is not None:

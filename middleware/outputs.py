@@ -52,4 +52,5 @@ def _is_number(value: Any) -> bool:
 
 def _mean(value: Any) -> Any:
     tensor = torch.as_tensor(value)  # raises where it is text, or an object
-    return tensor.detach().to(torch.float32).mean()
+    tensor = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().to(torch.float32)
+    return (tensor / tensor.numel()).sum()  # the sum of all may be more than the type can hold

@@ -50,15 +50,16 @@ def plot(
     print(printable(str(plot_runs(run_dirs, metric, x, out, smooth))))
 
 
-def watch(run_dir: Path, once: bool = False, every: float = 1.0) -> None:
+def watch(run_dir: Path, once: bool = False, every: float = 1.0, wait: bool = False) -> None:
     """Follow a run in the terminal, until Ctrl-C: newest numbers, progress, curves of the return.
 
     Args:
-        run_dir: Folder of the run; it need not be there yet.
+        run_dir: Folder of the run.
         once: Show what there is, and end.
         every: Seconds between two looks.
+        wait: Where no run has begun in the folder yet, wait until one does.
     """
-    watch_run(run_dir, once=once, every_s=every)
+    watch_run(run_dir, once=once, every_s=every, wait=wait)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

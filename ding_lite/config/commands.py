@@ -1,6 +1,6 @@
 """A configuration from the command line: every field is an option.
 
-Room: ding_lite.config, floor 4. Imports the engine; tyro, the extra `cli`, where there is anything to parse.
+Room: ding_lite.config, floor 4. Imports the basics and the engine; tyro, the extra `cli`, where there is anything to parse.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from ding_lite.engine import Config, require_extra
+from ding_lite.basics import did_you_mean, printable
+from ding_lite.engine import Config, require_extra, require_writable
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -26,7 +28,8 @@ def from_command_line(
         description: for `--help`, such as the script's `__doc__`.
 
     Raises:
-        SystemExit: `--help`, or an option that does not exist or does not fit, explained on standard error.
+        SystemExit: `--help`; or an option that does not exist or does not fit, a folder that cannot be written to, or an
+            environment that is not registered, explained on standard error.
         ConfigError: a value out of range.
         ImportError: there are arguments, and the extra `cli` is not installed.
     """
@@ -39,7 +42,35 @@ def from_command_line(
 
     parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=description.strip())
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
-    return default.override(_changes(default.to_dict(), parsed.to_dict(), given))
+    found = default.override(_changes(default.to_dict(), parsed.to_dict(), given))
+    _require_possible(found, given)
+    return found
+
+
+def _require_possible(config: Any, given: Collection[str]) -> None:
+    """End the program with status 2 where the folder or the environment that the command line names cannot be used."""
+    try:
+        if "exp_name" in given:
+            require_writable(Path(config.exp_name) / "config.json")
+        if "env.id" in given:
+            import gymnasium
+
+            gymnasium.spec(config.env.id)
+    except OSError as error:
+        _end(f"--exp-name {config.exp_name}: {error}")
+    except ImportError as error:
+        _end(f"--env.id {config.env.id}: {error}. The part before the colon is a module, which registers the environment.")
+    except Exception as error:
+        if not type(error).__module__.startswith("gymnasium."):
+            raise
+        known = did_you_mean(config.env.id, gymnasium.registry)
+        fix = "Register an environment of your own before the options are read."
+        _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}{known} {fix}")
+
+
+def _end(message: str) -> None:
+    print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], given: Collection[str], prefix: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ Room: ding_lite.data, floor 1. Imports the room's columns, episodes, rollouts an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -58,7 +59,8 @@ def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str
     "whole": they are all the transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
     "pieces": each comes from a rollout, such as those of `ctx.trajectories[:16]`. Steps that followed each other there are a
     column of this rollout, [T, P] with P pieces, in whichever order they are listed; shorter ones begin later, and rows before
-    them are not `valid`. A piece ends as a rollout does: its last step goes on in `next_obs`.
+    them are not `valid`. A piece ends as a rollout does: its last step goes on in `next_obs`. Steps that are listed again are
+    pieces of their own, as though they were listed alone: they cut no other piece.
     "none": at least one comes from elsewhere, so that all stand side by side, [1, N].
 
     Args:
@@ -78,7 +80,8 @@ def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str
         made.order = "none"
         return made
     rollouts = {id(rollout): number for number, (rollout, _, _) in enumerate(reversed(known))}  # the earlier, the larger
-    order = sorted(range(len(known)), key=lambda row: (-rollouts[id(known[row][0])], *known[row][1:]))
+    again = _occurrences(known)
+    order = sorted(range(len(known)), key=lambda row: (again[row], -rollouts[id(known[row][0])], *known[row][1:]))
     known = [known[row] for row in order]
     begins = [0, *(after for after, (one, other) in enumerate(pairwise(known), 1) if not _follows(one, other)), len(known)]
     row_at, valid = _arranged(known, begins)
@@ -154,6 +157,16 @@ def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
     if rollout is not its_rollout or env != its_env or its_step <= step:
         return False
     return its_step == step + 1 or (rollout.valid is not None and not rollout.valid[step + 1 : its_step, env].any())
+
+
+def _occurrences(places: list[tuple[Any, int, int]]) -> list[int]:
+    """For each place, how often it stands in the list before."""
+    counts: Counter[tuple[int, int, int]] = Counter()
+    found = []
+    for rollout, env, step in places:
+        found.append(counts[id(rollout), env, step])
+        counts[id(rollout), env, step] += 1
+    return found
 
 
 def _arranged(places: list[tuple[Any, int, int]], begins: list[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

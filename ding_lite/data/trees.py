@@ -5,6 +5,7 @@ Room: ding_lite.data, floor 1. The only file that imports treetensor; imports no
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -34,7 +35,8 @@ class View(Tree):  # type: ignore[misc]
     `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, of several steps, `e[3].reward = 1` and
     `e[2:5].reward = 1` do the same: they write into that memory, in its dtype. A leaf is not added or taken away.
 
-    Slices are views. All else that is made of one, such as `t.clone()` or `e[mask]`, is a tree of its own.
+    Slices are views. All else that is made of one, such as `t.clone()`, `e[mask]`, or a copy by `copy` or `pickle`, is a tree
+    of its own.
     """
 
     @property
@@ -97,6 +99,15 @@ class View(Tree):  # type: ignore[misc]
         if _OF in vars(self) and not Tree._detach(self).contains(key):
             raise _no_such_leaf(self, key)
         return super().setdefault(key, *default, **more)
+
+    def __copy__(self) -> Tree:
+        return tree(map_leaves(_own, nested(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tree:
+        return tree(map_leaves(lambda leaf: _own(copy.deepcopy(leaf, memo)), nested(self)))
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return tree, (map_leaves(_own, nested(self)),)
 
     def _keep(self, key: Any) -> None:
         if _OF in vars(self):
@@ -329,6 +340,11 @@ def holds_objects(leaf: Any) -> bool:
 def merge_lead(leaf: Any) -> Any:
     """An array or tensor [T, B, ...] as [T * B, ...], without a copy where that can be had."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+
+def _own(leaf: Any) -> Any:
+    """The same in memory of its own, and in no more than it needs."""
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 
 def _raw(batch: Tree) -> Any:

@@ -169,14 +169,25 @@ class ForeignStepper:
         return place
 
     def _place_of_all(self, taken: int = 0) -> Place:
-        steps = shown([self._clock - begun - taken for begun in self._begun_at], 200)
-        numbers = shown(self._numbers, 200)
-        who = f"{self.env}, whose environments 0 to {self.num_envs - 1} are in the steps {steps} of their episodes {numbers},"
-        return Place(who, self._episode(None), self._clock - taken, self._nested, "actions")
+        """The step that all environments took together.
+
+        Args:
+            taken: 1 where it counts already.
+        """
+        steps = [self._clock - begun - taken for begun in self._begun_at]
+        seeded = "" if self._seed is None else f", since reset(seed={self._seed})"
+        if self.num_envs == 1:
+            together = f"its only environment (step {steps[0]} of its episode {self._numbers[0]}{seeded})"
+        else:
+            together = (
+                f"all its {self.num_envs} environments together (environments 0 to {self.num_envs - 1} were in the steps "
+                f"{shown(steps, 200)} of the episodes {shown(self._numbers, 200)}{seeded})"
+            )
+        return Place(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
 
     def _episode(self, number: int | None) -> str:
         seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
-        return f"episodes{seeded}" if number is None else f"episode {number}{seeded}"
+        return f"next episodes{seeded}" if number is None else f"episode {number}{seeded}"
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:

@@ -35,11 +35,16 @@ class Place(NamedTuple):
     is_replay: bool = False
     """Whether a saved episode was played again."""
 
+    together: str = ""
+    """Of several environments that took a step together, where each of them was; then `episode` and `step` do not count."""
+
     @property
     def words(self) -> str:
         """Its part of a sentence about the environment."""
         if self.step is None:
             return f"for its {self.episode}"
+        if self.together:
+            return f"in a step of {self.together}, at the {self.given} {shown(self.action, 300)}"
         return f"in step {self.step} of its {self.episode}, at the {self.given} {shown(self.action, 300)}"
 
     @property

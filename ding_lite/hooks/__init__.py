@@ -36,7 +36,10 @@ from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
 from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.learn_modes import LearnMode
+from ding_lite.hooks.leaves import require_like
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
+from ding_lite.hooks.observations import ObservationError
+from ding_lite.hooks.optimizer_states import optimizer_state, require_optimizer_state
 from ding_lite.hooks.optimizers import PartwiseOptimizer
 from ding_lite.hooks.policies import Policy
 from ding_lite.hooks.postprocessing import compute_advantages
@@ -87,6 +90,7 @@ __all__ = [
     "ModelConfig",
     "NoisyActing",
     "NoisyCollectConfig",
+    "ObservationError",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
     "OnPolicyCollectConfig",
@@ -112,8 +116,11 @@ __all__ = [
     "like_before",
     "map_columns",
     "mean_stats",
+    "optimizer_state",
     "quantile_regression",
     "repeated_steps",
+    "require_like",
+    "require_optimizer_state",
     "restarts",
     "state_like_before",
     "states_in",

@@ -20,6 +20,7 @@ from ding_lite.envs import SpaceError, same_layout, space_spec
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.hooks.learn_modes import LearnMode
+from ding_lite.hooks.observations import may_be_wrong, misfit_of
 from ding_lite.metrics import MetricsLogger
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class ActMode:
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
         self._plain = self.actor.device.type == "cpu"
-        self._element = shapes_of(space_spec(policy.observation_space))
+        self._spec = space_spec(policy.observation_space)
+        self._element = shapes_of(self._spec)
 
     def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Actions for a batch of observations.
@@ -63,11 +65,20 @@ class ActMode:
         Returns:
             action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
             step, arrays [B, ...] by name.
+
+        Raises:
+            ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
         """
         weights, actor = self._held or self._adopted or self._policy, self.actor
         if actor.version != weights.version:
             actor.copy_weights(weights)
-        tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
+        if may_be_wrong(self._spec, obs):
+            self._require_fitting(obs, None)
+        try:
+            tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
+        except (TypeError, RuntimeError) as error:
+            self._require_fitting(obs, error)
+            raise
         if state:
             state = [to_device(element, actor.device) for element in state]
         before = state or []
@@ -75,20 +86,31 @@ class ActMode:
             action, state, outputs = actor.compute_actions(tensors, before, explore=self.explore, **kwargs)
             if self.explore and actor.has_extra_outputs:
                 outputs = {**outputs, **(actor.extra_action_out(tensors, before) or {})}
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            self._require_fitting(obs, error)
+            if not isinstance(error, RuntimeError):
+                raise
             add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
             raise
         if outputs:
             outputs = {name: to_arrays(output) for name, output in outputs.items()}
         return action if type(action) is np.ndarray else actions_to_arrays(action, actor.action_space), state, outputs
 
+    def _require_fitting(self, obs: Any, error: Exception | None) -> None:
+        """Refuse observations of another space, by what is wrong with them; it was noticed by this error, if by any."""
+        found = misfit_of(type(self._policy).__name__, self._policy.observation_space, obs)
+        if found is not None:
+            raise found from error
+
     def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
         made_for = self._policy.observation_space, self._policy.action_space
         if not same_layout(observation_space, made_for[0]) or action_space != made_for[1]:
+            batched = made_for[0].shape and observation_space.shape == made_for[0].shape[1:]
+            hint = " Of a vector environment these are single_observation_space and single_action_space." if batched else ""
             raise SpaceError(
                 f"{type(self._policy).__name__} was made for the spaces {made_for[0]}, {made_for[1]}, and the environment has "
-                f"{observation_space}, {action_space}: make the policy from this environment's spaces."
+                f"{observation_space}, {action_space}: make the policy from this environment's spaces.{hint}"
             )
 
     @property

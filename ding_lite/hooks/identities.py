@@ -59,17 +59,18 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
     return {"kind": type(space).__name__, "shape": list(space.shape or ())}
 
 
-def require_alike(policy: Policy, saved: Mapping[str, Any]) -> None:
+def require_alike(policy: Policy, saved: Any) -> None:
     """Refuse the state of another algorithm, of other spaces, or of another network, by what was saved of its identity.
 
     Of the configuration only `model` has to be the same, since it says what the weights mean: to go on at another learning
     rate is allowed. Bounds of observations may differ.
 
     Raises:
-        StateError: all that differs, and what to do.
+        StateError: it is no such record; or all that differs, and what to do.
     """
-    kind, lineage = str(saved.get("algorithm")), policy.lineage()
-    if kind not in lineage and lineage[0] not in (saved.get("derived_from") or ()):
+    _require_identity(saved)
+    kind, lineage = saved["algorithm"], policy.lineage()
+    if kind not in lineage and lineage[0] not in saved["derived_from"]:
         raise StateError(
             f"this state is of {kind}, and this policy is of {lineage[0]}: make one of {kind} with the configuration and "
             'the spaces that stand in state["made_with"]. Where the networks are the same, '
@@ -79,7 +80,7 @@ def require_alike(policy: Policy, saved: Mapping[str, Any]) -> None:
     found = [
         f"its {name.replace('_', ' ')} is {_told(saved[name])}, and that of this policy is {_told(own[name])}"
         for name in ("observation_space", "action_space")
-        if name in saved and _compared(saved[name], name) != _compared(own[name], name)
+        if _compared(saved[name], name) != _compared(own[name], name)
     ]
     found += [told for name, told in _differences(own, saved) if name.startswith("model.")]
     if found:
@@ -88,6 +89,39 @@ def require_alike(policy: Policy, saved: Mapping[str, Any]) -> None:
             "configuration of the run that saved it, such as "
             f'{type(policy.cfg).__name__}.from_dict(state["made_with"]["config"]).'
         )
+
+
+_PARTS: dict[str, type] = {
+    "algorithm": str,
+    "derived_from": list,
+    "config": dict,
+    "settings": dict,
+    "observation_space": dict,
+    "action_space": dict,
+}
+
+
+def _require_identity(saved: Any) -> None:
+    """Refuse what `identity_of` has not given."""
+    fix = "give the made_with that state_dict() gave, or leave it out."
+    if not isinstance(saved, Mapping):
+        raise StateError(f'state["made_with"] is {saved!r:.80}, and a dict with {[*_PARTS]} is wanted: {fix}')
+    for name, kind in _PARTS.items():
+        if name not in saved:
+            raise StateError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
+        if not isinstance(saved[name], kind):
+            place, found = f'state["made_with"][{name!r}]', saved[name]
+            raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, and a {kind.__name__} is wanted: {fix}")
+    for name in ("observation_space", "action_space"):
+        _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
+
+
+def _require_space(place: str, space: Any, fix: str) -> None:
+    parts = space.get("parts", {}) if isinstance(space, Mapping) else None
+    if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
+        raise StateError(f'{place} is {space!r:.80}, and a dict with the "kind" of a space, such as "Box", is wanted: {fix}')
+    for name, part in parts.items():
+        _require_space(f"{place}['parts'][{name!r}]", part, fix)
 
 
 def differing_settings(policy: Policy, saved: Mapping[str, Any] | None) -> str:

@@ -112,6 +112,13 @@ class Policy(PolicyState, metaclass=PolicyType):
             )
         if observation_space is None or action_space is None:
             raise TypeError(f"{type(self).__name__}(cfg, observation_space, action_space) wants the spaces of an environment.")
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, gymnasium.Space):
+                single = f"single_{name}" if hasattr(space, "num_envs") else name
+                fix = f": pass its {single}." if hasattr(space, single) else "."
+                raise TypeError(
+                    f"{type(self).__name__} wants a space as {name}, got {space!r:.60}, a {type(space).__name__}{fix}"
+                )
         self.config = resolve(cfg, self.default_config(), self.config_type)
         """The configuration by short names, such as `policy.config["gamma"]`."""
         self.cfg = self.config.cfg

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from ding_lite.hooks.hooks import Hooks
 from ding_lite.hooks.identities import StateError, identity_of
 from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights
+from ding_lite.hooks.optimizer_states import optimizer_state
 from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
@@ -224,11 +226,11 @@ class PolicyState(Hooks):
             self.require_finite()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
-            "optimizer": copy.deepcopy(self.optimizer.state_dict()) if self.params else {},
+            "optimizer": optimizer_state(self.optimizer) if self.params else {},
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
-            "attached": copy.deepcopy({**self._loaded, **{name: thing.state_dict() for name, thing in self._attached.items()}}),
+            "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(thing) for name, thing in self._attached.items()}},
             "made_with": self.made_with,
             **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if self._saves(face)},
         }
@@ -252,7 +254,7 @@ class PolicyState(Hooks):
             return
         if self.params:
             self.optimizer.load_state_dict(state["optimizer"])
-        self.train_iter, self.version = state["train_iter"], state["version"]
+        self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
         for name in self._attached.keys() & self._loaded.keys():
@@ -281,3 +283,8 @@ class PolicyState(Hooks):
         self.generator.set_state(state["generator"].cpu())
         if "action_space" in state:  # not in older ones
             load_random_state(self.action_space, state["action_space"])
+
+
+def _state_of(thing: Any) -> Any:
+    """A copy of the state of something that was attached."""
+    return optimizer_state(thing) if isinstance(thing, Optimizer) else copy.deepcopy(thing.state_dict())

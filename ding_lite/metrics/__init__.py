@@ -8,6 +8,7 @@ from ding_lite.metrics.extremes import MaxStats, MinStats
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.loggers import MetricsLogger
 from ding_lite.metrics.series import ItemSeriesStats, ItemStats, PercentilesStats
+from ding_lite.metrics.sums import mean_of
 from ding_lite.metrics.systems import SystemUse
 from ding_lite.metrics.totals import EmaStats, LifetimeSumStats, MeanStats, SumStats
 from ding_lite.sinks import (
@@ -46,5 +47,6 @@ __all__ = [
     "TensorBoard",
     "WeightsAndBiases",
     "make_console",
+    "mean_of",
     "readable_time",
 ]

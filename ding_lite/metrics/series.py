@@ -1,6 +1,6 @@
 """Series: kinds of statistics that keep values until somebody looks.
 
-Room: ding_lite.metrics, floor 1. Imports the room's bases; otherwise the standard library and numpy.
+Room: ding_lite.metrics, floor 1. Imports the room's bases and sums; otherwise the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device, plain_number
+from ding_lite.metrics.sums import between
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 """Which ones `percentiles=True` means."""
@@ -121,4 +122,4 @@ def _percentile(values: Sequence[float], wanted: float) -> float:
     low, high = values[int(below)], values[min(int(below) + 1, len(values) - 1)]
     if not share or low == high:  # not by the formula, in which 0 * inf is NaN
         return low
-    return (1 - share) * low + share * high
+    return between(low, high, share)

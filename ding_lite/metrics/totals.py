@@ -1,18 +1,22 @@
 """Totals: kinds of statistics that add numbers up, as a mean or a sum.
 
-Room: ding_lite.metrics, floor 1. Imports the room's bases, numbers and throughputs.
+Room: ding_lite.metrics, floor 1. Imports the room's bases, numbers, sums and throughputs.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from ding_lite.metrics.bases import held, plain_number, total_of
 from ding_lite.metrics.numbers import NumberStats
+from ding_lite.metrics.sums import added, between, share, sum_of, times
 from ding_lite.metrics.throughputs import Throughput
+
+_LARGEST = sys.float_info.max
 
 
 class MeanStats(NumberStats):
@@ -24,46 +28,50 @@ class MeanStats(NumberStats):
         super().__init__(window)
 
     def _begin(self) -> None:
-        self._sum, self._count = 0.0, 0
+        self._sum, self._power, self._count = 0.0, 0, 0  # values whose sum is _sum * 2 ** _power
 
     def _add(self, value: float) -> None:
         self._has_any = True
         if value == value:
-            self._sum += value
+            total = self._sum + value
+            if self._power or not -_LARGEST <= total <= _LARGEST:
+                total, self._power = added(self._sum, self._power, value)
+            self._sum = total
             self._count += 1
 
     def push_all(self, values: Sequence[Any]) -> None:
         total = sum(values) if self._waiting is None and set(map(type, values)) == {float} else math.nan
-        if total == total:  # learners log as many values at once as they take gradient steps
+        total += self._sum
+        if (
+            not self._power and -_LARGEST <= total <= _LARGEST
+        ):  # learners log as many values at once as they take gradient steps
             self._has_any = True
-            self._sum += total
+            self._sum = total
             self._count += len(values)
         else:
             super().push_all(values)
 
     def peek(self, compile: bool = True) -> Any:
-        total, count = self._seen()
-        mean = total / count if count else math.nan
+        mean = share(*self._seen())
         return mean if compile else [mean]
 
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
+        # A window is one of each component: here all that came in the cycle counts.
+        seen = [(it._sum, it._power, it._count) if self._window is None else it._seen() for it in incoming_stats]
+        for total, power, count in seen:
+            self._sum, self._power = added(self._sum, self._power, total, power)
+            self._count += count
         if self._window is None:
-            self._sum += sum([other._sum for other in incoming_stats])
-            self._count += sum([other._count for other in incoming_stats])
             self._wait_for(incoming_stats)
-        else:
-            for total, count in [other._seen() for other in incoming_stats]:
-                self._sum += total
-                self._count += count
         self._has_any = True
 
-    def _seen(self) -> tuple[float, int]:
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state({"_power": 0, **state})  # states of older versions have none
+
+    def _seen(self) -> tuple[float, int, int]:
+        """The sum, as a total and a power of two, and of how many values."""
         recent = self._recent()
-        try:
-            total = math.fsum(recent)
-        except (OverflowError, ValueError):  # more than a float can hold; infinities of both signs
-            total = float(total_of(recent))
-        return self._sum + total, self._count + len(recent)
+        return *added(self._sum, self._power, *sum_of(recent)), self._count + len(recent)
 
 
 class EmaStats(NumberStats):
@@ -88,7 +96,8 @@ class EmaStats(NumberStats):
     def push(self, value: Any) -> None:
         old, coeff = self._value, self._coeff
         if type(value) is float and self._waiting is None and old is not None and value == value and coeff != 1:
-            self._value = (1 - coeff) * old + coeff * value  # here, and not in _add, because every timer ends here
+            new = (1 - coeff) * old + coeff * value  # here, and not in _add, because every timer ends here
+            self._value = new if -_LARGEST <= new <= _LARGEST else between(old, value, coeff)
             self._count += 1
         else:
             self._take(value)
@@ -98,13 +107,13 @@ class EmaStats(NumberStats):
         return not (self._count or self._has_any or self._waiting)
 
     def _begin(self) -> None:
-        self._count, self._merged = 0, 0.0
+        self._count, self._merged, self._merged_power = 0, 0.0, 0
 
     def _add(self, value: float) -> None:
         self._has_any = True
         if value == value:
             old, coeff = self._value, self._coeff
-            self._value = value if old is None or coeff == 1 else (1 - coeff) * old + coeff * value  # 0 * inf would be NaN
+            self._value = value if old is None or coeff == 1 else between(old, value, coeff)  # 0 * inf would be NaN
             self._count += 1
 
     def peek(self, compile: bool = True) -> Any:
@@ -116,10 +125,11 @@ class EmaStats(NumberStats):
         for other in incoming_stats:
             other._settle()
             if other._count and other._value is not None:
-                self._merged += float(other._value) * other._count
+                theirs = times(float(other._value), other._count)
+                self._merged, self._merged_power = added(self._merged, self._merged_power, *theirs)
                 self._count += other._count
         if self._count:
-            self._value = self._merged / self._count
+            self._value = share(self._merged, self._merged_power, self._count)
         self._has_any = True
 
 

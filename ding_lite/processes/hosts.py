@@ -78,43 +78,51 @@ def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callabl
 
     Hosts are waited for side by side: many that hang take as long as one.
     """
-    found: list[Any] = []
-    failed: BaseException | None = None
-    for index, (host, request) in enumerate(zip(hosts, requests, strict=True)):
-        try:
-            found.append(host.result(_checking(hosts[index + 1 :], is_stopping), request))
-        except BaseException as error:  # noqa: BLE001  raised below
-            failed = failed or error
-            if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
-                is_stopping = _yes
-    try:
-        if failed is not None:
-            raise failed
-    finally:
-        del failed  # it refers to this frame
-    return found
+
+    def answer(index: int, is_stopping: Callable[[], bool]) -> Any:
+        return hosts[index].result(_checking(hosts[index + 1 :], is_stopping), requests[index])
+
+    if len(requests) != len(hosts):
+        raise ValueError(f"{len(hosts)} hosts were given {len(requests)} requests: give one to each.")
+    return _each(len(hosts), [answer], is_stopping)
 
 
 def give_back(hosts: Sequence[Host], for_good: bool = False) -> None:
     """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
-    is_stopping = _no
+
+    def leave(index: int, is_stopping: Callable[[], bool]) -> None:
+        hosts[index].leave(at_once=for_good)
+
+    def end(index: int, is_stopping: Callable[[], bool]) -> None:
+        (hosts[index].close if for_good else hosts[index].release)(_checking(hosts[index + 1 :], is_stopping))
+
+    _each(len(hosts), [leave, end], _no)
+
+
+def _each(count: int, steps: Sequence[Callable[[int, Callable[[], bool]], Any]], is_stopping: Callable[[], bool]) -> list[Any]:
+    """Each step for each host, also where one raises: what they gave, or the first error once all had their turn.
+
+    Args:
+        count: of hosts.
+        steps: called with the number of a host, and a function that says whether its wait is to end.
+        is_stopping: that function, until Ctrl-C, after which no host is waited for.
+    """
+    found: list[Any] = []
     failed: BaseException | None = None
-    for step in ("leave", "end"):
-        for index, host in enumerate(hosts):
+    for step in steps:
+        for index in range(count):
             try:
-                if step == "leave":
-                    host.leave(at_once=for_good)
-                else:
-                    (host.close if for_good else host.release)(_checking(hosts[index + 1 :], is_stopping))
+                found.append(step(index, is_stopping))
             except BaseException as error:  # noqa: BLE001  raised below
                 failed = failed or error
-                if not isinstance(error, Exception):  # Ctrl-C: the others are not waited for
+                if not isinstance(error, Exception):  # Ctrl-C
                     is_stopping = _yes
     try:
         if failed is not None:
             raise failed
     finally:
         del failed  # it refers to this frame
+    return found
 
 
 def _checking(others: Sequence[Host], is_stopping: Callable[[], bool]) -> Callable[[], bool]:

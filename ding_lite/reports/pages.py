@@ -147,7 +147,10 @@ def _told(panel: Panel) -> str:
 
 def _only_value(experiments: Sequence[Experiment], name: str) -> float | None:
     """The value that a metric has in every row of every run, or None where it changes."""
-    found = {value for experiment in experiments for run in experiment.runs for value in run.columns.values(name)}
+    runs = [run for experiment in experiments for run in experiment.runs]
+    if any(run.columns.not_finite[name] for run in runs):
+        return None
+    found = {value for run in runs for value in run.columns.values(name)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -1,20 +1,22 @@
 """Rows: the numbers that a run writes line by line, kept as columns; and the file of them, which may still be growing.
 
-Room: ding_lite.reports, floor 2. Standard library and numpy.
+Room: ding_lite.reports, floor 2. Imports sinks; otherwise the standard library and numpy.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from ding_lite.sinks import read_row
 
 Numbers: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -23,7 +25,8 @@ _BEFORE = 64  # bytes before the place of the last look, by which the file is kn
 
 
 class Columns:
-    """Numbers under names, taken row by row. A row has what it has: what is no finite number counts as absent.
+    """Numbers under names, taken row by row. A row has what it has: what is no finite number counts as absent where values
+    are drawn or summed up; only `newest` and `not_finite` tell of NaN and infinities.
 
     Example:
         >>> columns = Columns()
@@ -36,6 +39,11 @@ class Columns:
     def __init__(self) -> None:
         self.count = 0
         """Rows taken."""
+        self.newest: dict[str, float] = {}
+        """The newest number under each name, NaN and infinities too."""
+        self.not_finite: Counter[str] = Counter()
+        """How many NaN and infinities there were under each name; but for NaN before its first number, as rates begin."""
+        self._infinite: set[str] = set()
         self._places: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
 
@@ -50,17 +58,25 @@ class Columns:
     def take(self, row: Mapping[str, Any]) -> None:
         """Take one row."""
         for name, value in row.items():
-            number = _finite(value)
+            number = _number(value)
             if number is None:
                 continue
+            self.newest[name] = number
+            if not math.isfinite(number):
+                self.not_finite[name] += 1
+                if math.isinf(number):
+                    self._infinite.add(name)
+                continue
             if name not in self._values:
+                if name not in self._infinite:
+                    del self.not_finite[name]  # which a Counter takes also where there is none
                 self._places[name], self._values[name] = array("q"), array("d")
             self._places[name].append(self.count)
             self._values[name].append(number)
         self.count += 1
 
     def last(self, name: str) -> float | None:
-        """The newest number under this name, or None."""
+        """The newest finite number under this name, or None."""
         return self._values[name][-1] if name in self._values else None
 
     def values(self, name: str) -> Numbers:
@@ -78,11 +94,11 @@ class Columns:
         return xs[counts], ys[counts]
 
 
-def _finite(value: Any) -> float | None:
+def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        return float(value) if math.isfinite(value) else None
+        return float(value)
     except OverflowError:  # a whole number of more than 308 digits
         return None
 
@@ -142,7 +158,6 @@ class Tail:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        return read_row(line)
+    except ValueError:
         return None
-    return row if isinstance(row, dict) else None

@@ -1,6 +1,6 @@
 """Runs: what a training run left in its folder, read with patience for what is missing or cut off.
 
-Room: ding_lite.reports, floor 2. Imports the room's rows.
+Room: ding_lite.reports, floor 2. Imports the basics and the room's rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics import did_you_mean
 from ding_lite.reports.rows import Columns, Numbers, Tail
 
 METRICS, CONFIG = "metrics.jsonl", "config.json"
@@ -72,17 +73,27 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
     for path in map(Path, paths):
         found = list(search(path))
         if not found:
-            what = f"neither {path / METRICS} nor a folder below it that holds a {METRICS}"
-            raise ReportError(f"{path} is no run: looked for {what}. online_logger(cfg) and offline_logger(cfg) write it.")
+            is_begun = f" It has a {CONFIG}: the run has written no row yet." if (path / CONFIG).is_file() else ""
+            raise ReportError(
+                f"{path} is no run, and none is in it: there is no {METRICS} in it or in a folder below it, which "
+                f"online_logger(cfg) and offline_logger(cfg) write.{is_begun}"
+            )
         folders.update((folder.resolve(), folder) for folder in found)
     return [load_run(folder) for folder in folders.values()]
+
+
+def missing(path: Path) -> str:
+    """What is said of a folder that is not there, with the one beside it whose name is nearest."""
+    beside = [str(one) for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+    return f"there is no folder {path}{did_you_mean(str(path), beside)}"
 
 
 def search(path: Path) -> Iterator[Path]:
     """The folders of runs, this one or those below it, in the order of their names."""
     if not path.is_dir():
-        hint = " It is a file: name the folder that it is in." if path.exists() else ""
-        raise ReportError(f"there is no folder {path}.{hint}")
+        if path.exists():
+            raise ReportError(f"{path} is no folder. It is a file: name the folder that it is in.")
+        raise ReportError(missing(path))
     for folder, inner, files in os.walk(path):
         inner.sort(key=natural)
         if METRICS in files:
@@ -110,6 +121,9 @@ def load_run(folder: Path) -> Run:
         notes.append(f"{tail.unreadable} lines of {METRICS} are no rows and were left out.")
     if not columns.count:
         notes.append(f"{METRICS} holds no row yet.")
+    if columns.not_finite:
+        told = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
+        notes.append(f"NaN or infinite, and left out where values are drawn: {told}.")
     config, problem = read_object(folder / CONFIG)
     return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
 

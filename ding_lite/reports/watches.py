@@ -5,6 +5,7 @@ Room: ding_lite.reports, floor 2. Imports the basics and sinks; rich, the extra 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from ding_lite.basics import printable, require_extra
 from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
 from ding_lite.reports.rows import Columns, Numbers, Tail
-from ding_lite.reports.runs import CONFIG, METRICS, ReportError, read_object, search
+from ding_lite.reports.runs import CONFIG, METRICS, ReportError, missing, read_object, search
 from ding_lite.sinks import readable_time, sparkline
 
 if TYPE_CHECKING:
@@ -32,20 +33,26 @@ _TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order, a
 
 
 def watch_run(
-    folder: str | os.PathLike[str], *, once: bool = False, every_s: float = 1.0, terminal: Console | None = None
+    folder: str | os.PathLike[str],
+    *,
+    once: bool = False,
+    every_s: float = 1.0,
+    wait: bool = False,
+    terminal: Console | None = None,
 ) -> None:
     """Show a run until Ctrl-C: its newest numbers, how far it is, its returns so far, when the last row came.
 
-    The run need not have begun, and may begin anew. What is not a terminal gets the whole view whenever there is news.
+    The run may begin anew. What is not a terminal gets the whole view whenever there is news.
 
     Args:
         folder: of the run.
         once: show what there is, and return.
         every_s: seconds between two looks at the folder.
+        wait: if there is no run in the folder yet, say so and wait for one.
         terminal: where to; standard output, unless told otherwise.
 
     Raises:
-        ReportError: `once`, and there is no run; or no time between two looks.
+        ReportError: there is no run in the folder, and not `wait`; both `once` and `wait`; or no time between two looks.
         ImportError: the extra `cli` is not installed.
     """
     require_extra("rich", "cli", "watching a run")
@@ -55,14 +62,29 @@ def watch_run(
         raise ReportError(f"--every {every_s:g} is no time between two looks: give it more than 0 seconds.")
     terminal = terminal or Console(highlight=False)
     watch = Watch(Path(folder))
+    if once and wait:
+        raise ReportError("--once shows what there is, and --wait waits for a run: give one of them.")
+    if not wait or watch.folder.is_file():
+        _require_run(watch, once)
     if once:
-        watch.look()
-        if not watch.is_there:
-            raise ReportError(f"there is nothing to watch: {watch.state()[0]}.")
         terminal.print(watch.view())
         return
     with suppress(KeyboardInterrupt):
         (_follow_live if terminal.is_terminal else _follow)(watch, terminal, every_s)
+
+
+def _require_run(watch: Watch, once: bool) -> None:
+    """Refuse a folder in which no run has begun; where one has, `CONFIG` is there before the first row."""
+    watch.look()
+    if watch.is_there or (not once and (watch.folder / CONFIG).is_file()):
+        return
+    waiting = "" if once else f" ding-lite watch {watch.folder} --wait waits until a run begins there."
+    if not watch.folder.exists():
+        raise ReportError(f"{missing(watch.folder)}{waiting}")
+    inside = next(search(watch.folder), None)
+    if inside is not None:
+        raise ReportError(f"{watch.folder} is no run. There is one in {inside}: ding-lite watch {inside} follows it.")
+    raise ReportError(f"{watch.folder} is no run: there is no {METRICS} in it, which online_logger(cfg) writes.{waiting}")
 
 
 def _follow_live(watch: Watch, terminal: Console, every_s: float) -> None:
@@ -76,6 +98,8 @@ def _follow_live(watch: Watch, terminal: Console, every_s: float) -> None:
 
 
 def _follow(watch: Watch, terminal: Console, every_s: float) -> None:
+    watch.look()
+    terminal.print(watch.view())  # where there is no row yet, it says what is waited for
     while True:
         if watch.look():
             terminal.print(watch.view())
@@ -176,7 +200,7 @@ class Watch:
         from rich.text import Text
 
         lines = Table.grid(padding=(0, 2))
-        for topic, names in groupby(sorted(self.columns.names, key=_place), _topic):
+        for topic, names in groupby(sorted(self.columns.newest, key=_place), _topic):
             cells = []
             for name in names:
                 if (told := self._told(name)) is not None:
@@ -187,11 +211,16 @@ class Watch:
     def _told(self, name: str) -> str | None:
         """The newest value; beside a mean its range, so that the ends of that range are not told again."""
         path, _, kind = name.rpartition("_")
-        if kind in ("min", "max") and f"{path}_mean" in self.columns:
+        if kind in ("min", "max") and f"{path}_mean" in self.columns.newest:
             return None
-        ends = [self.columns.last(f"{path}_{end}") for end in ("min", "max")] if kind == "mean" else [None]
-        among = "" if None in ends else f" ({readable(ends[0])} to {readable(ends[-1])})"
-        return readable(self.columns.last(name)) + among
+        newest = self.columns.newest
+        ends = [newest.get(f"{path}_{end}") for end in ("min", "max")] if kind == "mean" else [None]
+        among = "" if None in ends else f" ({_number_told(ends[0])} to {_number_told(ends[-1])})"
+        return _number_told(newest[name]) + among
+
+
+def _number_told(value: float | None) -> str:
+    return readable(value) if value is None or math.isfinite(value) else str(value)  # nan, inf or -inf
 
 
 def history(values: Numbers, width: int) -> str:

@@ -20,7 +20,7 @@ from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.engine import Config, bounded, seed_of
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
-from ding_lite.hooks import available_device
+from ding_lite.hooks import StateError, available_device, optimizer_state, require_like, require_optimizer_state
 from ding_lite.nn import make_network, make_normalizer, seeded
 
 
@@ -147,12 +147,24 @@ class RNDRewardModel:
     def state_dict(self) -> dict[str, Any]:
         """A copy of both networks, the optimizer and the running statistics."""
         modules = {name: module.state_dict() for name, module in self._modules().items()}
-        return copy.deepcopy(
-            {**modules, "optimizer": self.optimizer.state_dict(), "mean_square": self.mean_square, "steps": self.steps}
-        )
+        kept = copy.deepcopy({**modules, "mean_square": self.mean_square, "steps": self.steps})
+        return {**kept, "optimizer": optimizer_state(self.optimizer)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Go back to a saved state.
+
+        Raises:
+            StateError: a part is missing or does not fit; nothing is taken over.
+        """
+        own = self.state_dict()
+        if missing := [name for name in own if name not in state]:
+            raise StateError(
+                f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: give the whole "
+                "of what state_dict() gave."
+            )
+        for name in own.keys() - {"optimizer"}:
+            require_like(f"state[{name!r}]", own[name], state[name])
+        require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,6 +1,6 @@
 """Summaries: what finished episodes amount to, smoothed over at least a hundred of them.
 
-Room: ding_lite.rollout, floor 4. Imports envs and data.
+Room: ding_lite.rollout, floor 4. Imports envs, metrics and data.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from ding_lite.data import flatten
 from ding_lite.envs import Episode, is_number
+from ding_lite.metrics import mean_of
 
 _MOST = 10_000  # episodes of a cycle that are summed up, the newest
 _COUNTED_HERE = "episode"
@@ -110,7 +111,7 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     known = [value for value in values if value == value]
     if not known:
         return {f"{name}_{end}": math.nan for end in ("mean", "min", "max")}
-    return {f"{name}_mean": sum(known) / len(known), f"{name}_min": min(known), f"{name}_max": max(known)}
+    return {f"{name}_mean": mean_of(known), f"{name}_min": min(known), f"{name}_max": max(known)}
 
 
 def _plain(episode: Episode) -> list[Any]:

@@ -4,7 +4,7 @@ Room: ding_lite.sinks, floor 0. Imports the basics.
 """
 
 from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
-from ding_lite.sinks.files import Csv, JsonLines
+from ding_lite.sinks.files import Csv, JsonLines, read_row
 from ding_lite.sinks.groups import Sink, SinkGroup
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
 
@@ -18,6 +18,7 @@ __all__ = [
     "TensorBoard",
     "WeightsAndBiases",
     "make_console",
+    "read_row",
     "readable_time",
     "sparkline",
 ]

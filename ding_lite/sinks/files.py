@@ -19,6 +19,28 @@ from typing import Any
 from ding_lite.basics import move_aside, write_atomically, writing
 from ding_lite.sinks.groups import plain_row
 
+_SPELT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON does not know, by the text that stands for them; Protocol Buffers and JavaScript write them so, too."""
+
+
+def read_row(line: str | bytes) -> dict[str, Any]:
+    """The row in a line of `metrics.jsonl`, as it was written: NaN and infinities, which stand there as text, are numbers.
+
+    Raises:
+        ValueError: the line is no JSON object.
+
+    Example:
+        >>> read_row('{"env_step": 8, "learn/loss": "-Infinity", "evaluate/return_mean": null}')
+        {'env_step': 8, 'learn/loss': -inf, 'evaluate/return_mean': None}
+    """
+    try:
+        row = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{type(row).__name__} instead of an object")
+    return {name: _number_of(value) for name, value in row.items()}
+
 
 class _Lines(ABC):
     """A file that grows by whole lines, and can be cut back to a step."""
@@ -59,7 +81,10 @@ class _Lines(ABC):
 
 
 class JsonLines(_Lines):
-    """One JSON object a line; NaN and infinities, which JSON does not know, are null.
+    """One JSON object a line, which every reader of JSON takes.
+
+    NaN and infinities, which JSON does not know, are the texts "NaN", "Infinity" and "-Infinity"; None is null. `read_row`
+    gives each row back as it was, but for text that is one of these three words.
 
     A file from an earlier run in the same folder is moved aside, to `metrics.1.jsonl` and so on, never overwritten; or, where
     that run goes on, so does the file.
@@ -83,20 +108,17 @@ class JsonLines(_Lines):
         Raises:
             OSError: the disk refuses. The file is as it was, and later rows can be written; in a `SinkGroup` training goes on.
         """
-        append_whole(self.path, json.dumps(_finite(plain_row(row))).encode() + b"\n")
+        append_whole(self.path, json.dumps(_spelt(plain_row(row)), allow_nan=False).encode() + b"\n")
 
     def _step_of(self, line: bytes, step: str) -> Any:
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise ValueError(f"{type(row).__name__} instead of an object")
-        return row.get(step)
+        return read_row(line).get(step)
 
 
 class Csv(_Lines):
     """A table with a line of names and one line a row, for spreadsheets.
 
-    None, NaN and infinities are empty cells; lists, dicts and text of several lines stand there as JSON. A row with a new
-    name makes the table wider: the file is written anew, whole or not at all.
+    None is an empty cell; NaN and infinities are nan, inf and -inf; lists, dicts and text of several lines stand there as JSON.
+    A row with a new name makes the table wider: the file is written anew, whole or not at all.
 
     Args:
         path: of the file; its folder is made. An earlier file is moved aside as `JsonLines` does it.
@@ -155,18 +177,29 @@ def append_whole(path: Path, content: bytes) -> None:
             raise OSError(errno.ENOSPC, f"there is no room for {len(content)} bytes", str(path))
 
 
-def _finite(value: Any) -> Any:
+def _spelt(value: Any) -> Any:
+    """The same with text for the numbers that JSON does not know."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list) else value
+        return {name: _spelt(part) for name, part in value.items()}
+    return [_spelt(part) for part in value] if isinstance(value, list) else value
+
+
+def _number_of(value: Any) -> Any:
+    """The inverse of `_spelt`."""
+    if isinstance(value, str):
+        return _SPELT.get(value, value)
+    if isinstance(value, dict):
+        return {name: _number_of(part) for name, part in value.items()}
+    return [_number_of(part) for part in value] if isinstance(value, list) else value
 
 
 def _cell(value: Any) -> Any:
-    value = _finite(value)
     needs_json = isinstance(value, (list, dict)) or (isinstance(value, str) and not value.isprintable())
-    return json.dumps(value) if needs_json else value
+    return json.dumps(_spelt(value), allow_nan=False) if needs_json else value
 
 
 def _csv_line(cells: Iterable[Any]) -> bytes:

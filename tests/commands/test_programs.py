@@ -43,7 +43,10 @@ def test_each_command_does_its_work_and_says_where(runs, capsys):
         (["plot", "runs", "--metric", "evaluate/episode_return"], "did you mean 'evaluate/episode_return_mean'?"),
         (["plot", "runs", "--out", "curve.gif"], "it ends in .png, .svg or .pdf."),
         (["plot", "runs", "--out", "runs/dqn_0/config.json/curve.png"], "config.json"),
-        (["watch", "nowhere", "--once"], "there is nothing to watch"),
+        (["watch", "nowhere", "--once"], "there is no folder nowhere."),
+        (["watch", "nowhere"], "there is no folder nowhere. ding-lite watch nowhere --wait waits until a run begins there."),
+        (["watch", "runs"], "runs is no run. There is one in runs/dqn_0: ding-lite watch runs/dqn_0 follows it."),
+        (["watch", "runs/dqn_0/config.json", "--wait"], "runs/dqn_0/config.json is no folder. It is a file: name the"),
         (["watch", "runs/dqn_0", "--every", "-1"], "is no time between two looks"),
     ],
 )
@@ -73,7 +76,7 @@ def test_what_is_no_command_or_option_is_explained_with_status_2(runs, capsys, a
         (None, ["report", "plot", "watch", "Look at runs"]),
         ("report", ["RUN_DIR ...", "--out", "report.html", "--videos"]),
         ("plot", ["RUN_DIR ...", "--metric", "--x", "--out", "--smooth", "learn/loss"]),
-        ("watch", ["RUN_DIR", "--once", "--every"]),
+        ("watch", ["RUN_DIR", "--once", "--every", "--wait"]),
     ],
 )
 def test_help_explains_every_option(capsys, command, words):

@@ -55,6 +55,28 @@ def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
     assert words in capsys.readouterr().err + str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--env.id", "CartPoll-v1"], ["--env.id CartPoll-v1: ", "did you mean 'CartPole-v1'?", "Register an environment"]),
+        (["--env.id", "CartPole-v9"], ["--env.id CartPole-v9: ", "`v9`", "`v1`"]),
+        (["--env.id", "nowhere_at_all:A-v0"], ["--env.id nowhere_at_all:A-v0: ", "nowhere_at_all"]),
+        (["--exp-name", "afile"], ["--exp-name afile: ", "afile is a file, but a folder is needed there"]),
+    ],
+)
+def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_status_2(
+    argv, words, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").write_text("")
+    with pytest.raises(SystemExit) as caught:
+        from_command_line(DQNConfig, argv)
+    error = capsys.readouterr().err
+
+    assert caught.value.code == 2
+    assert [word for word in words if word not in error] == []
+
+
 def test_help_explains_each_option(capsys):
     with pytest.raises(SystemExit) as caught:
         from_command_line(DQNConfig, ["--help"], description="What this script does.")

@@ -90,6 +90,20 @@ def test_pieces_of_several_rollouts_stand_side_by_side():
     assert sorted(listed.columns["reward"].T.tolist()) == [[0, 3, 6, 9], [0, 3, 6, 9], [1, 4, 7, 10]]
 
 
+@pytest.mark.parametrize("again", [slice(3), slice(1, 9, 2), slice(None)])
+def test_transitions_that_are_listed_again_are_as_those_listed_alone_and_cut_no_others(again):
+    one = rollout()
+    listed = listed_transitions([*one, *one[again]], "test")
+    alone = listed_transitions(one[again], "test")
+
+    def pieces(rollout):
+        valid = np.ones((rollout.num_steps, rollout.num_envs), bool) if rollout.valid is None else rollout.valid
+        return [rollout.columns["reward"][valid[:, piece], piece].tolist() for piece in range(rollout.num_envs)]
+
+    assert listed.order == "pieces"
+    assert sorted(pieces(listed)) == sorted([*pieces(one), *pieces(alone)])
+
+
 def test_what_a_list_holds_is_copied():
     one = rollout()
     listed = listed_transitions(list(one), "test")

@@ -1,5 +1,6 @@
 """What is written to a transition or an episode reaches the rollout or the episodes, or is refused with what to do instead."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -21,6 +22,10 @@ def columns() -> dict:
         "word": to_objects([f"word {n}" for n in range(T * B)]).reshape(T, B),
         **{flag: np.zeros((T, B), bool) for flag in FLAGS},
     }
+
+
+def listed(one) -> dict:
+    return {path: leaf.tolist() for path, leaf in flatten(one)}
 
 
 def rollout() -> Trajectories:
@@ -210,6 +215,31 @@ def test_what_is_made_of_a_view_is_a_tree_of_its_own():
     again = pickle.loads(pickle.dumps(one))
     again[0].reward = 50
     assert (again.columns["reward"][0, 0], one.columns["reward"][0, 0]) == (50, 0)
+
+
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda it: pickle.loads(pickle.dumps(it))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("of", [lambda one: one[0], lambda one: one[0].obs, lambda one: one.batch[0:2]])
+def test_a_copy_of_a_view_is_a_tree_of_its_own(how, of):
+    one = rollout()
+    before = listed(one[0])
+    own = COPIES[how](of(one))
+    assert type(own) is Tree
+    assert listed(own) == listed(of(one))
+    for _, leaf in flatten(own):
+        leaf[...] = 77 if isinstance(leaf, torch.Tensor) else "seen"
+    own.bonus = torch.tensor(1.0)
+
+    assert listed(one[0]) == before
+    assert COPIES[how]([one[0], {"a": one[1]}])[1]["a"].word == one[1].word
+
+
+def test_a_pickled_transition_takes_no_more_than_itself():
+    rows = Trajectories({"obs": np.zeros((1000, 1, 50), np.float32)})
+
+    assert len(pickle.dumps(rows[3])) < 5_000
 
 
 def test_columns_that_can_only_be_read_are_copied():

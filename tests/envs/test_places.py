@@ -200,8 +200,20 @@ def test_a_step_of_a_foreign_environment_is_told_with_its_place(mode, name):
         assert "It was in step 2 of its episode 1 since reset(seed=3), at the action np.int64(9)" in found
     else:
         steps = [5 if skipped else 4, 2]
-        assert f"whose environments 0 to 1 are in the steps {steps} of their episodes [0, 1]" in found
-        assert "at the actions array([1, 9])" in found
+        where = f"(environments 0 to 1 were in the steps {steps} of the episodes [0, 1], since reset(seed=3))"
+        assert f" in a step of all its 2 environments together {where}, at the actions array([1, 9])" in found
+        assert "of its episodes" not in found
+
+
+def test_a_foreign_environment_of_one_is_told_with_the_step_and_the_episode_of_that_one():
+    stepper = ForeignStepper(SyncVectorEnv([partial(Faulty, "step", "raises")]))
+    out = np.empty((1, 2), np.float32)
+    stepper.begin(out)
+    stepper.advance(np.array([1]), out.copy())
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        stepper.advance(np.array([9]), out.copy())
+
+    assert "in a step of its only environment (step 1 of its episode 0), at the actions array([9])" in words_of(caught.value)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -86,6 +86,118 @@ MISFITS = {
         KeyError,
         "lacks 'betas', which Adam has: it is of another",
     ),
+    "a negative learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        -1.0,
+        r"\['lr'\] is -1.0, which Adam refuses \(ValueError: Invalid learning rate: -1.0\); this one has 0.001. Take a",
+    ),
+    "a learning rate of NaN": (
+        ("optimizer", "param_groups", 0, "lr"),
+        float("nan"),
+        r"\['lr'\] is nan: take a checkpoint from",
+    ),
+    "a learning rate that is a bool": (("optimizer", "param_groups", 0, "lr"), True, r"\['lr'\] is a bool, and a number"),
+    "no learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        None,
+        r"\['lr'\] is a NoneType, and a number .* such as 0.001",
+    ),
+    "a sparse learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        torch.ones(1).to_sparse(),
+        r"\['lr'\] is a tensor of torch.float32, torch.sparse_coo on cpu, and a number",
+    ),
+    "a decay above one": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (2.0, 0.9),
+        r"\['betas'\] is \(2.0, 0.9\), which Adam refuses",
+    ),
+    "a decay of NaN": (("optimizer", "param_groups", 0, "betas"), (float("nan"), 0.9), r"\['betas'\]\[0\] is nan: take a"),
+    "half of the decays": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (0.9,),
+        r"is \(0.9,\), and 2 numbers as in \(0.9, 0.999\)",
+    ),
+    "a negative epsilon": (("optimizer", "param_groups", 0, "eps"), -1.0, r"\['eps'\] is -1.0, which Adam refuses"),
+    "a negative weight decay": (
+        ("optimizer", "param_groups", 0, "weight_decay"),
+        -0.5,
+        r"\['weight_decay'\] is -0.5, which Adam",
+    ),
+    "a switch that is text": (
+        ("optimizer", "param_groups", 0, "amsgrad"),
+        "yes",
+        r"\['amsgrad'\] is 'yes', and False or the like",
+    ),
+    "switches that exclude each other": (
+        ("optimizer", "param_groups", 0, "foreach"),
+        True,
+        r"\['foreach'\] is True, which Adam",
+    ),
+    "groups that are none": (("optimizer", "param_groups"), [3], r'"param_groups"\] is \[3\], and a list of dicts is wanted'),
+    "parameters in another order": (
+        ("optimizer", "param_groups", 0, "params"),
+        [5, 4, 3, 2, 1, 0],
+        r"\['params'\] is \[5, 4, 3, 2, 1, 0\], and \[0, 1, 2, 3, 4, 5\] is wanted",
+    ),
+    "moments of one parameter less": (
+        ("optimizer", "state", 2),
+        KeyError,
+        r'"state"\] lacks 2, the moments of a parameter: it had those of \[0, 1, 2, 3, 4, 5\] when it was saved',
+    ),
+    "moments that are no dict": (("optimizer", "state", 2), [1], r"\[2\] is \[1\], and a dict of moments is wanted"),
+    "a negative count of steps": (
+        ("optimizer", "state", 1, "step"),
+        torch.tensor(-3.0),
+        r"\[1\] makes parameter 1 .* in a step without a gradient; its smallest numbers are {'step': -3.0, 'exp_avg': ",
+    ),
+    "negative squares": (
+        ("optimizer", "state", 0, "exp_avg_sq"),
+        lambda it: it - 1,
+        r"\[0\] makes parameter 0 .* in a step without a gradient",
+    ),
+    "sparse weights": (
+        ("model", FIRST),
+        lambda it: it.to_sparse(),
+        r"is of shape \[128, 4\] float32, of the layout sparse_coo, and shape .* is wanted. tensor.to_dense\(\)",
+    ),
+    "compressed weights": (("target_model", FIRST), lambda it: it.to_sparse_csr(), "of the layout sparse_csr, and shape"),
+    "weights without numbers": (("model", FIRST), lambda it: it.to("meta"), "on the device meta, without numbers, and shape"),
+    "quantized weights": (
+        ("target_model", FIRST),
+        lambda it: torch.quantize_per_tensor(it, 0.1, 0, torch.qint8),
+        r"qint8, quantized, and shape \[128, 4\] float32 is wanted. tensor.dequantize\(\) gives its numbers",
+    ),
+    "complex weights": (("model", FIRST), lambda it: it.to(torch.complex64), r"is of shape \[128, 4\] complex64, and shape"),
+    "nested weights": (("model", FIRST), lambda it: torch.nested.nested_tensor([it]), "is of a nested tensor, and shape"),
+    "sparse moments": (
+        ("optimizer", "state", 0, "exp_avg"),
+        lambda it: it.to_sparse(),
+        r"\['exp_avg'\] is of .* sparse_coo, and",
+    ),
+    "a counter that is not whole": (
+        ("train_iter",),
+        1.5,
+        r"state\['train_iter'\] is 1.5, and a number of at least 0 is wanted",
+    ),
+    "a counter without a number": (("train_iter",), torch.tensor(3, device="meta"), r"state\['train_iter'\] is tensor\(.*meta"),
+    "no record where one stands": (("made_with",), 3, r'state\["made_with"\] is 3, and a dict with \[.algorithm'),
+    "a record with a part less": (
+        ("made_with", "config"),
+        KeyError,
+        r'state\["made_with"\] lacks .config., it has \[.action_sp',
+    ),
+    "a record with a part of another kind": (
+        ("made_with", "config"),
+        [1],
+        r"\['config'\] is \[1\] of type list, and a dict is",
+    ),
+    "a record without a name": (("made_with", "algorithm"), None, r"\['algorithm'\] is None of type NoneType, and a str is"),
+    "a record of a space that is none": (
+        ("made_with", "observation_space"),
+        {"kind": "Dict", "parts": {"a": 3}},
+        r"""\['observation_space'\]\['parts'\]\['a'\] is 3, and a dict with the "kind" of a space, such as "Box", is wanted""",
+    ),
     "another number of parameters": (
         ("optimizer", "param_groups", 0, "params"),
         [0, 1],
@@ -167,6 +279,25 @@ def test_every_optimizers_own_state_is_taken_before_its_first_step(optimizer):
         policy.learn_mode.forward(rows())
 
     assert all(torch.equal(a, b) for a, b in zip(one.params, other.params))
+
+
+def test_moments_that_only_some_parameters_have_are_taken_and_so_is_the_state_of_an_older_version():
+    policy, again = learned(), learned()
+    last = policy.params[-1]
+    del policy.optimizer.state[last]
+    state = policy.state_dict()
+    again.load_state_dict(state)
+    assert again.params[-1] not in again.optimizer.state
+
+    again.load_state_dict(changed(learned().state_dict(), "optimizer", "kept", to=KeyError))
+    assert again.params[-1] in again.optimizer.state
+
+
+def test_a_learning_rate_that_a_schedule_has_brought_to_zero_is_taken(state):
+    policy = learned()
+    policy.load_state_dict(changed(state, "optimizer", "param_groups", 0, "lr", to=0.0))
+
+    assert policy.optimizer.param_groups[0]["lr"] == 0
 
 
 OTHERS = {
@@ -378,6 +509,12 @@ class Beside(DQNPolicy):
         (("extra", "weight"), torch.zeros(2, 3), r"\['extra'\]\['weight'\] is of shape \[2, 3\] float32, and shape \[2, 4\]"),
         (("extra", "weight"), KeyError, '(?s)not of this Beside: .*Missing key.*"weight"'),
         (("extra_optimizer", "state", 0, "exp_avg"), torch.zeros(1), r"\['exp_avg'\] is of shape \[1\] float32"),
+        (
+            ("extra_optimizer", "param_groups", 0, "lr"),
+            -1.0,
+            r"\['extra_optimizer'\]\[.param_groups.\]\[0\]\['lr'\] is -1.0, which",
+        ),
+        (("extra_optimizer", "state", 0), KeyError, r"\['extra_optimizer'\]\[.state.\] lacks 0, the moments of a parameter"),
         (("extra",), KeyError, r"lacks 'extra', a Linear of this Beside"),
     ],
 )

@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.contexts import OnlineRLContext
+from ding_lite.envs import Episode
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
+from ding_lite.middleware.evaluators import mean_return
+from ding_lite.middleware.outputs import log_outputs
 from ding_lite.middleware.tallies import Tally
+from ding_lite.rollout import summarize_episodes
 
 LARGEST = Fraction(float(np.finfo(np.float64).max))
 WANTED = [0, 12.5, 50, 75, 90, 100]
@@ -80,13 +84,13 @@ def oracle(kind, values, coeff=Fraction(1, 100)):
     return {"mean": mean, "min": min(values), "max": max(values)}[kind]
 
 
-def agrees(found, wanted, values):
-    """Whether a result is the exact one, to what a float can hold; what adds up to more than a float may be infinite."""
+def agrees(found, wanted, values, kind):
+    """Whether a result is the exact one, to what a float can hold; only a sum may be more than that, and infinite."""
     seen = [abs(value) for value in map(exact, values) if value == value and not isinstance(value, float)]
     if isinstance(wanted, float):
-        return found == wanted or (math.isnan(found) and (math.isnan(wanted) or sum(seen) > LARGEST))
+        return found == wanted or (math.isnan(found) and (math.isnan(wanted) or (kind == "sum" and sum(seen) > LARGEST)))
     if not math.isfinite(found):
-        return sum(seen) > LARGEST
+        return kind == "sum" and sum(seen) > LARGEST
     return abs(Fraction(found) - wanted) <= Fraction(1, 10**9) * max(seen, default=0) + Fraction(1, 10**300)
 
 
@@ -94,7 +98,7 @@ def check(found, kind, values, **how):
     wanted = oracle(kind, values, **how)
     pairs = zip(found.values(), wanted) if kind == "percentiles" else [(found, wanted)]
     for one, other in pairs:
-        assert agrees(one, other, values), (kind, values, one, other)
+        assert agrees(one, other, values, kind), (kind, values, one, other)
 
 
 def settings_of(kind, window=None):
@@ -130,6 +134,58 @@ def test_merged_numbers_are_exact_arithmetic_too(kind, parts, window):
     seen = [value for part in parts for value in (part[-window:] if window else part)]
     if seen:
         check(root.compile()["x"], kind, seen)
+
+
+HUGE = (
+    [1e308, 1e308, 1e308],
+    [1.7e308, 1.7e308, -1.7e308],
+    [-1.7e308] * 9 + [1.7e308] * 8,
+    [float(LARGEST)] * 200,
+    [10**308] * 5,
+)
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("values", HUGE)
+def test_a_mean_is_right_where_no_float_holds_the_sum_also_of_several_workers_and_in_a_saved_state(values, window):
+    how = settings_of("mean", window)
+    one_by_one, at_once, root, again = MetricsLogger(), MetricsLogger(), MetricsLogger(root=True), MetricsLogger(root=True)
+    for value in values:
+        one_by_one.log_value("x", value, **how)
+    at_once.log_values("x", values, **how)
+    window_of = values[-window:] if window else values
+    check(one_by_one.peek("x"), "mean", window_of)
+    check(at_once.peek("x"), "mean", window_of)
+
+    root.aggregate([one_by_one.reduce(), at_once.reduce()])
+    again.set_state(root.get_state())
+    check(root.compile()["x"], "mean", window_of * 2)
+    check(again.compile()["x"], "mean", window_of * 2)
+
+
+@pytest.mark.parametrize("values", HUGE)
+@pytest.mark.parametrize("coeff", [0.01, 0.3, 0.5, 0.999])
+def test_an_ema_of_several_workers_is_right_where_no_float_holds_the_sum(values, coeff):
+    root, loggers = MetricsLogger(root=True), [MetricsLogger(), MetricsLogger()]
+    for logger in loggers:
+        logger.log_values("x", values, reduce="ema", ema_coeff=coeff)
+        check(logger.peek("x"), "ema", values, coeff=Fraction(coeff))
+    root.aggregate([logger.reduce() for logger in loggers])
+
+    check(root.compile()["x"], "ema", values, coeff=Fraction(coeff))
+
+
+def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float_holds_the_sum():
+    episodes = [Episode(0, 0, 1.2e308, 3, info={"gold": 1.5e308}) for _ in range(4)]
+    summary = summarize_episodes(episodes)
+    assert (summary["episode_return_mean"], summary["custom_metrics"]["gold_mean"]) == (1.2e308, 1.5e308)
+    assert mean_return(episodes) == 1.2e308
+
+    logger = MetricsLogger()
+    log_outputs(logger, [{"wide": torch.full((4,), 1e308, dtype=torch.float64), "loss": np.full(4, 3e38, np.float32)}])
+    found = logger.compile()
+    assert found["wide"] == 1e308
+    assert found["loss"] == pytest.approx(3e38)
 
 
 @pytest.mark.parametrize("coeff", [1, 1.0, np.float64(0.25), 0.999999, 1e-20])

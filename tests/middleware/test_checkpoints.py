@@ -11,7 +11,7 @@ import warnings
 import pytest
 import torch
 
-from ding_lite import Context, Task, contract
+from ding_lite import Context, Task, contract, task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, load_checkpoint
@@ -446,3 +446,20 @@ def test_a_run_goes_on_at_the_step_after_the_last_one(tmp_path):
     assert seen == [0, 1, 2, 3, 4, 5]
     assert [row.startswith(f'{{"total_step": {step}, ') for step, row in enumerate(rows)] == [True] * 6
     assert load_checkpoint(tmp_path / "ckpt/final.pt")["counters"]["total_step"] == 6
+
+
+@pytest.mark.parametrize("how", ["async", "finish", "plain"])
+def test_called_by_hand_it_saves_what_is_due_whatever_run_was_before(how, tmp_path):
+    with task.start(async_mode=how == "async", max_lag=int(how == "async"), ctx=OnlineRLContext()):
+        task.use(contract(stage="learn")(lambda ctx: task.finish_because("seen enough") if how == "finish" else None))
+        task.run(max_step=2)
+    saver = CkptSaver(torch.nn.Linear(2, 1), tmp_path, train_freq=5)
+    for train_iter in (0, 5, 7):
+        ctx = OnlineRLContext(train_iter=train_iter)
+        for _ in saver(ctx):
+            pass
+
+    assert names(tmp_path / "ckpt") == ["iteration_5.pt"]
+    for _ in saver.end_run(ctx):
+        pass
+    assert names(tmp_path / "ckpt") == ["final.pt", "iteration_5.pt"]

@@ -9,7 +9,7 @@ import torch
 from ding_lite import PipelineError, Task
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Trajectories, to_objects
+from ding_lite.data import Trajectories, has_leaf, to_objects
 from ding_lite.engine import contract_of
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -134,6 +134,28 @@ def test_montecarlo_returns_of_a_rollout_end_with_the_critics_opinion_where_an_e
         after = float(values(policy, batch.next_obs[end - 1 : end, env])) if with_policy else 0.0
         expected = returns(batch.reward[begin:end, env].tolist(), bool(batch.terminated[end - 1, env]), after)
         np.testing.assert_allclose(ctx.train_data.return_[begin:end, env], expected, rtol=1e-5)
+
+
+def advantages_of(estimate, transitions):
+    ctx = OnlineRLContext()
+    ctx.trajectories = transitions
+    estimate(ctx)
+    batch = ctx.train_data
+    real = batch.valid if has_leaf(batch, "valid") else torch.ones_like(batch.terminated)
+    return sorted(zip(batch.reward[real].tolist(), batch.advantage[real].tolist()))
+
+
+@pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
+def test_transitions_that_are_listed_twice_leave_the_advantages_of_the_others_alone(estimator):
+    cfg, envs, policy = ppo()
+    rollout = collected(StepCollector(cfg, policy.collect_mode, envs)).trajectories
+    rollout = rollout.with_columns(reward=np.arange(len(rollout), dtype=np.float32).reshape(rollout.num_steps, -1))
+    listed, estimate = list(rollout), estimator(cfg, policy.collect_mode)
+    once = advantages_of(estimate, listed)
+    twice = advantages_of(estimate, listed + listed[:3])
+
+    assert once == advantages_of(estimate, rollout)
+    assert twice == sorted([*once, *advantages_of(estimate, listed[:3])])
 
 
 @pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from ding_lite import Context, PipelineError, Task, contract
+from ding_lite import Context, PipelineError, Task, contract, task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
@@ -128,6 +128,34 @@ def test_it_works_without_environment_steps_to_count():
         task.use(evaluate).run(max_step=2)
 
     assert task.ctx.last_eval_value == 3.0
+
+
+def end_the_global_task(how):
+    """Leave the global task as a run of that kind does."""
+    with task.start(async_mode=how == "async", max_lag=int(how == "async"), ctx=OnlineRLContext()):
+        task.use(contract(stage="learn")(lambda ctx: task.finish_because("seen enough") if how == "finish" else None))
+        task.run(max_step=3)
+
+
+@pytest.mark.parametrize("how", ["async", "finish", "plain"])
+def test_called_by_hand_it_evaluates_at_once_whatever_run_was_before(how):
+    end_the_global_task(how)
+    evaluate, _ = evaluator(config())
+    ctx = OnlineRLContext()
+    evaluate(ctx)
+    assert ctx.eval_value == 3.0
+
+    ctx = OnlineRLContext(train_iter=7)
+    evaluate.end_run(ctx)
+    assert (ctx.eval_value, ctx.last_eval_iter) == (3.0, 7)
+
+
+def test_called_by_hand_it_ends_no_run_of_others():
+    task.start().stop()
+    evaluate, _ = evaluator(DQNConfig().override({"env.stop_value": 1.0}))
+    evaluate(OnlineRLContext())
+
+    assert not task.finish
 
 
 def test_a_context_without_its_fields_is_refused():

@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import tree
-from ding_lite.envs import SpaceError
+from ding_lite.envs import SpaceError, make_envs
+from ding_lite.hooks import ObservationError
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
 
 OBS, DISCRETE, BOX = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-0.1, 0.2, (2,), np.float32)
@@ -216,9 +217,79 @@ def test_a_single_observation_gives_a_single_action_and_a_wrong_width_tells_the_
     for kind in ("dqn", "ppo"):
         policy = made(kind)
         assert policy.eval_mode.forward(np.zeros(4, np.float32))[0].shape == ()
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(ObservationError, match=r"obs is float32 \[2, 7\], and float32 \[B, 4\] is wanted") as caught:
             policy.collect_mode.forward(np.zeros((2, 7), np.float32))
-        assert "acting on shape (2, 7); one observation of this policy's space is shape (4,)" in caught.value.__notes__
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+VECTOR, THREE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+PARTS, PAIR = spaces.Dict(a=VECTOR, b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3])
+ZEROS = np.zeros((2, 4), np.float32)
+STRANGE = {
+    "NaN": (
+        VECTOR,
+        np.where(np.eye(2, 4), np.nan, ZEROS).astype(np.float32),
+        r"obs\[0, 0\] is NaN, and so are 2 of 8 numbers. Look",
+    ),
+    "NaN in a tensor": (VECTOR, torch.full((2, 4), float("nan")), r"obs\[0, 0\] is NaN"),
+    "another width": (VECTOR, np.zeros((2, 5), np.float32), r"obs is float32 \[2, 5\], and float32 \[B, 4\] is wanted"),
+    "float64": (
+        VECTOR,
+        ZEROS.astype(float),
+        r"obs is float64 \[2, 4\], and float32 \[B, 4\] is wanted: obs.astype\(np.float32\)",
+    ),
+    "text": (VECTOR, "north", "obs is 'north', a str, and an array or a tensor, float32"),
+    "a list": (VECTOR, [[0.0] * 4], r"obs is \[\[0.0, 0.0, 0.0, 0.0\]\], a list, and an array or a tensor"),
+    "a dict": (VECTOR, {"a": ZEROS}, r"obs is a dict with the keys \['a'\], and an array"),
+    "no dict": (PARTS, ZEROS, r"obs is float32 \[2, 4\], and a dict with the keys \['a', 'b'\] is wanted"),
+    "a missing key": (PARTS, {"a": ZEROS}, r"obs lacks the key 'b', it has \['a'\]: give all of \['a', 'b'\]"),
+    "NaN inside": (PARTS, {"a": ZEROS * np.nan, "b": np.array([0, 1])}, r"obs\['a'\]\[0, 0\] is NaN"),
+    "other lengths": (PARTS, {"a": ZEROS, "b": np.array([0])}, r"obs\['b'\] has 1 rows, and obs\['a'\] has 2"),
+    "fractions": (PARTS, {"a": ZEROS, "b": np.array([0.5, 1])}, r"obs\['b'\] is float64 \[2\], and int64 \[B\] is wanted"),
+    "no category": (PARTS, {"a": ZEROS, "b": np.array([0, 9])}, r"obs\['b'\]\[1\] is 9, and Discrete\(3\) has 0 to 2 there"),
+    "too large": (PAIR, np.array([[1, 3]]), r"obs\[0, 1\] is 3, and MultiDiscrete\(\[2 3\]\) has 0 to 2 there"),
+    "negative": (PAIR, np.array([[-1, 0]]), r"obs\[0, 0\] is -1, and MultiDiscrete\(\[2 3\]\) has 0 to 1 there"),
+    "those of a vector": (
+        spaces.Box(-1, 1, (4, 4), np.float32),
+        np.zeros((4, 4), np.float32),
+        r"and float32 \[B, 4, 4\] is wanted. .* Make it with its single_observation_space",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_observations_of_another_space_are_refused_by_policy_key_and_fix(name):
+    space, obs, words = STRANGE[name]
+    policy = PPOPolicy(None, space, THREE)
+    for face in (policy.eval_mode, policy.collect_mode):
+        with pytest.raises(ObservationError, match=f"^PPOPolicy cannot act on these observations: .*{words}"):
+            face.forward(obs)
+
+
+def test_infinite_observations_and_errors_of_a_policys_own_are_not_taken_for_those():
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action, _, _ = DQNPolicy(None, space, THREE).eval_mode.forward(np.full((2, 4), np.inf, np.float32))
+    assert action.shape == (2,)
+
+    lost = DQNPolicy(None, VECTOR, THREE)
+    lost.eval_mode.actor.compute_actions = lambda *args, **kwargs: {}["north"]
+    with pytest.raises(KeyError, match="north"):
+        lost.eval_mode.forward(ZEROS)
+
+
+@pytest.mark.parametrize(("given", "fix"), [("envs", ": pass its single_observation_space."), (3, r"\.$")])
+def test_what_is_no_space_is_refused_when_the_policy_is_made(given, fix):
+    if given == "envs":
+        given = make_envs("CartPole-v1", 2)
+    with pytest.raises(TypeError, match=f"DQNPolicy wants a space as observation_space, got .*{fix}"):
+        DQNPolicy(None, given, THREE)
+
+
+def test_an_environment_with_other_spaces_hints_at_those_of_a_single_one():
+    envs = make_envs("CartPole-v1", 2)
+    policy = PPOPolicy(None, envs.observation_space, envs.action_space)
+    with pytest.raises(SpaceError, match="Of a vector environment these are single_observation_space and single_action_space"):
+        policy.collect_mode.require_spaces(envs.single_observation_space, envs.single_action_space)
 
 
 def test_a_saved_state_is_a_copy_of_plain_data(tmp_path):

@@ -1,6 +1,7 @@
 """Rows as columns, and a file of them that grows, is cut, or is replaced."""
 
 import json
+import math
 import random
 
 import numpy as np
@@ -40,10 +41,21 @@ def test_what_is_no_finite_number_counts_as_absent():
     columns = columns_of(*({"x": step, "y": value} for step, value in enumerate([*nothing, 7])))
 
     assert columns.series("y", "x") == (np.array([len(nothing)]), np.array([7.0]))
-    assert columns.last("y") == 7
+    assert columns.last("y") == columns.newest["y"] == 7
+    assert columns.not_finite == {"y": 2}
     assert columns.last("never") is None
     assert "y" in columns
     assert "never" not in columns
+
+
+def test_nan_before_the_first_number_is_not_told():
+    rows = [
+        {"rate": math.nan, "a": math.nan, "b": math.inf},
+        {"rate": 1.0, "a": math.nan, "b": 2.0},
+        {"rate": 2.0, "b": math.nan},
+    ]
+
+    assert columns_of(*rows).not_finite == {"a": 2, "b": 2}
 
 
 def lines(*numbers):

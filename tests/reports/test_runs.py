@@ -1,8 +1,11 @@
 """Finding runs, and reading what there is of them."""
 
+import math
+
 import pytest
 
 from ding_lite.reports import ReportError, find_runs, load_run
+from ding_lite.sinks import JsonLines
 
 
 def test_a_folder_of_runs_gives_them_all_in_natural_order_and_each_once(tmp_path, write_run):
@@ -25,7 +28,10 @@ def test_what_lies_inside_a_run_is_not_another(tmp_path, write_run):
     [
         (lambda path: None, "there is no folder .*/place"),
         (lambda path: path.write_text(""), "It is a file: name the folder"),
-        (lambda path: path.mkdir(), "is no run: looked for neither .*/place/metrics.jsonl nor a folder below it"),
+        (
+            lambda path: path.mkdir(),
+            "place is no run, and none is in it: there is no metrics.jsonl in it or in a folder below it, which",
+        ),
     ],
 )
 def test_what_is_no_run_is_refused_with_what_was_looked_for(tmp_path, make, message):
@@ -69,6 +75,16 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_read(tmp_path, write_run, n
 
     assert any(note in told for told in run.notes)
     assert run.name in ("runs/dqn", str(folder))
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_curves_and_said(tmp_path):
+    sink = JsonLines(tmp_path / "run" / "metrics.jsonl")
+    for step, loss in enumerate([1.0, math.nan, math.inf, None, 2.0]):
+        sink.write({"env_step": step, "learn/loss": loss})
+    (run,) = find_runs([tmp_path])
+
+    assert "NaN or infinite, and left out where values are drawn: learn/loss (2 of 5 rows)." in run.notes
+    assert [it.tolist() for it in run.series("learn/loss", "env_step")] == [[0, 4], [1, 2]]
 
 
 def test_options_are_found_by_their_dotted_name(tmp_path, write_run):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import pty
 import select
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from ding_lite.reports import ReportError, watch_run
 from ding_lite.reports.watches import Watch, history
+from ding_lite.sinks import JsonLines
 
 
 def shown(watch, width=100):
@@ -51,6 +53,19 @@ def test_a_run_is_waited_for_and_followed(tmp_path, write_run):
     append(folder, {"env_step": 99_999})
     assert watch.look()
     assert "env_step 99,999" in shown(watch)
+
+
+def test_the_newest_value_is_told_also_where_it_is_no_finite_number(tmp_path):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink.write({"env_step": 1, "learn/loss": 0.5, "learn/q_mean": 1.0, "learn/q_max": 2.0, "learn/never": math.nan})
+    sink.write({"env_step": 2, "learn/loss": math.nan, "learn/q_mean": 1.0, "learn/q_min": -math.inf, "learn/q_max": math.inf})
+    watch = Watch(tmp_path)
+    watch.look()
+
+    words = shown(watch)
+    for expected in ("loss nan", "never nan", "q_mean 1 (-inf to inf)"):
+        assert expected in words
+    assert watch.columns.last("learn/loss") == 0.5
 
 
 def test_a_run_that_begins_anew_is_followed_from_its_beginning(tmp_path, write_run):
@@ -119,8 +134,10 @@ def test_one_look_prints_a_snapshot_that_a_pipe_can_take(tmp_path, write_run):
 
 
 def test_one_look_at_nothing_and_no_time_between_looks_are_refused(tmp_path):
-    with pytest.raises(ReportError, match="there is nothing to watch: waiting for .*the folder is not there yet"):
+    with pytest.raises(ReportError, match=r"there is no folder .*/run\.$"):
         watch_run(tmp_path / "run", once=True)
+    with pytest.raises(ReportError, match="--once shows what there is, and --wait waits for a run: give one of them"):
+        watch_run(tmp_path, once=True, wait=True)
     with pytest.raises(ReportError, match="--every 0 is no time"):
         watch_run(tmp_path, every_s=0)
 
@@ -146,7 +163,7 @@ def read_until(stream, wanted, seconds=60):
 def test_in_a_terminal_it_lives_until_ctrl_c_and_gives_the_terminal_back(tmp_path, write_run):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-    command = [*WATCH, "run", "--every", "0.05"]
+    command = [*WATCH, "run", "--every", "0.05", "--wait"]
     watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment, cwd=tmp_path)
     os.close(theirs)
     try:
@@ -179,6 +196,49 @@ def test_in_a_pipe_it_prints_whenever_there_is_news_and_nothing_else(tmp_path, w
     finally:
         watching.kill()
         watching.wait()
+
+
+def test_in_a_pipe_it_says_what_it_waits_for_if_asked_to_wait(tmp_path):
+    command = [*WATCH, "run", "--wait", "--every", "0.05"]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
+    try:
+        read_until(watching.stdout.fileno(), b"waiting for run/metrics.jsonl: the folder is not there yet")
+        (tmp_path / "run").mkdir()
+        append(tmp_path / "run", {"env_step": 77_777})
+        read_until(watching.stdout.fileno(), b"77,777")
+    finally:
+        watching.kill()
+        watching.wait()
+        watching.stdout.close()
+
+
+PLACES = {
+    "nothing": (
+        lambda path: None,
+        r"there is no folder .*/run\. ding-lite watch .*/run --wait waits until a run begins there\.$",
+    ),
+    "a name that is nearly one": (
+        lambda path: (path.parent / "runs").mkdir(),
+        "there is no folder .*/run: did you mean '.*/runs'",
+    ),
+    "an empty folder": (
+        lambda path: path.mkdir(),
+        "is no run: there is no metrics.jsonl in it, which .* writes. .* --wait waits",
+    ),
+    "a file": (lambda path: path.write_text(""), "/run is no folder. It is a file: name the folder that it is in"),
+    "a folder of runs": (
+        lambda path: JsonLines(path / "dqn" / "metrics.jsonl").write({"env_step": 1}),
+        "is no run. There is one in .*/run/dqn: ding-lite watch .*/run/dqn follows it",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_folder_in_which_there_is_no_run_is_refused_at_once(tmp_path, place):
+    make, message = PLACES[place]
+    make(tmp_path / "run")
+    with pytest.raises(ReportError, match=message):
+        watch_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import tree, with_leaves
+from ding_lite.hooks import StateError
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -104,6 +105,33 @@ def test_it_goes_on_from_a_saved_state_bit_for_bit():
     for seed in range(3, 6):
         assert torch.equal(one.learn(batch(seed))["rnd_loss"], other.learn(batch(seed))["rnd_loss"])
         assert torch.equal(one.estimate(batch(seed)).reward, other.estimate(batch(seed)).reward)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("predictor",), None, "this state of RNDRewardModel lacks 'predictor', it has"),
+        (("optimizer", "param_groups", 0, "lr"), -1.0, r"\['lr'\] is -1.0, which Adam refuses"),
+        (("mean_square",), torch.tensor(float("nan")), r"\['mean_square'\] holds numbers that are not finite"),
+        (("predictor", "layers.0.weight"), torch.zeros(2), r"\['predictor'\]\['layers.0.weight'\] is of shape \[2\]"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_its_key_and_changes_nothing(path, value, words):
+    model = made()
+    model.learn(batch())
+    state, before = model.state_dict(), str(model.state_dict())
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    assert path[-1] in inner
+    if value is None:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    with pytest.raises(StateError, match=words):
+        model.load_state_dict(state)
+
+    assert str(model.state_dict()) == before
 
 
 def test_its_weights_come_from_its_seed_alone():

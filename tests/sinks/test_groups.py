@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.sinks import Csv, JsonLines, SinkGroup
+from ding_lite.sinks import Csv, JsonLines, SinkGroup, read_row
 
 
 def rows_of(path):
@@ -184,4 +184,4 @@ def test_a_whole_number_that_no_float_can_hold_is_infinite_and_costs_no_other(tm
     SinkGroup([sink, JsonLines(tmp_path / "rows.jsonl"), Csv(tmp_path / "rows.csv")]).write(row)
     inf = float("inf")
     assert sink.rows == [{**row, "huge": inf, "low": -inf, "inside": {"many": [2, inf]}}]
-    assert rows_of(tmp_path / "rows.jsonl") == [{**row, "huge": None, "low": None, "inside": {"many": [2, None]}}]
+    assert [read_row(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == sink.rows
