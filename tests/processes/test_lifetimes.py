@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -142,24 +141,7 @@ def test_a_forgotten_worker_is_killed(gone):
     assert gone(pid, timeout_s=0.5)
 
 
-def census():
-    gc.collect()
-    me = psutil.Process()
-    names = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else []
-    maps = sum("ding_lite" in region.path for region in me.memory_maps(grouped=False))
-    children = {child.pid for child in me.children(recursive=True)}
-    return {
-        "threads": threading.active_count(),
-        "system threads": me.num_threads(),
-        "descriptors": me.num_fds(),
-        "children": children,
-        "known children": len(multiprocessing.active_children()),
-        "names": names,
-        "maps": maps,
-    }
-
-
-def test_fifty_workers_leave_nothing_behind():
+def test_fifty_workers_leave_nothing_behind(census):
     def cycle(index):
         process = WorkerProcess(f"w{index}", crumbs=4)
         process.call(echo, np.zeros(50_000 * (1 + index % 3)))
