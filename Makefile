@@ -9,9 +9,11 @@ PY = .venv/bin/python
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
 
+# All tests run on several processes; those that ARGS names, as in make test ARGS="tests/basics", on one, which starts at once.
 # One thread of torch: on a machine that does other work too, operations on several wait for the slowest of them.
+# Compiled files are kept, also where the environment says otherwise, since many tests start programs.
 test: lint
-	OMP_NUM_THREADS=1 $(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(or $(ARGS),--numprocesses=logical --maxprocesses=4 --dist=worksteal)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

@@ -40,7 +40,8 @@ setup(
         "box2d": ["box2d>=2.3.10"],
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "test": [
-            *("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "psutil>=5.9", "setuptools>=68", "wheel"),
+            *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9"),
+            *("setuptools>=68", "wheel"),  # build the wheel that is tested
             "playwright>=1.48",  # drives the Chromium that the machine has
         ],
         "dev": ["ruff>=0.9", "mypy>=1.13"],

@@ -3,16 +3,21 @@
 A spawned process cannot import this file, so what it needs from here is pickled by value.
 """
 
+import gc
 import hashlib
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 import torch
 from gymnasium import spaces
@@ -279,3 +284,27 @@ def _told(thing: Any) -> Any:
 def digest() -> Callable[..., str]:
     """A hash of arrays, tensors and numbers, nested; episodes and rollouts are told by their parts."""
     return lambda *things: hashlib.sha256(repr(_told(things)).encode()).hexdigest()
+
+
+@pytest.fixture(scope="session")
+def census() -> Callable[[], dict[str, Any]]:
+    """What this process holds: threads, descriptors, processes, memory shared with these and names of such memory.
+
+    Browsers of other tests, which run beside this one, begin their names with a dot.
+    """
+
+    def count() -> dict[str, Any]:
+        gc.collect()
+        me = psutil.Process()
+        names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
+        return {
+            "threads": threading.active_count(),
+            "system threads": me.num_threads(),
+            "descriptors": me.num_fds(),
+            "processes": {child.pid for child in me.children(recursive=True)},
+            "known children": len(multiprocessing.active_children()),
+            "names": sorted(name for name in names if not name.startswith(".")),
+            "maps": sum("ding_lite" in region.path for region in me.memory_maps(grouped=False)),
+        }
+
+    return count

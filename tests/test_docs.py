@@ -8,37 +8,54 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROMISE = re.compile(r"print\(error\)  # (.*?)(?: \.\.\.)?$", re.MULTILINE)
 
 
-@pytest.mark.timeout(900)  # the README's learns
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def page_name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def run_blocks(page):
+    """The names that the Python blocks of a page leave, run one after the other."""
     names = {"__name__": "__main__"}
     text = page.read_text(encoding="utf-8")
     for block in BLOCK.finditer(text):
         line = text[: block.start(1)].count("\n")
         exec(compile("\n" * line + block.group(1), str(page), "exec"), names)
+    return names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md"], ids=page_name)
+def test_the_blocks_of_a_page_run_and_print_the_errors_that_it_promises(page, tmp_path, monkeypatch, capsys):
+    """`print(error)  # text ...`: the text is what comes, as far as it goes."""
+    monkeypatch.chdir(tmp_path)
+    run_blocks(page)
+    printed = capsys.readouterr().out
+
+    for words in PROMISE.findall(page.read_text(encoding="utf-8")):
+        assert words in printed
+
+
+def test_the_guide_promises_errors():
+    assert len(PROMISE.findall((ROOT / "docs/guide.md").read_text(encoding="utf-8"))) >= 3
+
+
+@pytest.mark.timeout(900)  # it learns
+def test_the_readme_solves_cartpole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run_blocks(ROOT / "README.md")
+    task, cfg = names["task"], names["cfg"]
+
+    assert not task.running
+    assert task.ctx.last_eval_value >= 475
+    assert 0 < task.ctx.env_step <= 60_000
+    assert task.ctx.train_iter == names["policy"].train_iter > 0
+    assert {path.name for path in (tmp_path / cfg.exp_name / "ckpt").iterdir()} >= {"best.pt", "final.pt"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_links_of_a_page_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
     assert not missing
-
-
-def test_the_documents_promises_in_comments_are_what_is_printed(capsys, tmp_path, monkeypatch):
-    """`print(x)  # text ...` in the guide: the text is what comes, as far as it goes."""
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
-    promised = re.findall(r"print\(error\)  # (.*?)(?: \.\.\.)?$", text, re.MULTILINE)
-    names = {"__name__": "__main__"}
-    for block in BLOCK.finditer(text):
-        exec(block.group(1), names)
-    printed = capsys.readouterr().out
-
-    assert len(promised) >= 3
-    for words in promised:
-        assert words in printed

@@ -1,6 +1,8 @@
 """The house: who may import whom, and how."""
 
 import ast
+import functools
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,72 +48,108 @@ def room_of(path: Path) -> str:
     return parts[0] if parts[0] != "ding_lite" or len(parts) == 2 else f"ding_lite.{parts[1]}"
 
 
-def imports_of(path: Path) -> list[tuple[ast.stmt, str, list[str], bool]]:
-    """(statement, module, names, whether it stands at the top of the file) of each import."""
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, str, list[str], bool]]:
+    """(file and line, module, names, whether it stands at the top of the file) of each import."""
     found = []
-    body = ast.parse(path.read_text(encoding="utf-8"))
+    body = parsed(path)
     top = set(body.body) | {inner for node in body.body if isinstance(node, (ast.If, ast.With)) for inner in node.body}
     for node in ast.walk(body):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        where = f"{path.relative_to(ROOT)}:{node.lineno}"
         if isinstance(node, ast.Import):
-            found += [(node, alias.name, [], node in top) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+            found += [(where, alias.name, [], node in top) for alias in node.names]
+        else:
             module = "." * node.level + (node.module or "")
-            found.append((node, module, [alias.name for alias in node.names], node in top))
+            found.append((where, module, [alias.name for alias in node.names], node in top))
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_imports_only_floors_below_its_own_and_its_own_room(path):
-    room = room_of(path)
-    for node, module, names, _ in imports_of(path):
-        where = f"{path.relative_to(ROOT)}:{node.lineno}"
-        assert not module.startswith("."), f"{where} imports relatively: write the whole name, from ding_lite...."
-        assert module.partition(".")[0] not in TOP, f"{where} imports {module}, a second copy of it: write ding_lite.{module}."
-        if not module.startswith("ding_lite"):
-            continue
-        assert "*" not in names, f"{where} imports *: name what it needs."
-        private = [name for name in names if name.startswith("_") and not name.startswith("__")]
-        assert not private, f"{where} imports {private}, private names of another file: make them public there, or move them."
-        target = ".".join(module.split(".")[:2])
-        if room == "ding_lite" or target in (room, "ding_lite"):
-            continue
-        assert target in FLOORS, (
-            f"{where} imports {target}, which has no floor: give it one in this test and in docs/design.md."
+def breach_of(room: str, module: str, names: list[str]) -> str | None:
+    """What is wrong with an import of `names` from `module` in a file of `room`."""
+    if module.startswith("."):
+        return "imports relatively: write the whole name, from ding_lite...."
+    if module.partition(".")[0] in TOP:
+        return f"imports {module}, a second copy of it: write ding_lite.{module}."
+    if not module.startswith("ding_lite"):
+        return None
+    if "*" in names:
+        return "imports *: name what it needs."
+    if private := [name for name in names if name.startswith("_") and not name.startswith("__")]:
+        return f"imports {private}, private names of another file: make them public there, or move them."
+    target = ".".join(module.split(".")[:2])
+    if room == "ding_lite" or target in (room, "ding_lite"):
+        return None
+    if target not in FLOORS:
+        return f"imports {target}, which has no floor: give it one in this test and in docs/design.md."
+    if FLOORS[target] >= FLOORS[room]:
+        return (
+            f"is in {room} (floor {FLOORS[room]}) and imports {target} (floor {FLOORS[target]}). "
+            "Move what both need to a floor below, or pass it in as an argument."
         )
-        assert FLOORS[target] < FLOORS[room], (
-            f"{where}: {room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[target]}). Move what both need to a floor "
-            "below, or pass it in as an argument."
-        )
+    return None
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_our_own_imports_stand_at_the_top_of_the_file(path):
-    for node, module, _, is_top in imports_of(path):
-        where = f"{path.relative_to(ROOT)}:{node.lineno}"
-        assert is_top or not module.startswith("ding_lite"), f"{where} imports {module} inside a function: move it to the top."
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_says_in_its_first_lines_what_it_is_and_in_which_room_it_stands(path):
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    assert text, f"{path.relative_to(ROOT)} has no docstring: its first line says what it holds."
-    if room_of(path) not in ("examples", "ding_lite"):
-        assert "\nRoom: " in text, (
-            f"{path.relative_to(ROOT)} does not name its room: add a line `Room: ding_lite...., floor N.`"
-        )
+def test_files_import_only_floors_below_their_own_and_their_own_room():
+    found = [(where, breach_of(room_of(path), module, names)) for path in FILES for where, module, names, _ in imports_of(path)]
+    breaches = [f"{where} {breach}" for where, breach in found if breach]
+    assert not breaches, "\n".join(breaches)
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if path.name == "__init__.py"], ids=lambda path: str(path.relative_to(ROOT))
+    ("room", "module", "names", "words"),
+    [
+        ("ding_lite.data", ".trees", ["tree"], "imports relatively"),
+        ("ding_lite.policy", "contexts.online", ["OnlineRLContext"], "a second copy"),
+        ("ding_lite.policy", "ding_lite.nn", ["*"], "name what it needs"),
+        ("ding_lite.policy", "ding_lite.nn", ["_width"], "private names"),
+        ("ding_lite.policy", "ding_lite.cellar", ["wine"], "has no floor"),
+        ("ding_lite.nn", "ding_lite.policy", ["Policy"], "floor 3) and imports ding_lite.policy (floor 3.5)"),
+        ("ding_lite.functional", "ding_lite.basics", ["plain"], "floor 0) and imports ding_lite.basics (floor 0)"),
+    ],
 )
-def test_an_init_only_hands_names_on(path):
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    for node in body:
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_name = isinstance(node, ast.Assign) and node.targets[0].id in ("__all__", "__version__")
-        assert is_text or is_name or isinstance(node, ast.ImportFrom), (
-            f"{path.relative_to(ROOT)}:{node.lineno} does more than that."
-        )
+def test_each_breach_of_the_floors_is_named(room, module, names, words):
+    assert words in breach_of(room, module, names)
+
+
+def test_our_own_imports_stand_at_the_top_of_the_file():
+    breaches = [
+        f"{where} imports {module} inside a function: move it to the top."
+        for path in FILES
+        for where, module, _, is_top in imports_of(path)
+        if module.startswith("ding_lite") and not is_top
+    ]
+    assert not breaches, "\n".join(breaches)
+
+
+def test_files_say_in_their_first_lines_what_they_are_and_in_which_room_they_stand():
+    texts = {path: ast.get_docstring(parsed(path)) or "" for path in FILES}
+    breaches = [
+        f"{path.relative_to(ROOT)} has no docstring: its first line says what it holds." for path in FILES if not texts[path]
+    ]
+    breaches += [
+        f"{path.relative_to(ROOT)} does not name its room: add a line `Room: ding_lite...., floor N.`"
+        for path in FILES
+        if room_of(path) not in ("examples", "ding_lite") and "\nRoom: " not in texts[path]
+    ]
+    assert not breaches, "\n".join(breaches)
+
+
+def test_an_init_only_hands_names_on():
+    breaches = []
+    for path in (path for path in FILES if path.name == "__init__.py"):
+        for node in parsed(path).body:
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            is_name = isinstance(node, ast.Assign) and node.targets[0].id in ("__all__", "__version__")
+            if not (is_text or is_name or isinstance(node, ast.ImportFrom)):
+                breaches.append(f"{path.relative_to(ROOT)}:{node.lineno} does more than that.")
+    assert not breaches, "\n".join(breaches)
 
 
 def test_every_folder_with_python_in_it_is_a_package():
@@ -121,12 +159,14 @@ def test_every_folder_with_python_in_it_is_a_package():
 
 
 def test_the_engine_imports_nothing_but_the_standard_library_at_its_top():
-    import sys
-
-    for path in (file for room in ("basics", "pipeline", "engine") for file in (ROOT / "ding_lite" / room).glob("*.py")):
-        for node, module, _, is_top in imports_of(path):
-            root = module.partition(".")[0]
-            assert not is_top or root in ("ding_lite", *sys.stdlib_module_names), f"{path.name}:{node.lineno} imports {module}"
+    breaches = [
+        f"{where} imports {module}"
+        for room in ("basics", "pipeline", "engine")
+        for path in (ROOT / "ding_lite" / room).glob("*.py")
+        for where, module, _, is_top in imports_of(path)
+        if is_top and module.partition(".")[0] not in ("ding_lite", *sys.stdlib_module_names)
+    ]
+    assert not breaches, "\n".join(breaches)
 
 
 @pytest.mark.parametrize("name", TOP)

@@ -45,7 +45,7 @@ def test_the_table_of_algorithms_has_each_policy_and_the_readme_counts_its_rows(
     assert re.findall(r"^\| Algorithms \| (\d+) \|", README, re.MULTILINE) == [str(len(ROWS))]
 
 
-@pytest.mark.parametrize(("name", "actions"), {(row[0], row[3]) for row in ROWS})
+@pytest.mark.parametrize(("name", "actions"), sorted({(row[0], row[3]) for row in ROWS}))
 def test_a_policy_takes_the_actions_that_the_table_names_and_refuses_others(name, actions):
     policy_type = getattr(ding_lite.policy, name)
     taken = ACTIONS if actions == "any" else {actions: ACTIONS[actions]}

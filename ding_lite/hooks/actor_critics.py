@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ding_lite.data import Tree, has_leaf
 from ding_lite.functional import explained_variance, normalized
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, LearningRateSchedule, ValueNetworkMixin
+from ding_lite.nn import RMSprop
 
 
 class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetworkMixin):
@@ -31,7 +32,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         """
         learn: Any = self.cfg.learn
         if learn.optimizer == "rmsprop":
-            return torch.optim.RMSprop(params, lr=learn.learning_rate, alpha=0.99, eps=1e-5, foreach=True)
+            return RMSprop(params, lr=learn.learning_rate, alpha=0.99, eps=1e-5, foreach=True)
         return super().make_optimizer(params)
 
     def advantages(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import gymnasium
-import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.data import Tree, has_leaf, map_leaves, nested
 from ding_lite.hooks.configs import PolicyConfig
-from ding_lite.nn import make_actor_critic
+from ding_lite.nn import Adam, make_actor_critic
 
 
 class Hooks:
@@ -73,7 +72,7 @@ class Hooks:
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """What turns gradients into steps: Adam at `cfg.learn.learning_rate`."""
-        return torch.optim.Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
+        return Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
 
     def before_loss_init(self) -> None:
         """Before the loss is first called, on the dummy batch: where mixins are set up. Here, each from the configuration."""

@@ -1,6 +1,6 @@
 """Optimizers: one for several parts of a model, each with a learning rate and a norm of its own.
 
-Room: ding_lite.hooks, floor 3. Torch only.
+Room: ding_lite.hooks, floor 3. Imports nn.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from ding_lite.nn import Adam
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy as Base
@@ -35,7 +37,7 @@ class PartwiseOptimizer(Base):
         groups: dict[float, list[nn.Parameter]] = {}
         for part, lr in self.parts().values():
             groups.setdefault(lr, []).extend(part)
-        return torch.optim.Adam([{"params": group, "lr": lr} for lr, group in groups.items()], fused=True)
+        return Adam([{"params": group, "lr": lr} for lr, group in groups.items()], fused=True)
 
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
         """Clip the norm of each part's gradient at `cfg.learn.grad_clip_norm`. Returns the norms, and that of all, to log."""

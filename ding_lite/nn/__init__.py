@@ -13,6 +13,7 @@ from ding_lite.nn.bounded import (
     make_bounded_actor_critic,
 )
 from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
+from ding_lite.nn.eager_optimizers import Adam, RMSprop
 from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
 from ding_lite.nn.initialization import orthogonal, seeded
@@ -36,6 +37,7 @@ __all__ = [
     "ActionCritic",
     "ActionDistribution",
     "ActorCritic",
+    "Adam",
     "AtomHead",
     "BoundDistribution",
     "BoundedActorCritic",
@@ -46,6 +48,7 @@ __all__ = [
     "ImplicitQuantileNetwork",
     "NoisyLinear",
     "NoisyMLP",
+    "RMSprop",
     "RecurrentActorCritic",
     "RecurrentFeatures",
     "RecurrentQNetwork",

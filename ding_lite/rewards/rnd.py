@@ -21,7 +21,7 @@ from ding_lite.engine import Config, bounded, seed_of
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
 from ding_lite.hooks import StateError, available_device, optimizer_state, require_like, require_optimizer_state
-from ding_lite.nn import make_network, make_normalizer, seeded
+from ding_lite.nn import Adam, make_network, make_normalizer, seeded
 
 
 @dataclasses.dataclass
@@ -84,7 +84,7 @@ class RNDRewardModel:
         self.mean_square = torch.zeros((), device=self.device)
         self.steps = 0
         """Gradient steps taken."""
-        self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
+        self.optimizer = Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
 
     def learn(self, batch: Tree) -> dict[str, Tensor]:
         """Take one gradient step towards predicting these observations.

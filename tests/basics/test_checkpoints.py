@@ -127,7 +127,9 @@ class TestPlain:
         assert type(state["y"]) is torch.Tensor
 
     @pytest.mark.parametrize(
-        "odd", [{1}, b"", object(), lambda: None, range(3), np.dtype("f4"), pathlib.Path(), torch.device("cpu")], ids=repr
+        "odd",
+        [{1}, b"", object(), lambda: None, range(3), np.dtype("f4"), pathlib.Path(), torch.device("cpu")],
+        ids=lambda odd: type(odd).__name__,
     )
     def test_anything_else_is_refused_with_its_place_and_type(self, odd, tmp_path):
         state = {"policy": {"layers": [1, (2, odd)]}}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,20 @@ def start(name, *options, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def start_here(monkeypatch, capsys):
+    """As `start`, in this process, which has imported torch already."""
+
+    def run(name, *options, cwd):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return subprocess.CompletedProcess(sys.argv, ended.value.code, *capsys.readouterr())
+
+    return run
+
+
 def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "a2c", "reinforce", "impala", "rnd"}
@@ -26,11 +41,12 @@ def test_there_is_an_example_for_each_algorithm():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path):
+def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path, start_here):
     if name in AGENTS:
         pytest.importorskip("pettingzoo")
         pytest.importorskip("mpe2")
-    ended = start(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
+    run = start if name in ("dqn_async", "ippo", "sac") else start_here
+    ended = run(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout
@@ -38,15 +54,15 @@ def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["custom_context", "ppo", "sac"])
-def test_a_run_that_has_nothing_to_reach_exits_0(name, tmp_path):
-    ended = start(name, "--max-step", 1, "--env.stop-value", "None", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+def test_a_run_that_has_nothing_to_reach_exits_0(name, tmp_path, start_here):
+    ended = start_here(name, "--max-step", 1, "--env.stop-value", "None", "--env.n-evaluator-episode", 1, cwd=tmp_path)
 
     assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo", "ppo_continuous"])
-def test_a_run_leaves_its_curve_and_its_configuration(name, tmp_path):
-    start(name, "--max-step", 1, "--exp-name", "here", "--seed", 5, "--env.n-evaluator-episode", 1, cwd=tmp_path)
+def test_a_run_leaves_its_curve_and_its_configuration(name, tmp_path, start_here):
+    start_here(name, "--max-step", 1, "--exp-name", "here", "--seed", 5, "--env.n-evaluator-episode", 1, cwd=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
 
     assert rows[0]["evaluate/episode_return_mean"] is not None

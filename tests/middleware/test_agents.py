@@ -335,7 +335,7 @@ def curve_of(folder):
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, max_lag, tmp_path, digest):
     expected = digest(*learn_chase(tmp_path / "one", False, max_lag, algorithm))
-    found = {digest(*learn_chase(tmp_path / str(i), True, max_lag, algorithm)) for i in range(3)}
+    found = {digest(*learn_chase(tmp_path / str(i), True, max_lag, algorithm)) for i in range(2)}
 
     assert found == {expected}
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -142,24 +141,7 @@ def test_a_forgotten_worker_is_killed(gone):
     assert gone(pid, timeout_s=0.5)
 
 
-def census():
-    gc.collect()
-    me = psutil.Process()
-    names = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else []
-    maps = sum("ding_lite" in region.path for region in me.memory_maps(grouped=False))
-    children = {child.pid for child in me.children(recursive=True)}
-    return {
-        "threads": threading.active_count(),
-        "system threads": me.num_threads(),
-        "descriptors": me.num_fds(),
-        "children": children,
-        "known children": len(multiprocessing.active_children()),
-        "names": names,
-        "maps": maps,
-    }
-
-
-def test_fifty_workers_leave_nothing_behind():
+def test_fifty_workers_leave_nothing_behind(census):
     def cycle(index):
         process = WorkerProcess(f"w{index}", crumbs=4)
         process.call(echo, np.zeros(50_000 * (1 + index % 3)))
@@ -260,6 +242,7 @@ def test_without_a_fork_server_workers_are_spawned(monkeypatch):
         assert process.call(echo, 3) == 3
         assert process.call(lambda objects: os.environ["OMP_NUM_THREADS"]) == "1"
         assert "forkserver" not in " ".join(psutil.Process(process.pid).cmdline())
+        process.close(timeout_s=60)  # a whole interpreter ends
     assert process.exitcode == 0
 
 
@@ -302,28 +285,54 @@ worker.close()
     assert (process.returncode, err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "state", ["worker.call(len)", "worker.call(len); worker.submit(busy, 'sleep')", "worker.submit(busy, 'loop')", "pass"]
-)
-def test_a_script_that_ends_without_closing_leaves_no_process_and_does_not_wait(script, gone, state):
-    process = script(START + f"import gc\ncircle = [worker]; circle.append(circle)\n{state}\nprint(worker.pid)\n")
+def test_a_script_that_ends_without_closing_leaves_no_process_and_does_not_wait(script, gone):
+    """Workers that have answered, sleep, are in a loop, or have only just been started, each held by a circle."""
+    process = script(
+        START
+        + """
+sleeps, loops = WorkerProcess("sleeps"), WorkerProcess("loops")
+worker.call(len)
+sleeps.call(len)
+sleeps.submit(busy, "sleep")
+loops.submit(busy, "loop")
+starts = WorkerProcess("starts")
+workers = [worker, sleeps, loops, starts]
+circles = [[it] for it in workers]
+for circle in circles:
+    circle.append(circle)
+print(*[it.pid for it in workers])
+"""
+    )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert gone(int(out.split()[-1]), timeout_s=2.0)
+    pids = [int(pid) for pid in out.splitlines()[-1].split()]
+    assert len(pids) == 4
+    assert gone(*pids, timeout_s=2.0)
 
 
-@pytest.mark.parametrize("state", ["idle", "sleep", "loop"])
-def test_a_worker_dies_with_its_parent(script, gone, state):
-    busy = "" if state == "idle" else f"worker.submit(busy, {state!r})"
-    process = script(START + f"worker.call(len)\n{busy}\nprint(worker.pid, flush=True)\ntime.sleep(100)\n")
+def test_workers_die_with_their_parent(script, gone):
+    """Workers that are idle, sleep or are in a loop, and the server that started them."""
+    process = script(
+        START
+        + """
+sleeps, loops = WorkerProcess("sleeps"), WorkerProcess("loops")
+for it in (worker, sleeps, loops):
+    it.call(len)
+sleeps.submit(busy, "sleep")
+loops.submit(busy, "loop")
+print(worker.pid, sleeps.pid, loops.pid, flush=True)
+time.sleep(100)
+"""
+    )
     process.stdout.readline()
-    pid = int(process.stdout.readline())
-    server = psutil.Process(pid).ppid()
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    server = psutil.Process(pids[0]).ppid()
     time.sleep(0.2)
-    assert psutil.pid_exists(pid)
+    assert len(pids) == 3
+    assert all(map(psutil.pid_exists, pids))
     process.kill()
     process.wait(10)
-    assert gone(pid, server, timeout_s=5.0)
+    assert gone(*pids, server, timeout_s=5.0)
 
 
 def test_ctrl_c_is_the_parents_affair(script):

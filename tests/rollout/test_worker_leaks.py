@@ -1,13 +1,6 @@
 """Workers that come and go leave nothing: no thread, process, descriptor, mapping or name in shared memory."""
 
-import gc
-import multiprocessing
-import os
-import threading
-from pathlib import Path
-
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -44,29 +37,15 @@ def cycle(end, number=0):
     return columns
 
 
-def census():
-    gc.collect()
-    me = psutil.Process()
-    return {
-        "threads": threading.active_count(),
-        "system threads": me.num_threads(),
-        "descriptors": me.num_fds(),
-        "processes": {child.pid for child in me.children(recursive=True)},
-        "known children": len(multiprocessing.active_children()),
-        "names": sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else [],
-        "maps": sum("ding_lite" in region.path for region in me.memory_maps(grouped=False)),
-    }
-
-
 @pytest.mark.parametrize("end", ["release", "close", "forget"])
-def test_cycles_leave_nothing_behind(end):
+def test_cycles_leave_nothing_behind(end, census):
     before = census()
     for number in range({"release": 16, "close": 18, "forget": 16}[end]):
         cycle(end, number)
     assert census() == before
 
 
-def test_rollouts_outlive_the_processes_and_hold_no_shared_memory():
+def test_rollouts_outlive_the_processes_and_hold_no_shared_memory(census):
     before = census()
     columns = cycle("close")
     checksum = float(np.sum(columns["obs"]))
@@ -76,7 +55,7 @@ def test_rollouts_outlive_the_processes_and_hold_no_shared_memory():
     assert after == before
 
 
-def test_environments_whose_maker_failed_leave_nothing_behind():
+def test_environments_whose_maker_failed_leave_nothing_behind(census):
     before = census()
     for _ in range(3):
         with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
@@ -84,7 +63,7 @@ def test_environments_whose_maker_failed_leave_nothing_behind():
     assert census() == before
 
 
-def test_stopping_the_task_gives_the_processes_back():
+def test_stopping_the_task_gives_the_processes_back(census):
     before = census()
     envs = make_envs("CartPole-v1", 2, workers=2, backend="process")
     policy = DQNPolicy(DQNPolicyConfig(), envs.single_observation_space, envs.single_action_space)

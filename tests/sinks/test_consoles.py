@@ -44,7 +44,9 @@ class Terminal:
     def __init__(self, code, columns=100, **streams):
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        env = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+        size = ("COLUMNS", "LINES")  # of the terminal of the tests, which they would take for their own
+        env = {name: value for name, value in os.environ.items() if name not in size}
+        env |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams}
         self.process = subprocess.Popen([sys.executable, "-c", BEGIN + code], env=env, **streams)
         os.close(theirs)

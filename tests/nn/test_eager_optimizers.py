@@ -1,0 +1,177 @@
+"""Our optimizers against torch's own: equal to the last bit, and without the import of torch's compiler."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ding_lite.nn import Adam, RMSprop
+from ding_lite.nn.eager_optimizers import without_compiler
+
+KINDS = {
+    "adam": (Adam, torch.optim.Adam, {"lr": 0.01}),
+    "adam fused": (Adam, torch.optim.Adam, {"lr": 0.01, "fused": True}),
+    "adam with every option": (
+        Adam,
+        torch.optim.Adam,
+        {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.1, "amsgrad": True, "maximize": True, "foreach": True},
+    ),
+    "rmsprop": (RMSprop, torch.optim.RMSprop, {"lr": 0.01, "alpha": 0.99, "eps": 1e-5, "foreach": True}),
+    "rmsprop with momentum": (RMSprop, torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
+}
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def trained(optimizer_type, settings, steps, loaded=None):
+    """(Parameters, optimizer's state, scheduled rates) after random steps in which some gradients are missing."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    optimizer = optimizer_type([{"params": net[0].parameters(), "lr": 0.003}], **settings)
+    optimizer.add_param_group({"params": list(net[2].parameters())})
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    if loaded is not None:
+        net.load_state_dict(loaded[0])
+        optimizer.load_state_dict(copy.deepcopy(loaded[1]))  # torch goes on with the tensors that it was given
+    rates = []
+    for step in range(steps):
+        loss = net(torch.randn(5, 4)).square().mean() if step % 7 else net[0](torch.randn(5, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=bool(step % 3))
+        if step % 10 == 9:
+            schedule.step()
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    return net.state_dict(), optimizer.state_dict(), rates
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@EACH
+def test_a_hundred_random_steps_equal_those_of_torch(kind):
+    ours, theirs, settings = KINDS[kind]
+
+    assert same(trained(ours, settings, 100), trained(theirs, settings, 100))
+
+
+@EACH
+def test_a_state_is_loaded_from_torch_and_by_torch(kind):
+    ours, theirs, settings = KINDS[kind]
+    begun = trained(theirs, settings, 20)
+    expected = trained(theirs, settings, 20, loaded=begun)
+
+    assert same(trained(ours, settings, 20, loaded=begun), expected)
+    assert same(trained(theirs, settings, 20, loaded=trained(ours, settings, 20)), expected)
+
+
+@EACH
+def test_copies_and_pickles_go_on_where_the_optimizer_stood(kind):
+    optimizer_type, _, settings = KINDS[kind]
+
+    def stepped(optimizer):
+        (weight,) = optimizer.param_groups[0]["params"]
+        weight.grad = torch.ones(3)
+        optimizer.step()
+        return weight.detach().clone()
+
+    first = optimizer_type([torch.nn.Parameter(torch.ones(3))], **settings)
+    stepped(first)
+    copies = [copy.deepcopy(first), pickle.loads(pickle.dumps(first))]
+    expected = stepped(first)
+
+    assert all(torch.equal(stepped(again), expected) for again in copies)
+
+
+@EACH
+def test_it_is_an_optimizer_of_torch_with_its_hooks_closure_and_errors(kind):
+    ours, theirs, settings = KINDS[kind]
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = ours([weight], **settings)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+
+    def closure():
+        calls.append(torch.is_grad_enabled())
+        weight.grad = torch.ones(3)
+        return weight.sum()
+
+    assert isinstance(optimizer, theirs)
+    assert repr(optimizer) == repr(theirs([weight], **settings))
+    assert optimizer.step(closure).item() == 3
+    assert calls == ["before", True, "after"]
+    assert torch.is_grad_enabled()
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": [weight]})
+
+
+def test_gradients_flow_through_a_differentiable_step_as_through_torchs():
+    def gradient(optimizer_type):
+        start = torch.full((2,), 0.5, requires_grad=True)
+        weight = start.clone()
+        weight.grad = (start**2).clone()
+        optimizer_type([weight], lr=0.1, differentiable=True).step()
+        return torch.autograd.grad(weight.sum(), start)[0]
+
+    assert torch.equal(gradient(Adam), gradient(torch.optim.Adam))
+
+
+def test_a_method_without_such_a_wrapper_stays_as_it_is():
+    def plain():
+        pass
+
+    assert without_compiler(plain) is plain
+    assert without_compiler(torch.no_grad()(plain)).__wrapped__ is plain
+
+
+def test_no_policy_imports_the_compiler_of_torch():
+    """Where a version of torch wraps its methods in another way, this shows it, and without_compiler has to know that way."""
+    program = """
+import sys
+import gymnasium
+import torch
+import ding_lite.policy
+from ding_lite.data import tree
+from ding_lite.nn import Adam, RMSprop
+from ding_lite.policy import Policy
+from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
+
+def guard(who):
+    if "torch._dynamo" in sys.modules:
+        sys.exit(f"{who} imports torch._dynamo")
+
+for kind in (Adam, RMSprop):
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = kind([weight])
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+    guard(kind)
+
+box, two = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
+for name, kind in vars(ding_lite.policy).items():
+    if isinstance(kind, type) and issubclass(kind, Policy) and kind is not Policy:
+        try:
+            policy = kind(None, box, box)
+        except (TypeError, ValueError):
+            policy = kind(None, box, two)
+        policy.load_state_dict(policy.state_dict())
+        guard(name)
+
+RNDRewardModel(RNDRewardConfig(), box).learn(tree({"next_obs": torch.zeros(2, 3)}))
+guard("RNDRewardModel")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
