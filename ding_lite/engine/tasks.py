@@ -67,6 +67,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._events = Events()
         self._network: Network | None = None
         self._paused: _Paused | None = None
+        self._checked: tuple[tuple[object, list[int]], Checker] | None = None
         self._touches = Touches()
 
     def start(
@@ -229,8 +230,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             self._ended, self._iterating = True, False
 
     def _loop(self, max_step: int, is_final: bool) -> None:
-        checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
-        is_checked = True
+        checker, is_checked = self._checker(), True
         while True:
             max_step -= 1
             self._left = max_step if is_final else _ENDLESS
@@ -241,6 +241,14 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             if self._finish or not max_step or not self.running:
                 return
             self.ctx = self.ctx.renew()
+
+    def _checker(self) -> Checker:
+        """What enforces contracts in a plain loop: the same one as long as pipeline and context are the same."""
+        key = family_of(self.ctx), [id(entry) for entry in self._entries]
+        if self._checked is None or self._checked[0] != key:
+            checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
+            self._checked = key, checker
+        return self._checked[1]
 
     def _overlap(self, max_step: int, is_final: bool) -> Network:
         network = self._resumed()
@@ -295,7 +303,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
     def suggest_contracts(self) -> str:
         """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
 
-        It names the fields that the function was seen to touch in the first iterations of each run, and the objects that it
+        It names the fields that the function was seen to touch in the first iterations, and the objects that it
         holds; a branch that was not taken may touch more. Call it after `run`, or in a middleware, while the task is open.
 
         Raises:

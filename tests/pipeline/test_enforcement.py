@@ -306,7 +306,7 @@ class TestWhen:
         with pytest.raises(ContractError):
             run(late_liar, mode=mode, steps=last + 1)
 
-    def test_otherwise_in_the_first_iterations_of_each_run(self):
+    def test_otherwise_in_the_first_iterations_with_a_pipeline(self):
         touched = []
 
         @contract(("count",), stage="learn")
@@ -318,6 +318,9 @@ class TestWhen:
             loop.use(liar)
             loop.run(2 * CHECKED_ITERATIONS)
             assert len(touched) == CHECKED_ITERATIONS
+            loop.run(CHECKED_ITERATIONS)
+            assert len(touched) == 2 * CHECKED_ITERATIONS
+            loop.use(contract(stage="record")(lambda ctx: None))
             with pytest.raises(ContractError):
                 loop.run(1)
 
