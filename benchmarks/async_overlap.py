@@ -133,6 +133,59 @@ def sleeping() -> None:
     compare_walls("collect and train sleep 5 ms each", "over_the_longer", "at most 1.08", limit, ours)
 
 
+def processing() -> None:
+    """Fetching and moving the next batch beside training, as three middleware of a user's."""
+
+    @contract(writes=("train_data",), stage="process")
+    def fetch(ctx: Any) -> None:
+        time.sleep(PIECE_S)
+        ctx.train_data = ()
+
+    @contract(reads=("train_data",), writes=("train_data",), stage="process")
+    def move(ctx: Any) -> None:
+        time.sleep(PIECE_S)
+        ctx.train_data = (*ctx.train_data,)
+
+    @contract(reads=("train_data",), stage="learn")
+    def learn(ctx: Any) -> None:
+        time.sleep(2 * PIECE_S)
+
+    def run(async_mode: bool) -> float:
+        with started(async_mode, fetch, move, learn) as task:
+            return seconds_of(lambda: task.run(ITERATIONS))
+
+    what = "fetch 5 ms and move 5 ms beside train 10 ms, by sleep"
+    compare_walls(what, "over_synchronous", "at most 0.6", lambda: run(False), lambda: run(True))
+
+
+def three_lanes() -> None:
+    """A chain of three lanes is full only with `max_lag=2`."""
+
+    @contract(writes=("trajectories",), stage="collect")
+    def collect(ctx: Any) -> None:
+        time.sleep(PIECE_S)
+        ctx.trajectories = ()
+
+    @contract(reads=("trajectories",), writes=("train_data",), stage="process")
+    def process(ctx: Any) -> None:
+        time.sleep(PIECE_S)
+        ctx.train_data = ()
+
+    @contract(reads=("train_data",), stage="learn")
+    def learn(ctx: Any) -> None:
+        time.sleep(PIECE_S)
+
+    def run(max_lag: int) -> float:
+        with started(True, collect, process, learn, max_lag=max_lag) as task:
+            return seconds_of(lambda: task.run(ITERATIONS))
+
+    def limit() -> float:
+        return seconds_of(lambda: [time.sleep(PIECE_S) for _ in range(ITERATIONS)])
+
+    what = "collect, process and train sleep 5 ms each, max_lag=2"
+    compare_walls(what, "over_the_longest", "at most 1.1", limit, lambda: run(2), **{"max_lag=1": lambda: run(1)})
+
+
 def computing() -> None:
     counts, muls = calibrated(collector(), PIECE_S), calibrated(products, PIECE_S)
     cfg = DQNConfig().override({"policy.collect.n_sample": 1})
@@ -281,6 +334,8 @@ def updates_for(cfg: DQNConfig, seconds: float) -> int:
 def main() -> None:
     one_thread()
     sleeping()
+    processing()
+    three_lanes()
     computing()
     empty()
     real()
