@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ding_lite.basics.messages import add_note
 from ding_lite.engine.lanes import Lane
 from ding_lite.engine.plans import Edge
 from ding_lite.engine.timelines import Timeline
@@ -37,6 +38,8 @@ class LaneThread:
         self.lanes = tuple(lanes)
         self.is_idle = False
         """Whether it waits for other threads, or has ended."""
+        self.has_ended = False
+        """Whether it has nothing more to do in this run."""
 
 
 class EdgeEnds:
@@ -77,7 +80,7 @@ class EdgeEnds:
         tokens = list(iter(self.pop, _CLOSED)) if places else ()
         for token in tokens:
             for place, value in places.items():
-                token[1][place] = copy.deepcopy(value)
+                token[1][place] = _copied(value, self._names[place])
             self._put(token)
 
     def set_kept(self, ctx: Any, token: Any) -> None:
@@ -111,7 +114,7 @@ class EdgeEnds:
             for place in kept:
                 value = values[place]
                 if type(value) not in SCALARS and value is not _UNSET:
-                    values[place] = copy.deepcopy(value)  # another lane may change it in place meanwhile
+                    values[place] = _copied(value, names[place])  # another lane may change it in place meanwhile
             put((says_skips and lane.skips, values, [leader.snapshot() for leader in leaders] if leaders else None))
 
         return give
@@ -140,6 +143,14 @@ class EdgeEnds:
                 lane.skips = True
 
         return accept
+
+
+def _copied(value: Any, name: str) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        add_note(error, f"when ctx.{name} was copied for another lane: what is kept and is no number or text is copied")
+        raise
 
 
 def _accept_turn(lane: Lane, token: bool) -> None:

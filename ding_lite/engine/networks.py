@@ -98,7 +98,7 @@ class Network:
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
-        self._ended: queue.SimpleQueue[LaneThread] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
         self._deferred: list[Deferred[Any]] = []
 
     def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
@@ -294,8 +294,11 @@ class Network:
     def _carry_out(self, max_step: int) -> None:
         if len(self._threads) > 1:
             self._run_on_threads(max_step)
-        else:
+            return
+        try:
             self._run_lanes(self._threads[0], max_step)
+        except BaseException as error:  # noqa: BLE001  a signal, between two halves
+            self._fail(error)
 
     def _run_on_threads(self, max_step: int) -> None:
         *others, mine = self._threads
@@ -308,6 +311,8 @@ class Network:
             )
             for it in others
         }
+        for it in others:
+            it.has_ended = False
         with quick_switches():
             try:
                 for thread in threads.values():
@@ -326,7 +331,8 @@ class Network:
             self._fail(error)
         finally:
             self._end_lanes(mine)
-            self._ended.put(mine)
+            mine.has_ended = True
+            self._ended.put(None)
 
     def _run_lanes(self, mine: LaneThread, max_step: int) -> None:
         """Carry out these lanes on the thread that calls, in sequential order."""
@@ -418,30 +424,33 @@ class Network:
 
         A signal that asks to stop at once is heard here as well; one more leaves behind what still runs.
         """
-        left, is_asked = set(threads), False
+        is_asked = False
         while True:
             try:
                 self._end_lanes(self._threads[-1])
-                for it in [it for it in left if threads[it].ident is None]:  # a signal came before it could start
-                    self._end_lanes(it)
-                    left.discard(it)
-                self._wait_for_lanes(left, threads)
+                for it, thread in threads.items():
+                    if thread.ident is None:  # a signal came before it could start
+                        self._end_lanes(it)
+                        it.has_ended = True
+                self._wait_for_lanes(threads)
                 self._wait_for_work()
             except BaseException as error:  # noqa: BLE001  a signal
                 self._fail(error)
                 if is_asked:
-                    names = ", ".join(threads[it].name for it in left) or "a thread of deferred work"
-                    warnings.warn(f"{names} did not end, and is left behind.", RuntimeWarning, stacklevel=2)
+                    names = ", ".join(thread.name for it, thread in threads.items() if not it.has_ended)
+                    text = f"{names or 'a thread of deferred work'} did not end, and is left behind."
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
                     return
                 is_asked = True
             else:
                 return
 
-    def _wait_for_lanes(self, left: set[LaneThread], threads: dict[LaneThread, threading.Thread]) -> None:
+    def _wait_for_lanes(self, threads: dict[LaneThread, threading.Thread]) -> None:
         # Not by Thread.join alone: one that a signal interrupts takes a live thread for dead (until Python 3.13).
-        while left:
+        patience: float | None = _PATIENCE_S
+        while left := [it for it in threads if not it.has_ended]:
             try:
-                left.discard(self._ended.get(timeout=_PATIENCE_S))
+                self._ended.get(timeout=patience)
             except queue.Empty:
                 running = ", ".join(f"{threads[it].name} ({self._running_on(it)})" for it in left)
                 warnings.warn(
@@ -450,7 +459,7 @@ class Network:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-                left.discard(self._ended.get())
+                patience = None
         for thread in threads.values():
             if thread.ident is not None:
                 thread.join()
@@ -493,6 +502,8 @@ class Network:
             # The generators that wait may handle it, where their second halves stand.
             lane.error, lane.skips = error, True
             lane.failed_at = work.position if thrown is None else lane.failed_at
+        if work.is_closing and lane.error is not None:  # what is left are halves that no middleware ends
+            lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
         if half.is_late:  # what it waited for stands on the lane that did it
@@ -534,6 +545,7 @@ class Network:
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
         for edge, token in zip(work.half.inputs, lane.received):  # now that it is known that the iteration belongs to the run
             self._ends[edge].accept(lane, token)
+        lane.received.clear()
         if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
             new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
             raise RuntimeError(

@@ -310,3 +310,52 @@ def test_a_pipeline_that_cannot_overlap_runs_in_order_with_the_same_result(barri
             return log, loop.ctx.count
 
     assert run(overlap=True) == run(overlap=False)
+
+
+@MODES
+@ON_EACH_LANE
+@pytest.mark.parametrize("is_handled", [True, False])
+def test_what_wrap_began_sees_the_error_of_the_middleware_that_left_it_waiting(overlap, who, is_handled):
+    seen = []
+
+    def inner(ctx):
+        try:
+            yield
+        except ZeroDivisionError as error:
+            seen.append((ctx.total_step, error))
+            if not is_handled:
+                raise
+
+    with start(overlap) as loop:
+        begin = loop.wrap(inner)
+
+        @contract(stage=who)
+        def outer(ctx):
+            begin(ctx)
+            if ctx.total_step == 2:
+                raise ZeroDivisionError
+
+        for stage in STAGES:
+            loop.use(contract(stage=stage)(lambda ctx: None))
+        loop.use(outer)
+        if is_handled:
+            loop.run(5)
+            assert loop.ctx.total_step == 4
+        else:
+            with pytest.raises(ZeroDivisionError) as caught:
+                loop.run(5)
+            assert seen[0][1] is caught.value
+    assert [step for step, _ in seen] == [2]
+
+
+@MODES
+def test_a_kept_value_that_cannot_be_copied_for_another_lane_is_named(overlap):
+    @contract(writes=("count",), stage="collect")
+    def collect(ctx):
+        ctx.count = threading.Lock()
+
+    with start(overlap) as loop:
+        loop.use(collect).use(contract(("count",), stage="learn")(lambda ctx: None))
+        with pytest.raises(TypeError, match="cannot pickle") as caught:
+            loop.run(3)
+    assert "when ctx.count was copied for another lane" in caught.value.__notes__[0]
