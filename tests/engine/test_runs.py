@@ -70,11 +70,12 @@ class TestRun:
             loop.run(max_step=3)
             loop.use(appends(0))
             loop.run(max_step=0)
+            assert str(loop.end_reason) == "max_step=0 was reached"
             assert (loop.ctx.total_step, loop.ctx.pipeline) == (0, [])
             loop.run(max_step=1)
             assert (loop.ctx.total_step, loop.ctx.pipeline) == (0, [0])
 
-    @pytest.mark.parametrize("max_step", [-1, 2.5, 1e6, "3", None])
+    @pytest.mark.parametrize("max_step", [-1, 2.5, 1e6, "3", None, True])
     def test_a_number_of_iterations_that_is_none_is_refused(self, max_step):
         with Task().start() as loop:
             loop.use(lambda ctx: None)
