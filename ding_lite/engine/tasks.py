@@ -196,7 +196,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         if isinstance(max_step, bool) or not isinstance(max_step, SupportsIndex) or max_step.__index__() < 0:
             raise ValueError(f"task.run(max_step={max_step!r}) wants a whole number of iterations, 0 or more.")
         if not self._entries or max_step == 0:
-            self._end_reason = EndReason("max_step", f"max_step={max_step} was reached" if self._entries else "it has no middleware")
+            words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
+            self._end_reason = EndReason("max_step", words)
             return
         check_pipeline(self.ctx, self._entries)
         if self._ended:
