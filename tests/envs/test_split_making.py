@@ -77,7 +77,7 @@ print(envs.step([0, 0, 1])[1].tolist(), *[host.pid for host in envs.hosts], flus
 def test_a_script_without_a_guard_runs_once_and_leaves_no_process_however_it_ends(tmp_path, end):
     (tmp_path / "script.py").write_text(SCRIPT + end, encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (3 * ("Exit" in end), "")
+    assert (done.returncode, done.stderr) == (3 * ("exit" in end), "")
     first, second, third = done.stdout.splitlines()
     assert first == "the script runs in __main__"
     assert second == "True True [-2999.0, -3009.0, -3009.0]"
