@@ -57,12 +57,10 @@ class EdgeEnds:
         self._names = tuple(edge.fields)
         self._put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
         self._is_between_threads = taker is not None
-        self.receive = self._get
-        """The next token; IndexError, or Over, where none comes."""
         if edge.fields or edge.follows:
-            self.give, self.accept, self.take = self._giver(), self._accepter(), self._taker()
+            self.give, self.take = self._giver(), self._taker()
         else:
-            self.give, self.accept, self.take = self._turn_giver(), _accept_turn, self._turn_taker()
+            self.give, self.take = self._turn_giver(), self._turn_taker()
 
     def close(self) -> None:
         """Nothing more comes: who takes, when all that was given is taken, ends."""
@@ -120,19 +118,11 @@ class EdgeEnds:
         return give
 
     def _taker(self) -> Callable[[Lane], None]:
-        get, accept = self._get, self._accepter()
-
-        def take(lane: Lane) -> None:
-            accept(lane, get())
-
-        return take
-
-    def _accepter(self) -> Callable[[Lane, Any], None]:
-        names, set_field = self._names, object.__setattr__
+        get, names, set_field = self._get, self._names, object.__setattr__
         followers = tuple(follower for _, follower in self.edge.follows)
 
-        def accept(lane: Lane, token: Any) -> None:
-            skips, values, snapshots = token
+        def take(lane: Lane) -> None:
+            skips, values, snapshots = get()
             ctx = lane.ctx
             for name, value in zip(names, values):
                 if value is not _UNSET:
@@ -142,7 +132,7 @@ class EdgeEnds:
             if skips:
                 lane.skips = True
 
-        return accept
+        return take
 
 
 def _copied(value: Any, name: str) -> Any:
@@ -151,11 +141,6 @@ def _copied(value: Any, name: str) -> Any:
     except Exception as error:
         add_note(error, f"when ctx.{name} was copied for another lane: what is kept and is no number or text is copied")
         raise
-
-
-def _accept_turn(lane: Lane, token: bool) -> None:
-    if token:
-        lane.skips = True
 
 
 def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:

@@ -35,9 +35,9 @@ class Lane:
         "iteration",
         "number",
         "position",
-        "received",
         "released_ns",
         "skips",
+        "taken",
         "waited_ns",
         "waiting",
     )
@@ -50,8 +50,8 @@ class Lane:
         """Of the half that runs, or is next, in the sequential order of an iteration."""
         self.done = 0
         """Halves done since the first iteration."""
-        self.received: list[Any] = []
-        """What the end of the iteration, where it is next, has got along its edges."""
+        self.taken = 0
+        """Along how many edges the end of the iteration, where it is next, has taken what they hold."""
         self.is_renewed = True
         """Whether its context is already that of the next iteration."""
         self.is_over = False

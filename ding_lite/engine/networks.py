@@ -365,7 +365,7 @@ class Network:
         lane.position = work.position
         try:
             if work.entry is None:
-                self._receive_ends(work, lane)
+                self._take_for_end(work, lane)
             else:
                 for take in work.takes:
                     take(lane)
@@ -398,10 +398,11 @@ class Network:
             follower, snapshot = lane.adoptions.pop()
             follower.adopt(snapshot)
 
-    def _receive_ends(self, work: _Work, lane: Lane) -> None:
-        lane.received.clear()
-        for edge in work.half.inputs:
-            lane.received.append(self._ends[edge].receive())
+    @staticmethod
+    def _take_for_end(work: _Work, lane: Lane) -> None:
+        for taken, take in enumerate(work.takes):
+            lane.taken = taken
+            take(lane)
 
     def _end_lane(self, lane: Lane) -> None:
         """Nothing more comes from here: who waits for it ends where it stands, and closes its own edges."""
@@ -543,9 +544,6 @@ class Network:
         self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
 
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
-        for edge, token in zip(work.half.inputs, lane.received):  # now that it is known that the iteration belongs to the run
-            self._ends[edge].accept(lane, token)
-        lane.received.clear()
         if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
             new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
             raise RuntimeError(
@@ -632,17 +630,8 @@ class Network:
     def _gather(self) -> None:
         """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
         lane, end = self._learn, self.plan.halves[-1]
-        received = lane.received if lane.position == end.position else []
-        for place, edge in enumerate(end.inputs):
-            ends = self._ends[edge]
-            token = received[place] if place < len(received) else ends.pop()
-            if self._stop_at in (None, _AT_ONCE) or not self._is_stopped(lane.iteration, edge.source.position):
-                ends.set_kept(lane.ctx, token)  # else one thread would not have come there
-        for half in self.plan.halves:  # what the one that failed had written by then
-            other = self.lanes[half.lane]
-            if other is not lane and self._stop_at == (lane.iteration, half.position) == (other.iteration, half.position):
-                for name in half.writes.intersection(self.plan.kept):
-                    object.__setattr__(lane.ctx, name, getattr(other.ctx, name))
+        for edge in end.inputs[lane.taken if lane.position == end.position else 0 :]:
+            self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
 
     def _is_over(self) -> bool:
         """Whether no iteration follows the last one."""

@@ -160,7 +160,7 @@ class World:
         return {
             "error": error,
             "warnings": [] if error else [text.partition(" (")[0] for text in texts],
-            "ctx": {name: ctx[name] for name in ("total_step", *KEPT)} if error else ctx,
+            "ctx": {"total_step": ctx["total_step"]} if error else ctx,  # a lane may have been beyond the one that failed
             "log": {who: entry for who, entry in sorted(self.log.items()) if self.counts(who, last, texts)},
             "changes": [[it for it in thing.changes if self.counts(it[0], last, texts)] for thing in self.things],
             "random": None if error or texts else [it.random.getstate() for it in (*self.things, *self.copycats.values())],
