@@ -67,7 +67,8 @@ class AgentsCollector:
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
-        self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
+        self._metrics = MetricsLogger(owner="the collector")
+        self._kwargs = MetricsLogger(owner="the arguments of the policies")
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
             **self._settings.terms,

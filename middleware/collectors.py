@@ -36,7 +36,8 @@ class _Acting:
         self.worker = make_worker(env, policy)
         self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_alone else None
         """The worker, where it acts in processes that work while nobody waits for them."""
-        self._metrics, self._kwargs = MetricsLogger(), MetricsLogger()
+        self._metrics = MetricsLogger(owner="the collector")
+        self._kwargs = MetricsLogger(owner="the arguments of the policy")
 
     def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Gathered]) -> _Gathered:
         """What `collect` gives; it is logged."""

@@ -133,7 +133,7 @@ class InteractionEvaluator:
         self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
         self._policies, self._worker = tuple(policies), worker
         self._value, self._recorder = value, recorder
-        self._metrics = MetricsLogger()
+        self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
         self._under_way: tuple[int, Deferred[Evaluation]] | None = None
         self._reached_in = -1

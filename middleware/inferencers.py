@@ -92,7 +92,7 @@ def rolloutor(
     """
     require_face("rolloutor", policy, "collect_mode")
     worker = LocalWorker(env, policy)
-    metrics = MetricsLogger()
+    metrics = MetricsLogger(owner="the collector")
 
     @contract(
         reads=("action", "inference_output", "env_step", "env_episode"),

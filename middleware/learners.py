@@ -90,15 +90,15 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             "online_logger(cfg, train_show_freq=...)."
         )
     require_face(who, policy, "learn_mode", "train_iter", "forward")
-    metrics = _metrics_of(policy)
+    metrics = _Metrics(who, policy)
 
     def learn_once(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
             lag = _lag(policy, ctx)
-            with metrics.log_time(_TIME, reduce="mean"):
+            with metrics.own.log_time(_TIME, reduce="mean"):
                 output = _learn(policy, lag, ctx)
                 _require_finite(policy)
-            _log(metrics, [output], lag, ctx)
+            metrics.hand_over([output], lag, ctx)
 
     return learn_once
 
@@ -118,19 +118,28 @@ def _require_finite(policy: LearnMode) -> None:
         policy.require_finite()
 
 
-def _metrics_of(policy: LearnMode) -> MetricsLogger:
-    """What the policy's hooks log into; one of its own for a policy made elsewhere, whose hooks have none."""
-    metrics = getattr(policy, "metrics", None)
-    return metrics if isinstance(metrics, MetricsLogger) else MetricsLogger()
+class _Metrics:
+    """What a learner logs itself, what the policy's hooks do, and what a reward model does: three owners of names."""
 
+    def __init__(self, who: str, policy: LearnMode) -> None:
+        hooks = getattr(policy, "metrics", None)  # a policy made elsewhere has none
+        self._hooks = hooks if isinstance(hooks, MetricsLogger) else MetricsLogger()
+        self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
+        self._rewards = MetricsLogger(owner="the reward model")
 
-def _log(
-    metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], lag: Mapping[str, torch.Tensor], ctx: AnyRLContext
-) -> None:
-    """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
-    log_outputs(metrics, outputs)
-    log_outputs(metrics, [lag])
-    hand_over(ctx, "learn_metrics", [metrics.reduce()])
+    def hand_over(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        lag: Mapping[str, torch.Tensor],
+        ctx: AnyRLContext,
+        of_rewards: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
+        log_outputs(self.own, outputs)
+        log_outputs(self.own, [lag])
+        if of_rewards:
+            log_outputs(self._rewards, of_rewards)
+        hand_over(ctx, "learn_metrics", [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one])
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
@@ -168,7 +177,7 @@ class OffPolicyLearner:
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._reward_model = reward_model
         self._fetch = offpolicy_data_fetcher(cfg, buffer_, policy, reward_model)
-        self._metrics = _metrics_of(policy)
+        self._metrics = _Metrics("OffPolicyLearner", policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),
@@ -196,7 +205,5 @@ class OffPolicyLearner:
             told.append(ctx.train_output)
         _require_finite(self._policy)
         ctx.train_output = told
-        self._metrics.log_value(_TIME, perf_counter() - begun)
-        if of_rewards:
-            log_outputs(self._metrics, of_rewards)
-        _log(self._metrics, outputs, lag, ctx)
+        self._metrics.own.log_value(_TIME, perf_counter() - begun)
+        self._metrics.hand_over(outputs, lag, ctx, of_rewards)

@@ -101,6 +101,8 @@ class RunLogger:
         if cfg is not None:
             for setting in ("log", "log.every_s", "exp_name", "to_dict"):
                 require(name, cfg, setting, RUN_CONFIG)
+        if "time_s" in counters:
+            raise ValueError(f'{name}(counters={tuple(counters)!r}): "time_s" is a column of each row already, its seconds.')
         if train_show_freq is not None:
             require_count(name, "train_show_freq", train_show_freq, low=1)
         self.__name__ = name

@@ -54,7 +54,7 @@ def reward_estimator(
     require_reward_model("reward_estimator", reward_model)
     if of not in ("train_data", "trajectories"):
         raise ValueError(f"reward_estimator(of={of!r}) wants 'train_data', or 'trajectories' to stand before an estimator.")
-    metrics = MetricsLogger()
+    metrics = MetricsLogger(owner="the reward model")
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
         batch, output = estimate_rewards(reward_model, batch)

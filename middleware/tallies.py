@@ -39,6 +39,8 @@ class Tally:
         self._episodes = EpisodeHistory()
         self._system = SystemUse()
         self._outputs, self._score = MetricsLogger(), MetricsLogger()
+        self._taken: set[str] = set()
+        """Own columns that something else was logged as."""
         self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
 
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -73,15 +75,31 @@ class Tally:
             end: whether the next cycle begins; otherwise this is a look at a running one.
         """
         self._aggregate()
-        values = self._root.compile(empty=False) if end else self._root.peek(empty=False)
-        values.setdefault("collect", {}).update(self._episodes.summarize(end))
-        if end:
-            values["system"] = self._system.look()
+        logged = self._root.compile(empty=False) if end else self._root.peek(empty=False)
+        own = {"collect": self._episodes.summarize(end), **({"system": self._system.look()} if end else {})}
+        groups: dict[str, dict[str, Any]] = {}
+        for path, value in flatten(logged):
+            groups.setdefault(path[0], {})["/".join(map(str, path))] = value
+        for path, value in flatten(own):
+            group, name = groups.setdefault(path[0], {}), "/".join(map(str, path))
+            if name in group:
+                self._warn_of_taken(name)
+            group[name] = value
         counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
-        return {**counters, **{"/".join(map(str, path)): value for path, value in flatten(values)}}
+        return {**counters, **{name: value for group in groups.values() for name, value in group.items()}}
+
+    def _warn_of_taken(self, name: str) -> None:
+        if name not in self._taken:
+            self._taken.add(name)
+            warnings.warn(
+                f"a part of what was logged is lost: {name} is the logger's own column, of the episodes that were collected or "
+                "of the machine. Take another name.",
+                stacklevel=4,
+            )
 
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
+            waiting.sort(key=_has_no_owner)  # so that a name goes to its owner, whose order stays
             for reduced, key in (([_without_times(one) for one in waiting], _STAGES[field]), (_times(waiting), _TIMES)):
                 try:
                     self._root.aggregate(reduced, key=key)
@@ -112,6 +130,10 @@ def evaluation_of(ctx: Any) -> float | None:
     """The value of this iteration's evaluation, or None where there was none."""
     value = getattr(ctx, "eval_value", None)
     return None if value is None or value == -float("inf") else float(value)
+
+
+def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:
+    return not any(getattr(stats, "owner", None) for _, stats in flatten(reduced))
 
 
 def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -29,7 +29,32 @@ _LEAVES = {np.ndarray, torch.Tensor}
 Path = tuple[str, ...]
 
 
-class View(Tree):  # type: ignore[misc]
+class Row(Tree):  # type: ignore[misc]
+    """A tree that stands in lists, such as a transition: lists find it, and remove the right one.
+
+    `t == u` of two trees says whether they are the same: all leaves are equal and, of two transitions of a rollout, they are
+    the same step of it. NaN is equal to NaN. Compared with anything else, such as a number, a tree gives a tree.
+    """
+
+    def __eq__(self, other: Any) -> Any:
+        return _is_same(self, other) if isinstance(other, _TREE) else super().__eq__(other)
+
+    def __ne__(self, other: Any) -> Any:
+        return not _is_same(self, other) if isinstance(other, _TREE) else super().__ne__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # its leaves change
+
+    def __copy__(self) -> Row:
+        return _row(map_leaves(_own, nested(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Row:
+        return _row(map_leaves(lambda leaf: _own(copy.deepcopy(leaf, memo)), nested(self)))
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _row, (map_leaves(_own, nested(self)),)
+
+
+class View(Row):
     """A tree over the memory of a rollout or of episodes: what is written to a leaf, reaches them. Made by `view`.
 
     `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, of several steps, `e[3].reward = 1` and
@@ -38,11 +63,6 @@ class View(Tree):  # type: ignore[misc]
     Slices are views. All else that is made of one, such as `t.clone()`, `e[mask]`, or a copy by `copy` or `pickle`, is a tree
     of its own.
     """
-
-    @property
-    def _place(self) -> tuple[Any, int, int] | None:
-        """The rollout, the environment and the step, of a transition."""
-        return vars(self).get(_PLACE)
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -100,15 +120,6 @@ class View(Tree):  # type: ignore[misc]
             raise _no_such_leaf(self, key)
         return super().setdefault(key, *default, **more)
 
-    def __copy__(self) -> Tree:
-        return tree(map_leaves(_own, nested(self)))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tree:
-        return tree(map_leaves(lambda leaf: _own(copy.deepcopy(leaf, memo)), nested(self)))
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return tree, (map_leaves(_own, nested(self)),)
-
     def _keep(self, key: Any) -> None:
         if _OF in vars(self):
             raise ValueError(
@@ -136,6 +147,31 @@ def view(leaves: Mapping[str, Any], of: str, place: tuple[Any, int, int] | None 
 def place_of(transition: Any) -> tuple[Any, int, int] | None:
     """The rollout, the environment and the step that a transition, or what `with_leaves` made of it, comes from."""
     return vars(transition).get(_PLACE) if isinstance(transition, _TREE) else None
+
+
+def _row(leaves: Mapping[str, Any]) -> Row:
+    return Row(create_storage(_tensors(leaves)))
+
+
+def _is_same(one: Tree, other: Tree) -> bool:
+    """Whether all leaves are equal and, where both know the step that they come from, that is the same."""
+    place, its_place = place_of(one), place_of(other)
+    if place is not None and its_place is not None and (place[0] is not its_place[0] or place[1:] != its_place[1:]):
+        return False
+    leaves, its_leaves = dict(flatten(one)), dict(flatten(other))
+    return leaves.keys() == its_leaves.keys() and all(_are_equal(leaf, its_leaves[path]) for path, leaf in leaves.items())
+
+
+def _are_equal(leaf: Any, other: Any) -> bool:
+    if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
+        if leaf.shape != other.shape:
+            return False
+        same = leaf == other.to(leaf.device)
+        return bool((same | ((leaf != leaf) & (other != other).to(leaf.device))).all())
+    if isinstance(leaf, torch.Tensor) or isinstance(other, torch.Tensor) or np.shape(leaf) != np.shape(other):
+        return False
+    pairs = zip(np.asarray(leaf, object).flat, np.asarray(other, object).flat, strict=True)
+    return all(mine is its or np.array_equal(mine, its) for mine, its in pairs)
 
 
 def _as_view(found: View, parent: View) -> View:
@@ -251,9 +287,12 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
         TypeError: a batch that is neither a tree nor a mapping.
     """
     if isinstance(batch, _TREE):
-        made = tree({**dict(Tree._detach(batch).iter_items()), **leaves})
-        if isinstance(batch, View) and batch._place is not None:
-            made.__dict__[_PLACE] = batch._place
+        leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
+        place = place_of(batch)
+        if place is None:
+            return tree(leaves)
+        made = _row(leaves)
+        made.__dict__[_PLACE] = place
         return made
     return tree({**_required(batch, "with_leaves"), **leaves})
 
@@ -284,7 +323,7 @@ def _required(batch: Any, who: str) -> Mapping[str, Any]:
     )
 
 
-_NESTING = {dict, _TREE, View}
+_NESTING = {dict, _TREE, Row, View}
 
 
 def nested(batch: Any) -> Any:

@@ -7,6 +7,7 @@ from ding_lite.envs.agents import AgentStep, AgentVectorEnv, make_agent_envs
 from ding_lite.envs.checks import EnvDataError, is_number
 from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
 from ding_lite.envs.masked import OnlyElements
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
@@ -47,6 +48,7 @@ __all__ = [
     "make_agent_envs",
     "make_envs",
     "name_of_envs",
+    "number_of",
     "random_state",
     "replay_episode",
     "same_layout",

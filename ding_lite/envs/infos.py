@@ -1,10 +1,12 @@
 """Infos: what environments tell beside observations and rewards, as a number for each episode.
 
-Room: ding_lite.envs, floor 2. Imports the basics and the room's checks.
+Room: ding_lite.envs, floor 2. Imports the basics.
 """
 
 from __future__ import annotations
 
+import math
+import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,26 @@ from typing import Any
 import gymnasium
 
 from ding_lite.basics import did_you_mean
-from ding_lite.envs.checks import is_number
+
+
+def number_of(value: Any) -> float | None:
+    """The number that this is, or the only one that an array or a tensor holds; None for anything else.
+
+    Integers that no float can hold are infinite.
+
+    Example:
+        >>> import numpy as np
+        >>> number_of(True), number_of(np.ones(1)), number_of(10**30), number_of(10**400), number_of("2"), number_of([2])
+        (1.0, 1.0, 1e+30, inf, None, None)
+    """
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", (0,))) == 1:
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return -math.inf if value == -abs(value) else math.inf
 
 
 class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -47,10 +68,11 @@ class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated, info = self.env.step(action)
         for name in self._names:
             value: Any = info.get(name)
-            if not is_number(value):
+            number = number_of(value)
+            if number is None:
                 self._warn_of_no_number(name, value)
-            elif value == value:
-                self._sums[name] += float(value)
+            elif number == number:
+                self._sums[name] += number
                 self._counts[name] += 1
         if not (terminated or truncated):
             self._known.update(info if self._is_first else {})

@@ -129,7 +129,7 @@ class Policy(PolicyState, metaclass=PolicyType):
         """Gradient steps taken."""
         self.version = 0
         """Names the weights: another number whenever they have changed."""
-        self.hook_metrics = MetricsLogger()
+        self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
         """What `self.metrics` is in the hooks, unless a policy has something of its own by that name."""
         self.reading = Reading(None, None)
         """Which columns the hooks read."""

@@ -88,7 +88,8 @@ class PolicyState(Hooks):
             elif name != "model" and holds_weights(value):
                 setattr(actor, name, copies.get(id(value)) or LearnersOnly(name, type(self).__name__))
         actor.params = list(actor.model.parameters())
-        actor._snapshot, actor.hook_metrics, actor._attached, actor._loaded = None, MetricsLogger(), {}, {}
+        actor._snapshot, actor._attached, actor._loaded = None, {}, {}
+        actor.hook_metrics = MetricsLogger(owner=self.hook_metrics.owner)
         if self.has_own_weights:
             actor.copy_weights(self)
         actor.make_generators(role, index)

@@ -6,7 +6,7 @@ Room: ding_lite.hooks, floor 3. Imports data, envs, and the room's other files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from ding_lite.data import map_leaves, nested, to_device, tree
+from ding_lite.data import flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
 from ding_lite.hooks.act_modes import CollectMode
 from ding_lite.hooks.checks import (
@@ -133,6 +133,7 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
     kind = type(policy).__name__
+    policy.hook_metrics.reset()  # of what acting logged, which goes elsewhere
     if policy.learns_from == "transitions":
         columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
     columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
@@ -146,16 +147,30 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
     with _explained(f"loss of {kind}", lambda: described(rows)):
-        loss, _ = policy.loss_and_stats(for_loss)
+        loss, outputs = policy.loss_and_stats(for_loss)
     require_scalar(f"loss of {kind}", loss)
     with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
-        require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
+        of_gradients = require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
     for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")
     with _explained(f"stats of {kind}", lambda: described(rows)):
-        require_mapping(f"stats of {kind}", policy.stats(for_stats))
+        of_rows = require_mapping(f"stats of {kind}", policy.stats(for_stats))
+    _require_apart(policy, {**outputs, **(of_gradients or {}), **(of_rows or {})})
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     return Reading(tuple(name for name in columns if name in read | passed_on), tuple(name for name in rows if name in by_loss))
+
+
+def _require_apart(policy: Policy, outputs: Mapping[str, Any]) -> None:
+    """Refuse a name under which a hook gives a number to log and logs another one."""
+    given = {"/".join(map(str, path)) for path, _ in flatten(outputs)}
+    for path, _ in flatten(policy.hook_metrics.peek()):
+        name = "/".join(map(str, path))
+        if name in given:
+            kind = type(policy).__name__
+            raise HookError(
+                f"{kind} gives {name!r} to log with each gradient step, and logs it with self.metrics as well: two numbers "
+                "under one name. Take another name in self.metrics, or leave it out of what the hook returns."
+            )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-_NO_STATE = {"settings", "is_root", "clock"}
+_NO_STATE = {"settings", "is_root", "clock", "owner"}
 _LARGEST = sys.float_info.max
 
 
@@ -34,6 +34,9 @@ class StatsBase(abc.ABC):
 
     is_root = False
     """Whether everything comes together here, and nothing is handed on."""
+
+    owner: str | None = ""
+    """Which component logs it, see `MetricsLogger`; None where that is not known, as in a saved state."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings

@@ -16,8 +16,8 @@ from typing import Any
 from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
-from ding_lite.metrics.merging import matched, told
-from ding_lite.metrics.paths import Key, Path, StatsTree, no_key, path_of
+from ding_lite.metrics.merging import matched, require_one_owner, told
+from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
 from ding_lite.metrics.settings import ABSENT, modern, note
 
 _Asked = tuple[Any, ...]
@@ -37,6 +37,8 @@ class MetricsLogger:
 
     Args:
         root: whether everything comes together here: lifetime sums are kept.
+        owner: the component whose names these are, in words. What loggers of different owners have logged under one name is not
+            put together: `aggregate` refuses it.
         stats_cls_lookup: kinds by their name in `reduce=`; see `DEFAULT_STATS_CLS_LOOKUP`.
 
     Example:
@@ -50,8 +52,10 @@ class MetricsLogger:
         {'collect': {'episode': {'return': 4.0}}}
     """
 
-    def __init__(self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None) -> None:
-        self.root = root
+    def __init__(
+        self, root: bool = False, stats_cls_lookup: Mapping[str, type[StatsBase]] | None = None, owner: str = ""
+    ) -> None:
+        self.root, self.owner = root, owner
         self._lookup = dict(DEFAULT_STATS_CLS_LOOKUP if stats_cls_lookup is None else stats_cls_lookup)
         self.reset()
 
@@ -257,8 +261,9 @@ class MetricsLogger:
             clock = getattr(stats, "clock", None)
             if is_wanted:
                 values[path] = value
-            if is_wanted and clock is not None:
-                values.setdefault((*path[:-1], f"{path[-1]}_throughput"), clock.rate(stats.peek()))
+            rate = (*path[:-1], f"{path[-1]}_throughput")
+            if is_wanted and clock is not None and joined(rate) not in self._tree.written:
+                values[rate] = clock.rate(stats.peek())
         return dict(unflatten(values))
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
@@ -293,12 +298,15 @@ class MetricsLogger:
             raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: aggregate it under a key=.")
         elif type(stats) is not type(incoming) or stats.settings != incoming.settings:
             raise ValueError(f"{path!r} came as {told(stats)} before, and as {told(incoming)} now.")
+        else:
+            require_one_owner(path, stats, incoming)
 
     def _merge(self, path: Path, found: Sequence[Any]) -> None:
         stats = self._stats.get(path)
         if stats is None:
             stats = self._tree.add(path, self._made(found[0]))
             self._merged.add(path)
+        stats.owner = found[0].owner
         self._latest[path] = found
         self._guarded(path, partial(stats.merge, found))
 
@@ -357,6 +365,7 @@ class MetricsLogger:
         for row in state["stats"]:
             path = tuple(row["path"])
             stats = self._tree.add(path, self._new(path, row["kind"], row["settings"]))
+            stats.owner = None
             stats.set_state(row["state"])
             if row["is_merged"]:
                 self._merged.add(path)
@@ -403,7 +412,7 @@ class MetricsLogger:
             stats = cls(**settings)
         except TypeError as error:
             raise ValueError(f"{path!r}: reduce={kind!r} does not go with {settings!r}: {error}") from error
-        stats.is_root = self.root
+        stats.is_root, stats.owner = self.root, self.owner
         return stats
 
     def _require_known(self, path: Path, kind: str, settings: Mapping[str, Any]) -> None:

@@ -44,10 +44,27 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
         if StatsBase not in kind.__mro__:  # which is issubclass(), without the price that abstract classes have there
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True.")
     first = found[0]
+    for one in found:
+        require_one_owner(path, first, one)
     settings = first.settings
     if len(kinds) > 1 or [one for one in found if one.settings != settings]:
         other = next(other for other in found if told(other) != told(first))
         raise ValueError(f"{path!r} came in two ways, {told(first)} and {told(other)}: log it alike everywhere.")
+
+
+def require_one_owner(path: Path, one: StatsBase, other: StatsBase) -> None:
+    """Refuse to put together what two components logged that have nothing to do with each other.
+
+    Raises:
+        ValueError: they have different owners.
+    """
+    if one.owner != other.owner and one.owner is not None and other.owner is not None:
+        first, second = (it.owner or "a logger that was not made by it" for it in sorted((one, other), key=_has_no_owner))
+        raise ValueError(f"{path!r} is a name of {first}, and {second} has logged it too: take another name there.")
+
+
+def _has_no_owner(stats: StatsBase) -> bool:
+    return not stats.owner
 
 
 def told(stats: StatsBase) -> str:

@@ -29,20 +29,28 @@ def path_of(key: Key) -> Path:
     return path
 
 
-def no_key(key: Any) -> TypeError:
-    """Says what a key is, where this is none."""
+def no_key(key: Any, name: Any = "") -> TypeError:
+    """Says what a key is, where this is none, and which of its names is none."""
     instead = (
         f": write {tuple(key)!r}" if isinstance(key, list) and key and all(isinstance(it, (str, int)) for it in key) else ""
     )
-    return TypeError(f"{key!r:.60} of type {type(key).__name__} is no key: a key is a name, or a tuple of names{instead}.")
+    why = "" if name == "" else f" A name is text or an integer, and {name!r:.60} is a {type(name).__name__}."
+    return TypeError(f"{key!r:.60} of type {type(key).__name__} is no key: a key is a name, or a tuple of names{instead}.{why}")
+
+
+def joined(path: Path) -> str:
+    """The names of a path as one, which is what a row of metrics has."""
+    return "/".join(map(str, path))
 
 
 class StatsTree:
-    """Statistics by path. What leads to values is no value, and leads to at least one."""
+    """Statistics by path. What leads to values is no value, and leads to at least one. No two paths are written alike."""
 
     def __init__(self) -> None:
         self.stats: dict[Path, StatsBase] = {}
         """Of each value."""
+        self.written: dict[str, Path] = {}
+        """By the path as one name, such as "a/b" for both ("a", "b") and "a/b"."""
         self._groups: dict[Path, int] = {}  # what leads to values, and to how many
 
     def __contains__(self, path: Path) -> bool:
@@ -58,16 +66,24 @@ class StatsTree:
         for length in range(len(path)):
             self._groups[path[:length]] = self._groups.get(path[:length], 0) + 1
         self.stats[path] = stats
+        self.written[joined(path)] = path
         return stats
 
     def require_free(self, path: Path) -> None:
-        """Refuse a path that leads to values, or through one.
+        """Refuse a path that leads to values, or through one, or that is written as another one is.
 
         Raises:
-            ValueError: it does, or it is empty.
+            ValueError: it does or is, or it or one of its names is empty.
+            TypeError: one of its names is neither text nor an integer.
         """
-        if not path:
-            raise ValueError("a value needs a name: the key is empty.")
+        if not path or "" in path:
+            raise ValueError(f"a value needs a name: the key {path!r} is empty, or a part of it is.")
+        for name in path:
+            if isinstance(name, bool) or not isinstance(name, (str, int)):
+                raise no_key(path[0] if len(path) == 1 else path, name)
+        other = self.written.get(joined(path), path)
+        if other != path:
+            raise ValueError(f"{path!r} is written {joined(path)!r} in a row, and so is {other!r}: take another name.")
         if path in self._groups:
             raise ValueError(f"{path!r} leads to other values, so that it cannot be one: take another name.")
         for length in range(1, len(path)):
@@ -80,7 +96,7 @@ class StatsTree:
 
     def remove(self, path: Path) -> None:
         """Forget the value at this path."""
-        del self.stats[path]
+        del self.stats[path], self.written[joined(path)]
         for length in range(len(path)):
             self._groups[path[:length]] -= 1
             if not self._groups[path[:length]]:

@@ -56,7 +56,7 @@ class SplitWorker:
         """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
         self._acted_with: Weights | None = None
         self._arrays = Weights(0, [])
-        self._restarts, self._metrics = 0, MetricsLogger()
+        self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
         answers(env.hosts, made)

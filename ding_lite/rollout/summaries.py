@@ -6,12 +6,13 @@ Room: ding_lite.rollout, floor 4. Imports envs, metrics and data.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.data import flatten
-from ding_lite.envs import Episode, is_number
+from ding_lite.envs import Episode, number_of
 from ding_lite.metrics import mean_of
 
 _MOST = 10_000  # episodes of a cycle that are summed up, the newest
@@ -100,10 +101,25 @@ class EpisodeHistory:
 
 
 def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers in an info, also in dicts within it, whose names are joined by "/"."""
+    """The numbers in an info, also in dicts within it, whose names are joined by "/".
+
+    Of two that come to the same name so, the first; the other costs a warning.
+    """
+    known: set[str] = set()
     for path, value in flatten(info):
-        if _COUNTED_HERE not in path[:-1] and is_number(value):
-            yield "/".join(map(str, path)), float(value)
+        number = None if _COUNTED_HERE in path[:-1] else number_of(value)
+        if number is None:
+            continue
+        name = "/".join(map(str, path))
+        if name in known:
+            warnings.warn(
+                f"a number in the info of an episode's last step is lost: two of them are named {name!r} in a row, one through "
+                f"{path!r}. Give them different names.",
+                stacklevel=2,
+            )
+            continue
+        known.add(name)
+        yield name, number
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -226,7 +226,8 @@ def test_a_copy_of_a_view_is_a_tree_of_its_own(how, of):
     one = rollout()
     before = listed(one[0])
     own = COPIES[how](of(one))
-    assert type(own) is Tree
+    assert isinstance(own, Tree)
+    assert not isinstance(own, type(one[0]))
     assert listed(own) == listed(of(one))
     for _, leaf in flatten(own):
         leaf[...] = 77 if isinstance(leaf, torch.Tensor) else "seen"
@@ -249,3 +250,57 @@ def test_columns_that_can_only_be_read_are_copied():
 
     assert (one.columns["bonus"].sum(), one.columns["more"].sum(), shared.sum()) == (20, 21, 18)
     assert Episodes({"reward": np.broadcast_to(1.0, 3)}, [3])[0].reward.fill_(4).tolist() == [4, 4, 4]
+
+
+def test_lists_find_and_remove_the_transition_that_is_meant():
+    one = Trajectories({"obs": np.zeros((4, 2, 3), np.float32), "reward": np.arange(8.0).reshape(4, 2)})
+    listed_ones, meant = list(one), one[5]
+
+    assert listed_ones.index(meant) == 5
+    assert meant not in listed_ones[:5]
+    assert [one[0]] != [one[1]]
+    assert one[5] == meant
+    assert (one[5] != meant) is False
+    listed_ones.remove(meant)
+    assert [float(t.reward) for t in listed_ones] == [float(t.reward) for t in [*one[:5], *one[6:]]]
+
+
+def test_steps_with_the_same_numbers_are_two_transitions():
+    one = Trajectories({"reward": np.zeros((4, 1))})
+
+    assert list(one).index(one[3]) == 3
+    assert one[3] != one[2]
+    assert one[3] == tree({"reward": torch.tensor(0.0)})  # which comes from nowhere
+
+
+def test_what_with_leaves_made_is_found_as_well():
+    one = rollout()
+    changed = [with_leaves(t, reward=-1.0) for t in one]
+
+    assert changed.index(with_leaves(with_leaves(one[3], reward=2.0), reward=-1.0)) == 3
+    assert one[3] not in changed
+    for copied in (copy.deepcopy(list(one)), pickle.loads(pickle.dumps(changed))):
+        copied.remove(copied[3])
+        assert [int(t.obs.y.z) for t in copied] == [0, 2, 4, 3, 5]
+    assert with_leaves(one[3], bonus=1.0) != one[3]
+
+
+def test_episodes_and_objects_are_compared_by_all_that_they_hold():
+    one, other = rollout(), rollout()
+    assert one.batch == other.batch
+    assert one[0] != other[0]  # a step of another rollout
+    other[3].word = "else"
+    assert one.batch != other.batch
+    nan = Trajectories({"reward": np.full((2, 1), np.nan)})
+    assert nan[1] == nan[1]
+    episodes = Episodes({"reward": np.arange(6.0)}, [2, 2, 2])
+    kept = list(episodes)
+    kept.remove(episodes[1])
+    assert [float(e.reward[0]) for e in kept] == [0, 4]
+
+
+def test_compared_with_a_number_a_view_gives_a_tree():
+    one = rollout()
+
+    assert isinstance(one[0].obs == 0, Tree)
+    assert bool((one[0].reward == 0).all())

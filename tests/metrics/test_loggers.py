@@ -485,3 +485,56 @@ def test_of_what_is_refused_nothing_is_taken_in():
         root.aggregate([good.reduce(), bad.reduce()])
     assert root.peek() == {"x": 1.0}
     assert root.peek("x", latest_merged_only=True) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("my/score", ("my", "score")), (("my", "score"), "my/score"), (("a", 1), ("a", "1")), ("a/1", ("a", 1))],
+)
+def test_two_keys_that_are_written_alike_are_refused(first, second):
+    logger, root, other = MetricsLogger(), MetricsLogger(root=True), MetricsLogger()
+    logger.log_value(first, 1.0)
+    with pytest.raises(ValueError, match="in a row, and so is"):
+        logger.log_value(second, 2.0)
+    other.log_value(second, 2.0)
+    root.aggregate([logger.reduce()])
+    with pytest.raises(ValueError, match="in a row, and so is"):
+        root.aggregate([other.reduce()])
+
+    logger.delete(*(first if isinstance(first, tuple) else (first,)))
+    logger.log_value(second, 2.0)
+    assert logger.peek(second) == 2.0
+
+
+@pytest.mark.parametrize("key", ["", None, ("a", ""), ("a", None), 1.5, ("a", True), ()])
+def test_a_key_without_a_name_is_refused(key):
+    with pytest.raises((ValueError, TypeError), match=r"a value needs a name|is no key"):
+        MetricsLogger().log_value(key, 1.0)
+
+
+def test_a_throughput_takes_no_name_that_is_written_alike():
+    logger = MetricsLogger()
+    logger.log_value(("a", "steps"), 7, reduce="sum", with_throughput=True)
+    logger.log_value("a/steps_throughput", 3.0)
+
+    assert logger.compile() == {"a": {"steps": 7}, "a/steps_throughput": 3.0}
+
+
+def test_what_two_owners_logged_under_one_name_is_not_put_together():
+    learner, other, root = MetricsLogger(owner="the learner"), MetricsLogger(), MetricsLogger(root=True)
+    learner.log_value("loss", 1.0)
+    other.log_value("loss", -99.0)
+    reduced = [learner.reduce(), other.reduce()]
+    with pytest.raises(ValueError, match=r"\('loss',\) is a name of the learner, and .* has logged it too"):
+        root.aggregate(reduced)
+    root.aggregate(reduced[:1])
+    with pytest.raises(ValueError, match="is a name of the learner"):
+        root.aggregate(reduced[1:])
+    assert root.peek("loss") == 1.0
+
+    again = MetricsLogger(root=True)  # a run that goes on has other components
+    again.set_state(root.get_state())
+    successor = MetricsLogger(owner="its successor")
+    successor.log_value("loss", 3.0)
+    again.aggregate([successor.reduce()])
+    assert again.peek("loss") == 2.0

@@ -13,7 +13,7 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import BrokenOff
-from ding_lite.envs import make_envs
+from ding_lite.envs import Episode, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
 from ding_lite.middleware.tallies import Tally
@@ -239,3 +239,61 @@ def test_a_logger_can_be_copied_and_sent():
         other.log_value("x", 3.0)
         assert other.peek("x") == 2.0
     assert logger.peek("x") == 1.0
+
+
+def test_a_middleware_that_logs_a_name_of_the_learner_does_not_change_that_column(tmp_path):
+    def meddling(ctx):
+        metrics = MetricsLogger()
+        metrics.log_value("q_value", -99.0)
+        metrics.log_value("mine", 3.0)
+        ctx.learn_metrics.append(metrics.reduce())
+
+    with pytest.warns(UserWarning, match=r"'q_value'\) is a name of OffPolicyLearner, which learns by .*DQNPolicy at 0x"):
+        row = run(tmp_path, DQNPolicy, meddling)
+    assert row["learn/q_value"] > -5
+    assert row["learn/mine"] == 3.0
+
+
+def test_a_hook_that_logs_what_its_loss_gives_is_refused_when_the_policy_is_made():
+    class Both(DQNPolicy):
+        def loss(self, batch):
+            self.metrics.log_value("q_value", 1e6, reduce="max")
+            return super().loss(batch)
+
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    with pytest.raises(ValueError, match="Both gives 'q_value' to log with each gradient"):
+        Both(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+
+
+def test_a_hook_that_does_so_only_later_loses_its_own_number(tmp_path):
+    class Later(DQNPolicy):
+        def loss(self, batch):
+            if self.train_iter > 1:
+                self.metrics.log_value("q_value", 1e6, reduce="max")
+            return super().loss(batch)
+
+    with pytest.warns(UserWarning, match="a part of what was logged is lost: .*'q_value'"):
+        row = run(tmp_path, Later)
+    assert -5 < row["learn/q_value"] < 1e5
+
+
+@pytest.mark.parametrize(
+    ("key", "column"),
+    [("episode_return_mean", "episode_return_mean"), (("custom_metrics", "laps_mean"), "custom_metrics/laps_mean")],
+)
+def test_the_columns_of_episodes_are_nobody_elses(key, column):
+    tally, logger, ctx = Tally(), MetricsLogger(), OnlineRLContext()
+    logger.log_value(key, -1.0)
+    logger.log_value(("custom_metrics", "own"), 7.0)
+    ctx.collect_metrics.append(logger.reduce())
+    ctx.finished_episodes = [Episode(0, 0, 3.0, 3, info={"laps": 3})]
+    tally.take(ctx)
+    with pytest.warns(UserWarning, match=f"collect/{column} is the logger's own column"):
+        row = tally.row(ctx)
+
+    assert (row[f"collect/{column}"], row["collect/custom_metrics/own"]) == (3.0, 7.0)
+
+
+def test_a_counter_does_not_take_the_column_of_the_seconds():
+    with pytest.raises(ValueError, match='"time_s" is a column of each row already'):
+        online_logger(counters=("time_s",))

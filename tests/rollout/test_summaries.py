@@ -5,6 +5,7 @@ import statistics
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,19 @@ def test_of_a_cycle_without_end_the_newest_episodes_are_kept():
 def test_a_history_of_nothing_is_refused():
     with pytest.raises(ValueError, match="min_history=0"):
         EpisodeHistory(0)
+
+
+def test_every_single_number_in_an_info_arrives():
+    told = episode(1.0, huge=10**30, endless=-(10**400), row=np.ones(1), tensor=torch.full((1, 1), 4.0), flag=np.array([True]))
+    custom = summarize_episodes([told])["custom_metrics"]
+
+    names = {"huge": 1e30, "endless": -math.inf, "row": 1, "tensor": 4, "flag": 1}
+    assert custom == {f"{name}_{end}": value for name, value in names.items() for end in ENDS}
+
+
+def test_of_two_numbers_in_an_info_that_are_named_alike_one_is_told_to_be_lost():
+    told = Episode(0, 0, 1.0, 1, info={"a/b": 1.0, "a": {"b": 5.0}})
+    with pytest.warns(UserWarning, match=r"two of them are named 'a/b' in a row, one through \('a', 'b'\)"):
+        custom = summarize_episodes([told])["custom_metrics"]
+
+    assert custom["a/b_mean"] == 1.0
