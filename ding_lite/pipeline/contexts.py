@@ -343,6 +343,19 @@ def start_values(ctx: Context) -> dict[str, Any]:
     return _lineage_of(ctx).start
 
 
+def class_values(ctx: Context) -> dict[str, Any]:
+    """What the class of a context holds beside its fields that can change in place: lists, dicts, arrays and the like."""
+    containers = (MutableMapping, MutableSequence, MutableSet)
+    own_classes = type(ctx).__mro__[: type(ctx).__mro__.index(Context)]
+    return {
+        name: value
+        for cls in reversed(own_classes)
+        for name, value in vars(cls).items()
+        if name not in ctx._plan.fields and (isinstance(value, containers) or hasattr(type(value), "__array__"))
+        if not name.startswith("__")
+    }
+
+
 def is_scalar(value: object) -> bool:
     """Whether a value is a number, a string or None, which nobody can change in place."""
     return type(value) in SCALARS

@@ -196,6 +196,7 @@ class Guard:
             return None
         if self.contract is None:
             self._read = {}
+            checker.handovers.before_unknown(ctx)
             return self._read
         return checker.handovers.before(self, ctx, reach.only_read, reach.written)
 
@@ -206,6 +207,7 @@ class Guard:
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
                 self._recorder(half)("write", name)
+        self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
         """What this half may touch on contexts of this class, which may be the view of a middleware around it."""

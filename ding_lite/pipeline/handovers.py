@@ -10,11 +10,12 @@ Room: ding_lite.pipeline, floor 0. Imports the room's contexts, fingerprints and
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.pipeline.contexts import Context, family_of, kept_fields, start_values
+from ding_lite.pipeline.contexts import Context, class_values, family_of, kept_fields, settable_fields, start_values
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, may_change, memory_of, overlapping, with_what_is_inside
 from ding_lite.pipeline.views import ContractError, field_value
 
@@ -69,12 +70,19 @@ class Handovers:
         self._handed: dict[object, deque[_Handed]] = {}
         """By the middleware that wrote them."""
         self._starts: dict[int, tuple[Any, Print]] = {}
+        given = start_values(ctx)
+        self._fields = tuple(name for name in settable_fields(ctx) - self._kept if may_change(given.get(name)))
+        """Those whose start values can change in place, by the values of the first context."""
+        self._of_class = {name: (value, fingerprint(value)) for name, value in class_values(ctx).items()}
+        self._class = type(ctx).__name__
+        self._has_warned = False
         self._writers: dict[str, str] = {}
 
     def forget(self) -> None:
         """Hold on to no value any more."""
         self._handed.clear()
         self._starts.clear()
+        self._of_class.clear()
 
     def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> _Before | None:
         """What to compare with when this half is through; None where it cannot change a value.
@@ -85,12 +93,11 @@ class Handovers:
             only_read: fields that it reads and does not write.
             written: fields that it may write.
         """
-        if self._has_lanes and family_of(ctx) is self._family:  # contexts inside a field are made anew in each iteration
-            self._note_starts(ctx, written)
+        self._note_starts(ctx, written)
         read = {name: (value, fingerprint(value)) for name in only_read if may_change(value := field_value(ctx, name))}
         own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ())) if not handed.is_kept]
         shared = list(self._shared(ctx, written)) if written and self._handed else []
-        return _Before(read, own, shared) if read or own or written else None
+        return _Before(read, own, shared) if read or own or written or self._of_class else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
         """Compare, and note what this half has handed over.
@@ -141,7 +148,31 @@ class Handovers:
                 if keys:
                     yield _Shared(other, name, keys, with_what_is_inside(fingerprint(other.value), keys))
 
+    def before_unknown(self, ctx: Context) -> None:
+        """Note what a function without a contract must not change; it is about to run."""
+        if self._fields and not self._has_warned:
+            self._note_starts(ctx, self._fields)
+
+    def after_unknown(self, who: str, ctx: Context) -> None:
+        """Compare what a function without a contract must not change.
+
+        Raises:
+            ContractError: it changed in place what every iteration starts from, where each lane has its own; on one lane
+                that is a warning.
+        """
+        where = self._changed_start(ctx, self._fields) if self._fields else None
+        if where is not None:
+            if self._has_lanes:
+                raise ContractError(self._changed_what_it_starts_from(who, *where))
+            warnings.warn(self._changed_what_it_starts_from(who, *where), stacklevel=2)
+            self._starts.clear()
+            self._has_warned = True
+        if self._has_lanes:
+            self._refuse_changed_class(who)
+
     def _note_starts(self, ctx: Context, written: Sequence[str]) -> None:
+        if not self._fields or family_of(ctx) is not self._family:  # contexts inside a field are made anew in each iteration
+            return
         given = start_values(ctx)
         for name in written:
             value = given.get(name)
@@ -150,17 +181,30 @@ class Handovers:
 
     def _refuse_changed_starts(self, who: str, ctx: Context, written: Sequence[str]) -> None:
         """Refuse what would carry a value over to the next iteration in a field that is not kept."""
-        if not self._starts:
-            return
-        given = start_values(ctx)
-        for name in written:
+        where = self._changed_start(ctx, written)
+        if where is not None:
+            raise ContractError(self._changed_what_it_starts_from(who, *where))
+        self._refuse_changed_class(who)
+
+    def _changed_start(self, ctx: Context, names: Sequence[str]) -> tuple[str, str] | None:
+        """The field, and the way in it, of a value that every iteration starts from and that has changed in place."""
+        given = start_values(ctx) if self._starts else {}
+        for name in names if given else ():
             value, found = self._starts.get(id(given.get(name)), (None, {}))
             where = changed(found, fingerprint(value)) if found else None
             if where is not None:
+                return name, where
+        return None
+
+    def _refuse_changed_class(self, who: str) -> None:
+        for name, (value, found) in tuple(self._of_class.items()):
+            where = changed(found, fingerprint(value))
+            if where is not None:
+                beside = ", or a middleware that runs beside it did" if self._is_threaded else ""
                 raise ContractError(
-                    f"{who} changed ctx.{name}{_way(where)} in place, or a middleware after it did. Every iteration starts "
-                    "from that very object, so the change would reach the next iteration on one lane and not on another. "
-                    f"Write a new value, ctx.{name} = ..., or give the field a default_factory, or keep() it."
+                    f"{who} changed {self._class}.{name}{_way(where)} in place{beside}. It belongs to the class: no contract "
+                    "names it, and nothing orders those that touch it. Declare a field, and keep() it where it accumulates; or "
+                    "let the middleware hold the object, and name it in the uses of their contracts."
                 )
 
     def _note(self, key: object, who: str, ctx: Context, iteration: int, written: Sequence[str]) -> None:
@@ -198,6 +242,15 @@ class Handovers:
         return (
             f"{who} changed ctx.{name}{_way(where)} in place{beside}, and its contract says that it only reads it. Work on "
             f'a copy, or add it: @contract(..., writes=("{name}",)).'
+        )
+
+    def _changed_what_it_starts_from(self, who: str, name: str, where: str) -> str:
+        beside = ", or a middleware after it did" if self._has_lanes else ""
+        reach = "on one lane and not on another" if self._has_lanes else "where it starts with what this one has left"
+        return (
+            f"{who} changed ctx.{name}{_way(where)} in place{beside}. Every iteration starts from that very object, so the "
+            f"change would reach the next iteration {reach}. Write a new value, ctx.{name} = ..., or give the field a "
+            "default_factory, or keep() it."
         )
 
     def _changed_what_is_shared(self, who: str, shared: _Shared, where: str) -> str:

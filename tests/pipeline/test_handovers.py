@@ -7,7 +7,7 @@ import functools
 import io
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -121,7 +121,7 @@ class TestLanes:
         run(collects, enhances, learns, mode=mode, steps=7)
         assert seen == [1] * 7
 
-    @OVERLAPPING
+    @MODES
     def test_what_would_carry_over_in_a_field_that_is_not_kept_is_refused(self, mode, kind):
         @contract(("batch",), ("batch",), stage="collect")
         def piles_up(ctx):
@@ -132,6 +132,50 @@ class TestLanes:
 
 
 class TestStartValues:
+    @OVERLAPPING
+    def test_a_function_without_a_contract_that_changes_one_in_place_is_named(self, mode):
+        def piles_up(ctx):
+            ctx.batch.append(1)
+
+        with pytest.raises(ContractError, match=r"piles_up .* changed ctx.batch in place.*default_factory, or keep\(\) it"):
+            run(piles_up, mode=mode, ctx=Data(batch=[7]))
+
+    def test_in_a_plain_loop_it_is_warned_of_once(self):
+        lengths = []
+
+        def piles_up(ctx):
+            ctx.batch.append(1)
+            lengths.append(len(ctx.batch))
+
+        with pytest.warns(UserWarning, match=r"piles_up .* changed ctx.batch in place.*default_factory, or keep") as caught:
+            run(piles_up, mode={}, ctx=Data(batch=[7]), steps=7)
+        assert len(caught) == 1
+        assert lengths == [2, 3, 4, 5, 6, 7, 8]
+
+    @MODES
+    def test_what_belongs_to_the_class_is_no_way_to_hand_something_over(self, mode):
+        @dataclasses.dataclass
+        class Listed(Data):
+            rows_of_all: ClassVar[list] = []
+
+        @contract(("count",), ("count",), stage="collect")
+        def piles_up(ctx):
+            ctx.count += 1
+            ctx.rows_of_all.append(ctx.count)
+
+        with pytest.raises(ContractError, match=r"piles_up .* changed Listed.rows_of_all in place.* Declare a field"):
+            run(piles_up, mode=mode, ctx=Listed())
+
+    @MODES
+    def test_a_table_that_belongs_to_the_class_may_be_read(self, mode):
+        @dataclasses.dataclass
+        class Tabled(Data):
+            table: ClassVar[dict] = {0: [1]}
+
+        seen = []
+        run(contract(stage="collect")(lambda ctx: seen.append(ctx.table[0])), mode=mode, ctx=Tabled(), steps=7)
+        assert seen == [[1]] * 7
+
     def test_what_cannot_be_copied_is_refused_by_name_where_two_lanes_touch_it(self):
         class Holds:
             def __init__(self):
