@@ -15,7 +15,7 @@ from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require, require_face
-from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
+from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
 from ding_lite.policy import CollectMode
 
 
@@ -50,7 +50,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
         if not len(found):
             ctx.train_data = None
             return
-        batch = policy.with_values(own_batch(found))
+        batch = policy.with_values(copied_batch(found))
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
         )
@@ -98,7 +98,7 @@ def montecarlo_return_estimator(
         if not len(found):
             ctx.train_data = None
             return
-        batch = own_batch(found)
+        batch = copied_batch(found)
         if not has_leaf(batch, "valid"):
             batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))
         if critic is not None:

@@ -14,7 +14,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract
 from ding_lite.middleware.arguments import require_face, require_settings
-from ding_lite.middleware.gatherings import GATHERED, gathered, own_batch
+from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
 from ding_lite.policy import LearnMode
 
 
@@ -154,6 +154,6 @@ def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
     @contract(**GATHERED, writes=("train_data",), stage="process")
     def fetch(ctx: OnlineRLContext) -> None:
         found = gathered(ctx, "onpolicy_data_fetcher", episodes_first=True, wants="pieces")
-        ctx.train_data = own_batch(found) if len(found) else None
+        ctx.train_data = copied_batch(found) if len(found) else None
 
     return fetch

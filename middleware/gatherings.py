@@ -127,3 +127,8 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
 def own_batch(found: Trajectories | Episodes) -> Tree:
     """Its batch, to which leaves can be added without changing what was collected."""
     return tree({**found.columns, **({} if found.valid is None else {"valid": found.valid})})
+
+
+def copied_batch(found: Trajectories | Episodes) -> Tree:
+    """Its batch in memory of its own, for another field: what is changed there in place stays out of what was collected."""
+    return map_leaves(lambda leaf: leaf.clone() if hasattr(leaf, "clone") else leaf.copy(), own_batch(found))

@@ -83,19 +83,58 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     Each field in a contract must be declared by the context. Each field read must be kept, start with a value that is not
     None, or be written by an earlier middleware; one without a contract counts as writing everything, and as filling every
     object. Each object drawn from holds something or is filled before, by each middleware once; each setting needed is set
-    before. Middleware inside of others are checked one by one.
+    before. What runs side by side does not touch what another one of them changes. Middleware inside of others are checked one
+    by one.
 
     Raises:
         PipelineError: all problems, one a line, with the line of the script that is to blame.
     """
     steps = steps_of(pipeline)
     problems = _forgotten_context(ctx, steps) or [(step, problem) for check in _CHECKS for step, problem in check(ctx, steps)]
+    blamed = {id(step) for step, _ in problems}
+    problems += [found for found in _side_by_side_problems(steps) if id(found[0]) not in blamed]
     if problems:
         place = {id(step): number for number, step in enumerate(steps)}
         problems.sort(key=lambda found: place[id(found[0])])
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{step.at}" for step, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
+
+
+def _side_by_side_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Each step that touches what another one changes which runs at the same time, where nothing orders the two."""
+    for index, step in enumerate(steps):
+        for other in steps[:index]:
+            if step.terms is None or other.terms is None or step.is_around or other.is_around or other in step.earlier:
+                continue
+            what = _in_common(other, step)
+            if what:
+                yield (
+                    step,
+                    f"{other.name} {what}, and the two run at the same time, so that the result depends on which is faster: "
+                    "put them one after the other, as with task.serial().",
+                )
+
+
+def _in_common(one: Step, other: Step) -> str:
+    """What one of two steps writes and the other touches, or both use; or an empty string."""
+    assert one.terms is not None
+    assert other.terms is not None
+    shared = next((it for it in one.terms.uses if any(it is thing for thing in other.terms.uses)), None)
+    if shared is not None:
+        return f"uses the {type(shared).__name__} that {other.name} uses"
+    if one.scope != other.scope:
+        return ""
+    start = one.field_start
+    both = [name for name in one.writes if name in other.writes]
+    if both:
+        return f"writes {start}{both[0]}, which {other.name} writes"
+    for first, second, verbs in ((one, other, ("writes", "reads")), (other, one, ("reads", "writes"))):
+        assert second.terms is not None
+        read = [name for name in first.writes if name in (*second.terms.reads, *second.terms.may_read)]
+        if read:
+            return f"{verbs[0]} {start}{read[0]}, which {other.name} {verbs[1]}"
+    return ""
 
 
 def _object_problems(_: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:

@@ -71,7 +71,7 @@ class Serial:
 class Parallel(Serial):
     """Middleware whose first halves run at the same time, a thread each; their second halves in reverse order.
 
-    Nothing orders them against each other: they must not touch the same fields or objects.
+    Nothing orders them against each other: they must not touch the same fields or objects, and contracts that do are refused.
     """
 
     kind = "parallel"

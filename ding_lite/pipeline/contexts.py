@@ -13,7 +13,7 @@ import numbers
 import types
 import warnings
 import weakref
-from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
@@ -22,7 +22,6 @@ ContextType = TypeVar("ContextType", bound="Context")
 
 _SHARED = frozenset({"_thread", "threading", "queue", "_queue", "concurrent.futures._base", "_io", "socket"})
 """Modules of what is made to be shared between threads, or stands for a thing outside of Python."""
-_PROPERTIES = (property, functools.cached_property)
 SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
 """Types whose values nobody can change in place."""
 
@@ -42,7 +41,8 @@ class _Plan:
         fields = dataclasses.fields(cls)
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
-        properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, _PROPERTIES)}
+        properties = {name for c in own_classes for name, value in vars(c).items() if isinstance(value, property)}
+        _refuse_cached_properties(cls, own_classes)
         self.fields = frozenset(names)
         self.declared = self.fields | properties
         self.positional = tuple(f.name for f in fields if f.init and not f.kw_only)
@@ -60,6 +60,17 @@ class _Plan:
         self.plain = generated_init and not slotted and not init_vars
         self.reaches: dict[Any, Any] = {}
         """What middleware may touch on contexts of this class, by the terms of their contracts."""
+
+
+def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any]]) -> None:
+    for one in own_classes:
+        for name, value in vars(one).items():
+            if isinstance(value, functools.cached_property):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is a functools.cached_property: what it remembers is in no field, so it goes stale "
+                    "when a field that it is made of is written, and each lane would remember another value. Write @property, "
+                    "or declare a field that a middleware sets."
+                )
 
 
 class _Lineage:
@@ -116,7 +127,7 @@ class Context:
 
     Raises:
         UndeclaredFieldError: an attribute is set or read, or a name kept, that the class does not declare.
-        TypeError: `ctx["name"]`, or a subclass with fields that is not decorated.
+        TypeError: `ctx["name"]`, a subclass with fields that is not decorated, or one with a `functools.cached_property`.
 
     Example:
         >>> @dataclasses.dataclass
@@ -330,6 +341,19 @@ def family_of(ctx: Context) -> object:
 def start_values(ctx: Context) -> dict[str, Any]:
     """The values that every renewal starts again from, by field: given to the constructor, or the class's default."""
     return _lineage_of(ctx).start
+
+
+def class_values(ctx: Context) -> dict[str, Any]:
+    """What the class of a context holds beside its fields that can change in place: lists, dicts, arrays and the like."""
+    containers = (MutableMapping, MutableSequence, MutableSet)
+    own_classes = type(ctx).__mro__[: type(ctx).__mro__.index(Context)]
+    return {
+        name: value
+        for cls in reversed(own_classes)
+        for name, value in vars(cls).items()
+        if name not in ctx._plan.fields and (isinstance(value, containers) or hasattr(type(value), "__array__"))
+        if not name.startswith("__")
+    }
 
 
 def is_scalar(value: object) -> bool:

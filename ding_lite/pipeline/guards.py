@@ -15,8 +15,9 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.generators import Half, named, second_half
-from ding_lite.pipeline.handovers import Handovers, Print, changed, fingerprint
+from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches
@@ -195,6 +196,7 @@ class Guard:
             return None
         if self.contract is None:
             self._read = {}
+            checker.handovers.before_unknown(ctx)
             return self._read
         return checker.handovers.before(self, ctx, reach.only_read, reach.written)
 
@@ -205,6 +207,7 @@ class Guard:
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
                 self._recorder(half)("write", name)
+        self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
         """What this half may touch on contexts of this class, which may be the view of a middleware around it."""

@@ -1,56 +1,55 @@
 """Handed-over values: nobody changes in place what another middleware may still read.
 
 A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
-each half: one that changes a value that it wrote earlier, or that it only reads, is named in the error.
+each half: one that changes a value that it wrote earlier, that it only reads, or that is another field as well, is named in the
+error.
 
-Room: ding_lite.pipeline, floor 0. Imports the standard library; looks at arrays and tensors where these are loaded.
+Room: ding_lite.pipeline, floor 0. Imports the room's contexts, fingerprints and views; otherwise the standard library.
 """
 
 from __future__ import annotations
 
-import array
-import enum
-import numbers
-import operator
-import random
-import sys
+import dataclasses
+import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields, start_values
+from ding_lite.pipeline.contexts import Context, class_values, family_of, kept_fields, settable_fields, start_values
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, may_change, memory_of, overlapping, with_what_is_inside
 from ding_lite.pipeline.views import ContractError, field_value
 
-_MOST_PARTS = 20_000
-"""Values inside one value that are compared; what lies beyond is not."""
-_MOST_BYTES = 1 << 20
-"""Of an array; of a larger one every n-th element is compared."""
-_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
-_SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
-_UNCHANGING = (*_PLAIN, *_SKIPPED)
-_NUMPY = {kind: operator.attrgetter(kind) for kind in ("ndarray", "generic", "random.Generator")}
 
-
-class _Part(NamedTuple):
-    """A value inside a value."""
-
-    identity: int | None
-    """Of what may change in place; None for what cannot."""
-    content: Any
-
-
-Print = dict[tuple[str, ...], _Part]
-"""A fingerprint: what a value held, by the way to it."""
-
-
-class _Handed(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class _Handed:
     """A value that a middleware wrote."""
 
     field: str
     iteration: int
     value: Any
     print: Print
+    who: str
+    is_kept: bool
+    """Whether its field is kept, so that its writer may go on changing it."""
+    memory: list[tuple[int, int, int]]
+
+
+class _Shared(NamedTuple):
+    """Memory of another field's value that is also memory of one that a half may write."""
+
+    handed: _Handed
+    written: str
+    keys: list[int]
+    """Parts of the other value."""
+    before: Print
+
+
+class _Before(NamedTuple):
+    """What a half is compared with when it is through."""
+
+    read: dict[str, tuple[Any, Print]]
+    own: list[tuple[_Handed, Print]]
+    shared: list[_Shared]
 
 
 class Handovers:
@@ -69,15 +68,23 @@ class Handovers:
         self._max_lag, self._has_lanes, self._is_threaded = max_lag, has_lanes, is_threaded
         self._sole = frozenset(name for name, count in writers.items() if count == 1)
         self._handed: dict[object, deque[_Handed]] = {}
+        """By the middleware that wrote them."""
         self._starts: dict[int, tuple[Any, Print]] = {}
+        given = start_values(ctx)
+        self._fields = tuple(name for name in settable_fields(ctx) - self._kept if may_change(given.get(name)))
+        """Those whose start values can change in place, by the values of the first context."""
+        self._of_class = {name: (value, fingerprint(value)) for name, value in class_values(ctx).items()}
+        self._class = type(ctx).__name__
+        self._has_warned = False
         self._writers: dict[str, str] = {}
 
     def forget(self) -> None:
         """Hold on to no value any more."""
         self._handed.clear()
         self._starts.clear()
+        self._of_class.clear()
 
-    def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> Any:
+    def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> _Before | None:
         """What to compare with when this half is through; None where it cannot change a value.
 
         Args:
@@ -86,13 +93,13 @@ class Handovers:
             only_read: fields that it reads and does not write.
             written: fields that it may write.
         """
-        if self._has_lanes and family_of(ctx) is self._family:  # contexts inside a field are made anew in each iteration
-            self._note_starts(ctx, written)
-        read = {name: (value, fingerprint(value)) for name in only_read if _may_change(value := field_value(ctx, name))}
-        own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ()))]
-        return (read, own) if read or own or written else None
+        self._note_starts(ctx, written)
+        read = {name: (value, fingerprint(value)) for name in only_read if may_change(value := field_value(ctx, name))}
+        own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ())) if not handed.is_kept]
+        shared = list(self._shared(ctx, written)) if written and self._handed else []
+        return _Before(read, own, shared) if read or own or written or self._of_class else None
 
-    def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: Any) -> None:
+    def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
         """Compare, and note what this half has handed over.
 
         Args:
@@ -103,15 +110,20 @@ class Handovers:
             before: what `before` gave, unless it was None.
 
         Raises:
-            ContractError: it changed in place what it only reads, or what it handed over in an earlier iteration.
+            ContractError: it changed in place what it only reads, what is a field as well that it does not write, or what it
+                handed over in an earlier iteration.
         """
-        read, own = before
         iteration: int = field_value(ctx, "total_step")
-        for name, (value, found) in read.items():
+        for name, (value, found) in before.read.items():
             where = changed(found, fingerprint(value))
             if where is not None:
                 raise ContractError(self._changed_what_it_reads(who, name, where))
-        for handed, found in own:
+        for shared in before.shared:
+            now = with_what_is_inside(fingerprint(shared.handed.value), shared.keys)
+            where = changed(shared.before, now)
+            if where is not None:
+                raise ContractError(self._changed_what_is_shared(who, shared, where))
+        for handed, found in before.own:
             may_be_read = 0 < iteration - handed.iteration <= max(1, self._max_lag)
             is_mine = may_be_read and (not self._is_threaded or handed.field in self._sole)
             where = changed(found, fingerprint(handed.value), "numbers" if self._is_threaded else "all") if is_mine else None
@@ -120,26 +132,79 @@ class Handovers:
         self._refuse_changed_starts(who, ctx, written)
         self._note(key, who, ctx, iteration, written)
 
+    def _shared(self, ctx: Context, written: Sequence[str]) -> Iterator[_Shared]:
+        """What is also a value of a field that this half does not write, of what it may change in place."""
+        values = {name: value for name in written if may_change(value := field_value(ctx, name))}
+        if not values or family_of(ctx) is not self._family:
+            return
+        iteration: int = field_value(ctx, "total_step")
+        known = [handed for several in tuple(self._handed.values()) for handed in tuple(several)]
+        others = [one for one in known if one.field not in written and abs(iteration - one.iteration) <= max(1, self._max_lag)]
+        for name, value in values.items() if others else ():
+            mine = next((one.memory for one in known if one.value is value), None)
+            mine = memory_of(fingerprint(value)) if mine is None else mine
+            for other in others:
+                keys = overlapping(other.memory, mine)
+                if keys:
+                    yield _Shared(other, name, keys, with_what_is_inside(fingerprint(other.value), keys))
+
+    def before_unknown(self, ctx: Context) -> None:
+        """Note what a function without a contract must not change; it is about to run."""
+        if self._fields and not self._has_warned:
+            self._note_starts(ctx, self._fields)
+
+    def after_unknown(self, who: str, ctx: Context) -> None:
+        """Compare what a function without a contract must not change.
+
+        Raises:
+            ContractError: it changed in place what every iteration starts from, where each lane has its own; on one lane
+                that is a warning.
+        """
+        where = self._changed_start(ctx, self._fields) if self._fields else None
+        if where is not None:
+            if self._has_lanes:
+                raise ContractError(self._changed_what_it_starts_from(who, *where))
+            warnings.warn(self._changed_what_it_starts_from(who, *where), stacklevel=2)
+            self._starts.clear()
+            self._has_warned = True
+        if self._has_lanes:
+            self._refuse_changed_class(who)
+
     def _note_starts(self, ctx: Context, written: Sequence[str]) -> None:
+        if not self._fields or family_of(ctx) is not self._family:  # contexts inside a field are made anew in each iteration
+            return
         given = start_values(ctx)
         for name in written:
             value = given.get(name)
-            if name not in self._kept and id(value) not in self._starts and _may_change(value):
+            if name not in self._kept and id(value) not in self._starts and may_change(value):
                 self._starts[id(value)] = value, fingerprint(value)
 
     def _refuse_changed_starts(self, who: str, ctx: Context, written: Sequence[str]) -> None:
         """Refuse what would carry a value over to the next iteration in a field that is not kept."""
-        if not self._starts:
-            return
-        given = start_values(ctx)
-        for name in written:
+        where = self._changed_start(ctx, written)
+        if where is not None:
+            raise ContractError(self._changed_what_it_starts_from(who, *where))
+        self._refuse_changed_class(who)
+
+    def _changed_start(self, ctx: Context, names: Sequence[str]) -> tuple[str, str] | None:
+        """The field, and the way in it, of a value that every iteration starts from and that has changed in place."""
+        given = start_values(ctx) if self._starts else {}
+        for name in names if given else ():
             value, found = self._starts.get(id(given.get(name)), (None, {}))
             where = changed(found, fingerprint(value)) if found else None
             if where is not None:
+                return name, where
+        return None
+
+    def _refuse_changed_class(self, who: str) -> None:
+        for name, (value, found) in tuple(self._of_class.items()):
+            where = changed(found, fingerprint(value))
+            if where is not None:
+                beside = ", or a middleware that runs beside it did" if self._is_threaded else ""
                 raise ContractError(
-                    f"{who} changed ctx.{name}{_way(where)} in place, or a middleware after it did. Every iteration starts "
-                    "from that very object, so the change would reach the next iteration on one lane and not on another. "
-                    f"Write a new value, ctx.{name} = ..., or give the field a default_factory, or keep() it."
+                    f"{who} changed {self._class}.{name}{_way(where)} in place{beside}. It belongs to the class: no contract "
+                    "names it, and nothing orders those that touch it. Declare a field, and keep() it where it accumulates; or "
+                    "let the middleware hold the object, and name it in the uses of their contracts."
                 )
 
     def _note(self, key: object, who: str, ctx: Context, iteration: int, written: Sequence[str]) -> None:
@@ -147,12 +212,14 @@ class Handovers:
         mine = self._handed.setdefault(key, deque())
         for name in written:
             value = field_value(ctx, name)
-            if name in self._kept or not _may_change(value) or given.get(name) is value:
+            is_kept = name in self._kept
+            if not may_change(value) or (given.get(name) is value and not is_kept):
                 continue
             found = fingerprint(value)
-            if self._max_lag:
+            if self._max_lag and not is_kept:
                 self._refuse_reuse(tuple(mine), who, name, iteration, found)
-            mine.append(_Handed(name, iteration, value, found))
+            memory = memory_of(found) if family_of(ctx) is self._family else []
+            mine.append(_Handed(name, iteration, value, found, who, is_kept, memory))
             self._writers[name] = who
         while mine and mine[0].iteration < iteration - max(1, self._max_lag):
             mine.popleft()
@@ -161,16 +228,15 @@ class Handovers:
         """Refuse memory that was handed over in an iteration that may be under way, and has changed since."""
         memory = {part.identity for part in found.values()} - {None}
         for handed in earlier:
-            if handed.field != name or not 0 < iteration - handed.iteration <= self._max_lag:
+            if handed.is_kept or handed.field != name or not 0 < iteration - handed.iteration <= self._max_lag:
                 continue
-            reused = tuple(where for where, part in handed.print.items() if part.identity in memory)
+            reused = [key for key, part in handed.print.items() if part.identity in memory]
             if reused:
-                old = {where: part for where, part in handed.print.items() if any(where[: len(it)] == it for it in reused)}
-                where = changed(old, fingerprint(handed.value))
+                where = changed(with_what_is_inside(handed.print, reused), fingerprint(handed.value))
                 if where is not None:
                     raise ContractError(self._changed_what_it_handed_over(who, handed, where))
 
-    def _changed_what_it_reads(self, who: str, name: str, where: tuple[str, ...]) -> str:
+    def _changed_what_it_reads(self, who: str, name: str, where: str) -> str:
         others = self._writers.get(name)
         beside = f" (or {others}, which wrote it, did so meanwhile)" if self._is_threaded and others else ""
         return (
@@ -178,7 +244,26 @@ class Handovers:
             f'a copy, or add it: @contract(..., writes=("{name}",)).'
         )
 
-    def _changed_what_it_handed_over(self, who: str, handed: _Handed, where: tuple[str, ...]) -> str:
+    def _changed_what_it_starts_from(self, who: str, name: str, where: str) -> str:
+        beside = ", or a middleware after it did" if self._has_lanes else ""
+        reach = "on one lane and not on another" if self._has_lanes else "where it starts with what this one has left"
+        return (
+            f"{who} changed ctx.{name}{_way(where)} in place{beside}. Every iteration starts from that very object, so the "
+            f"change would reach the next iteration {reach}. Write a new value, ctx.{name} = ..., or give the field a "
+            "default_factory, or keep() it."
+        )
+
+    def _changed_what_is_shared(self, who: str, shared: _Shared, where: str) -> str:
+        name, other = shared.written, shared.handed
+        beside = " (or a middleware that runs beside it did)" if self._is_threaded else ""
+        return (
+            f"{who} changed ctx.{name} in place{beside}, and with it ctx.{other.field}{_way(where)}, which {other.who} wrote: "
+            "both hold the same memory, and its contract names only one of them. Write a new value, "
+            f"ctx.{name} = ..., or let the middleware that makes ctx.{name} hand over a copy; or add it: "
+            f'@contract(..., writes=("{name}", "{other.field}")).'
+        )
+
+    def _changed_what_it_handed_over(self, who: str, handed: _Handed, where: str) -> str:
         beside = " (or a middleware that runs beside it did)" if self._is_threaded else ""
         return (
             f"{who} wrote ctx.{handed.field} in iteration {handed.iteration} and changed that value{_way(where)} in place in a "
@@ -187,133 +272,5 @@ class Handovers:
         )
 
 
-def fingerprint(value: Any) -> Print:
-    """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects."""
-    found: Print = {}
-    _walk(value, (), found, set())
-    return found
-
-
-def changed(before: Print, now: Print, private: str = "arrays") -> tuple[str, ...] | None:
-    """The way to the first thing that has changed in place, or None. What was added to an object is no change.
-
-    Args:
-        private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
-            "numbers" too, or "all", and what was added as well.
-    """
-    if private == "all":
-        added = next((where for where in now if where not in before and where[:-1] in before), None)
-        if added is not None:
-            return added
-    for where, part in before.items():
-        other = now.get(where)
-        if other is None or other.content == part.content:
-            continue
-        if private == "arrays" and part.content == "None" and where and where[-1].startswith("."):
-            continue  # a cache that is filled when it is first asked for
-        if private == "all" or not any(name.startswith("._") for name in where):
-            return where
-        is_number = private == "numbers" and part.identity is None and part.content != "None"
-        if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
-            return where
-    return None
-
-
-class _Bytes(int):
-    """The hash of an array's content."""
-
-
-def _walk(value: Any, way: tuple[str, ...], found: Print, seen: set[int]) -> None:
-    if is_scalar(value):  # nearly all of them, and the tests below take long
-        if len(found) < _MOST_PARTS:
-            found[way] = _Part(None, repr(value))
-        return
-    if len(found) >= _MOST_PARTS or isinstance(value, _SKIPPED):
-        return
-    if isinstance(value, _PLAIN) or _is_numpy(value, "generic"):
-        found[way] = _Part(None, repr(value))
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    content = _content_of(value)
-    if content is not None:
-        found[way] = content
-        return
-    if isinstance(value, (bytearray, array.array, memoryview)):
-        found[way] = _Part(id(value), _Bytes(hash(bytes(value))))
-        return
-    if _is_numpy(value, "random.Generator") or isinstance(value, random.Random):
-        state = value.getstate() if isinstance(value, random.Random) else value.bit_generator.state
-        found[way] = _Part(id(value), repr(state))
-        return
-    if isinstance(value, Set):
-        found[way] = _Part(None if isinstance(value, frozenset) else id(value), frozenset(map(repr, value)))
-        return
-    if isinstance(value, dict):
-        found[way] = _Part(id(value), hash(tuple(map(repr, value))))
-    elif isinstance(value, (list, tuple, deque)):
-        found[way] = _Part(None if isinstance(value, tuple) else id(value), len(value))
-    else:
-        found[way] = _Part(id(value), type(value).__qualname__)
-    for name, inner in _inside(value):
-        _walk(inner, (*way, name), found, seen)
-
-
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
-    elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", inner) for key, inner in list(value.items()))
-    if hasattr(type(value), "_detach") and hasattr(type(value), "items"):  # a tree
-        yield from ((f".{key}", inner) for key, inner in value.items())
-    else:
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, Mapping):
-            mark = "/" if isinstance(value, Context) else "."
-            yield from ((f"{mark}{name}", inner) for name, inner in list(attributes.items()) if name != "_lineage")
-        for cls in type(value).__mro__:
-            for name in _slots(cls):
-                if name in vars(cls) and hasattr(value, name):
-                    yield f".{name}", getattr(value, name)
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _content_of(value: Any) -> _Part | None:
-    """The memory of an array or tensor, and the hash of what stands there; None for anything else."""
-    if _is_numpy(value, "ndarray"):
-        small = value
-        while small.nbytes > _MOST_BYTES and max(small.shape) > 1:
-            small = small[_every_other(small.shape)]
-        content = tuple(map(repr, small.reshape(-1)[:_MOST_PARTS])) if small.dtype.hasobject else small.tobytes()
-        return _Part(value.__array_interface__["data"][0] if value.size else None, _Bytes(hash((value.shape, content))))
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor) or value.is_sparse or value.is_quantized or value.is_meta:
-        return None
-    plain = value.detach()
-    while plain.numel() * plain.element_size() > _MOST_BYTES and max(plain.shape) > 1:
-        plain = plain[_every_other(plain.shape)]
-    content = plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return _Part(value.data_ptr() or None, _Bytes(hash((tuple(value.shape), content))))
-
-
-def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
-    longest = max(range(len(shape)), key=lambda axis: shape[axis])
-    return tuple(slice(None, None, 2) if axis == longest else slice(None) for axis in range(len(shape)))
-
-
-def _is_numpy(value: Any, kind: str) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, _NUMPY[kind](numpy))
-
-
-def _may_change(value: Any) -> bool:
-    return not (is_scalar(value) or isinstance(value, _UNCHANGING))
-
-
-def _way(where: tuple[str, ...]) -> str:
-    return f" (at {''.join(where)})" if where else ""
+def _way(where: str) -> str:
+    return f" (at {where})" if where else ""

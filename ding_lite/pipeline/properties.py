@@ -69,8 +69,6 @@ def is_property(cls: type[Context], name: str) -> bool:
 
 def _property_of(cls: type[Context], name: str) -> property | None:
     found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
-    if isinstance(found, functools.cached_property):
-        return property(found.func)
     return found if isinstance(found, property) else None
 
 

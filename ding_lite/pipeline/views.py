@@ -274,7 +274,7 @@ def _called(make: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Visible(dict[str, Any]):
-    """What `vars(ctx)` gives of a view: a copy, in which no field can be set. A cached property may keep its value there."""
+    """What `vars(ctx)` gives of a view: a copy, in which nothing can be set."""
 
     def __init__(self, seen: dict[str, Any], ctx: Any, view: View) -> None:
         super().__init__(seen)
@@ -283,7 +283,8 @@ class _Visible(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self._view.reach.fields:
             raise TypeError(f"vars(ctx)[{name!r}] = ... would set nothing: write ctx.{name} = ...")
-        _DICT.__get__(self._ctx)[name] = value
+        cls = self._view.reach.cls.__name__
+        raise TypeError(f"vars(ctx)[{name!r}] = ... would be no field, and nothing passes it on: declare `{name}` in {cls}.")
 
     def __missing__(self, name: str) -> Any:
         if name in self._view.reach.fields and self._view.terms is not None:

@@ -22,6 +22,12 @@ class Trace(Context):
         self.keep("count")
 
 
+@dataclasses.dataclass
+class Traces(Context):
+    trace_1: int = 0
+    trace_2: int = 0
+
+
 def halves(number, wait=lambda: None):
     def step(ctx):
         wait()
@@ -167,18 +173,18 @@ class TestInsideLanes:
         meet, seen = threading.Barrier(2, timeout=30), []
 
         def part(number):
-            @contract(("trace",), ("trace",), stage=stage)
+            @contract((f"trace_{number}",), (f"trace_{number}",), reads_after=("trace_1", "trace_2"), stage=stage)
             def run(ctx):
                 meet.wait()
                 assert loop.ctx.total_step == ctx.total_step
-                assert loop.ctx.trace is ctx.trace
-                ctx.trace.append(number)
+                setattr(ctx, f"trace_{number}", number)
+                assert getattr(loop.ctx, f"trace_{number}") == number
                 yield
-                seen.append((ctx.total_step, sorted(ctx.trace)))
+                seen.append((ctx.total_step, [ctx.trace_1, ctx.trace_2]))
 
             return run
 
-        with Task().start(async_mode=True, ctx=Trace()) as loop:
+        with Task().start(async_mode=True, ctx=Traces()) as loop:
             loop.use(contract(stage="collect")(lambda ctx: None))
             loop.use(loop.parallel(part(1), part(2)))
             loop.run(4)

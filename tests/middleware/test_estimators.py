@@ -10,7 +10,7 @@ from ding_lite import PipelineError, Task
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, has_leaf, to_objects
-from ding_lite.engine import contract_of
+from ding_lite.engine import contract, contract_of
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
     EpisodeCollector,
@@ -159,7 +159,7 @@ def test_transitions_that_are_listed_twice_leave_the_advantages_of_the_others_al
 
 
 @pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
-def test_other_columns_pass_through_untouched(estimator):
+def test_other_columns_pass_through_as_copies(estimator):
     cfg, envs, policy = ppo(**{"policy.collect.n_sample": 30})
     ctx = collected(StepCollector(cfg, policy.collect_mode, envs))
     weight, words = np.random.default_rng(0).random((10, 3)).astype(np.float32), to_objects(["a"] * 30).reshape(10, 3)
@@ -167,11 +167,35 @@ def test_other_columns_pass_through_untouched(estimator):
     before = dict(ctx.trajectories.columns)
     estimator(cfg, policy.collect_mode)(ctx)
 
-    assert np.shares_memory(ctx.train_data.weight.numpy(), weight)
-    assert np.shares_memory(ctx.train_data.deep.x.numpy(), weight)
-    assert ctx.train_data.words is words
     assert ctx.trajectories.columns == before
-    assert ctx.train_data.weight.tolist() == weight.tolist()
+    assert ctx.train_data.weight.tolist() == ctx.train_data.deep.x.tolist() == weight.tolist()
+    assert ctx.train_data.words.tolist() == words.tolist()
+    assert not np.shares_memory(ctx.train_data.weight.numpy(), weight)
+    assert not np.shares_memory(ctx.train_data.deep.x.numpy(), weight)
+    assert ctx.train_data.words is not words
+
+
+@pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
+def test_what_is_learned_from_may_be_changed_in_place_and_stays_out_of_what_was_collected(estimator, mode):
+    cfg, envs, policy = ppo(**{"policy.collect.n_sample": 30})
+    kept, learned = [], []
+
+    @contract(reads=("train_data",), writes=("train_data",), stage="process")
+    def scale(ctx):
+        ctx.train_data.reward.mul_(10)
+        ctx.train_data.obs.clamp_(-1, 1)
+        learned.append(ctx.train_data.reward.sum().item())
+
+    @contract(reads=("trajectories",), stage="record")
+    def look(ctx):
+        kept.append(float(ctx.trajectories.batch.reward.sum()))
+
+    with Task().start(ctx=OnlineRLContext(), **mode) as loop:
+        loop.use(StepCollector(cfg, policy.collect_mode, envs)).use(estimator(cfg, policy.collect_mode)).use(scale).use(look)
+        loop.run(3)
+    assert kept == [30.0] * 3
+    assert learned == [300.0] * 3
 
 
 def test_steps_that_were_only_resets_have_no_return():

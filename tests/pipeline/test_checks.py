@@ -260,3 +260,46 @@ class TestWhen:
             re.search(r"(\w+) .*\(task\.use at (.*):(\d+)\)$", text).groups() for text in str(caught.value).split("\n")[1:]
         ]
         assert places == [(name, __file__, str(line + row)) for name, row in (("first", 2), ("second", 3), ("third", 3))]
+
+
+class TestSideBySide:
+    @staticmethod
+    def problem_of(one, other, kind="parallel"):
+        with Task().start(ctx=Mine()) as loop:
+            loop.use(middleware("before", writes=("data",)))
+            loop.use(getattr(loop, kind)(middleware("one", **one), middleware("other", **other)))
+            loop.run(1)
+
+    @pytest.mark.parametrize(
+        ("one", "other", "words"),
+        [
+            ({"writes": ("data",)}, {"writes": ("data",)}, "writes ctx.data, which other in .* writes"),
+            (
+                {"writes": ("kept",), "reads": ("kept",)},
+                {"writes": ("kept",), "reads": ("kept",)},
+                "writes ctx.kept, which other in .* writes",
+            ),
+            ({"writes": ("data",)}, {"reads": ("data",)}, "writes ctx.data, which other in .* reads"),
+            ({"may_read": ("zero",)}, {"writes": ("zero",)}, "reads ctx.zero, which other in .* writes"),
+            ({"uses": (run_of,)}, {"uses": (run_of,)}, "uses the function that other in .* uses"),
+            ({"may_write": ("data",)}, {"writes_late": ("data",)}, "writes ctx.data, which other in .* writes"),
+        ],
+    )
+    def test_what_one_changes_and_another_touches_is_refused(self, one, other, words):
+        with pytest.raises(
+            PipelineError, match=rf"^this pipeline cannot run, it has one problem:\n  one in .* {words}, and the two"
+        ):
+            self.problem_of(one, other)
+        self.problem_of(one, other, kind="serial")
+
+    def test_parts_of_parts_are_compared_with_those_beside_them_alone(self):
+        with Task().start(ctx=Mine()) as loop:
+            first, second = middleware("first", writes=("data",)), middleware("second", reads=("data",), writes=("data",))
+            loop.use(loop.parallel(loop.serial(first, second), middleware("beside", writes=("result",))))
+            loop.run(1)
+            loop.use(loop.parallel(loop.serial(first, second), middleware("late", reads=("data",))))
+            with pytest.raises(PipelineError, match="first in .* writes ctx.data, which late in .* reads"):
+                loop.run(1)
+
+    def test_both_may_read_the_same(self):
+        self.problem_of({"reads": ("data",), "writes": ("rows",)}, {"reads": ("data",), "writes": ("result",)})

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import typing
 import warnings
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.engine import Context, UndeclaredFieldError
+from ding_lite.engine import Context, Task, UndeclaredFieldError, contract
 
 
 def fresh_rows():
@@ -225,3 +226,35 @@ class TestKeep:
         ctx.keep("late")
         with contextlib.suppress(UndeclaredFieldError):
             ctx.renew()
+
+
+class TestStateOutsideOfFields:
+    def test_a_cached_property_is_refused_with_what_to_write(self):
+        @dataclasses.dataclass
+        class Cached(Mine):
+            @functools.cached_property
+            def total(self):
+                return 2 * self.env_step
+
+        with pytest.raises(TypeError, match=r"Cached.total is a functools.cached_property: .* stale .* Write @property, or"):
+            Cached()
+
+    def test_so_is_one_that_a_class_inherits(self):
+        class Totals:
+            total = functools.cached_property(lambda self: 2)
+
+        @dataclasses.dataclass
+        class Cached(Totals, Mine):
+            more: int = 0
+
+        with pytest.raises(TypeError, match="Cached.total is a functools.cached_property"):
+            Cached()
+
+    def test_what_is_put_beside_the_fields_by_a_middleware_under_contract_is_refused(self):
+        def hides(ctx):
+            vars(ctx)["hidden"] = 1
+
+        with Task().start(ctx=Mine()) as loop:
+            loop.use(contract(stage="learn")(hides))
+            with pytest.raises(TypeError, match=r"vars\(ctx\)\['hidden'\] = ... would be no field.* declare `hidden` in Mine"):
+                loop.run(1)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import functools
 import gc
 import pickle
 import sys
@@ -490,23 +489,6 @@ class TestWhatIsAllowed:
 
         run(plain, mode=mode, steps=7)
         assert [more for more, _, _ in seen] == list(range(7))
-
-    @MODES
-    def test_a_cached_property_works_and_counts_as_its_fields(self, mode):
-        @dataclasses.dataclass
-        class Cached(Data):
-            @functools.cached_property
-            def triple(self):
-                return 3 * self.count
-
-        @contract(("count",), ("count",), stage="collect")
-        def counts(ctx):
-            ctx.count += 1
-
-        seen = []
-        learns = contract(("triple",), stage="learn")(lambda ctx: seen.append(ctx.triple))
-        run(counts, learns, mode=mode, ctx=Cached(), steps=7)
-        assert seen == [3 * k for k in range(1, 8)]
 
 
 class TestTerms:

@@ -4,18 +4,22 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import io
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from contract_runs import MODES, OVERLAPPING, Data, run
 from start_values import KINDS, Box, bump, made, number
 
 from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.data import tree
 from ding_lite.engine import Context, ContractError, Task, contract
 from ding_lite.middleware import part
+from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 
 
@@ -117,7 +121,7 @@ class TestLanes:
         run(collects, enhances, learns, mode=mode, steps=7)
         assert seen == [1] * 7
 
-    @OVERLAPPING
+    @MODES
     def test_what_would_carry_over_in_a_field_that_is_not_kept_is_refused(self, mode, kind):
         @contract(("batch",), ("batch",), stage="collect")
         def piles_up(ctx):
@@ -128,6 +132,50 @@ class TestLanes:
 
 
 class TestStartValues:
+    @OVERLAPPING
+    def test_a_function_without_a_contract_that_changes_one_in_place_is_named(self, mode):
+        def piles_up(ctx):
+            ctx.batch.append(1)
+
+        with pytest.raises(ContractError, match=r"piles_up .* changed ctx.batch in place.*default_factory, or keep\(\) it"):
+            run(piles_up, mode=mode, ctx=Data(batch=[7]))
+
+    def test_in_a_plain_loop_it_is_warned_of_once(self):
+        lengths = []
+
+        def piles_up(ctx):
+            ctx.batch.append(1)
+            lengths.append(len(ctx.batch))
+
+        with pytest.warns(UserWarning, match=r"piles_up .* changed ctx.batch in place.*default_factory, or keep") as caught:
+            run(piles_up, mode={}, ctx=Data(batch=[7]), steps=7)
+        assert len(caught) == 1
+        assert lengths == [2, 3, 4, 5, 6, 7, 8]
+
+    @MODES
+    def test_what_belongs_to_the_class_is_no_way_to_hand_something_over(self, mode):
+        @dataclasses.dataclass
+        class Listed(Data):
+            rows_of_all: ClassVar[list] = []
+
+        @contract(("count",), ("count",), stage="collect")
+        def piles_up(ctx):
+            ctx.count += 1
+            ctx.rows_of_all.append(ctx.count)
+
+        with pytest.raises(ContractError, match=r"piles_up .* changed Listed.rows_of_all in place.* Declare a field"):
+            run(piles_up, mode=mode, ctx=Listed())
+
+    @MODES
+    def test_a_table_that_belongs_to_the_class_may_be_read(self, mode):
+        @dataclasses.dataclass
+        class Tabled(Data):
+            table: ClassVar[dict] = {0: [1]}
+
+        seen = []
+        run(contract(stage="collect")(lambda ctx: seen.append(ctx.table[0])), mode=mode, ctx=Tabled(), steps=7)
+        assert seen == [[1]] * 7
+
     def test_what_cannot_be_copied_is_refused_by_name_where_two_lanes_touch_it(self):
         class Holds:
             def __init__(self):
@@ -252,3 +300,235 @@ class TestLessObviousBreaches:
             ctx.trajectories += 1
 
         run(contract(writes=("parts",), stage="collect")(makes), part("one", shapes), mode=mode, ctx=AgentsContext(), steps=6)
+
+
+def alone(value):
+    """The value itself."""
+    return value
+
+
+def in_a_list(value):
+    """A new list that holds it."""
+    return [value]
+
+
+def a_part_of_it(value):
+    """A view of some of its elements."""
+    return value[1:]
+
+
+def first(value):
+    """The array in it."""
+    return value[0] if isinstance(value, list) else value
+
+
+class TestOneMemoryUnderTwoFields:
+    @staticmethod
+    def pipeline(make, share, also=()):
+        @contract(writes=("batch",), stage="collect")
+        def makes(ctx):
+            ctx.batch = make()
+
+        @contract(("batch",), ("more",), stage="collect")
+        def shares(ctx):
+            ctx.more = share(ctx.batch)
+
+        @contract(("more", *also), ("more", *also), stage="learn")
+        def scales(ctx):
+            values = first(ctx.more)
+            values *= 10
+
+        return makes, shares, scales
+
+    @MODES
+    @pytest.mark.parametrize("make", [lambda: np.ones(3), lambda: torch.ones(3)], ids=["array", "tensor"])
+    @pytest.mark.parametrize("share", [alone, in_a_list, a_part_of_it])
+    def test_who_changes_the_other_field_with_its_own_is_named(self, mode, make, share):
+        with pytest.raises(
+            ContractError,
+            match=r"changed ctx.more in place.* and with it ctx.batch, which .* wrote: both hold the same "
+            r'memory.*writes=\("more", "batch"\)',
+        ):
+            run(*self.pipeline(make, share), mode=mode)
+
+    @MODES
+    def test_who_names_both_may_change_both(self, mode):
+        run(*self.pipeline(lambda: np.ones(3), alone, also=("batch",)), mode=mode, steps=7)
+
+    @MODES
+    @pytest.mark.parametrize(
+        "share", [np.copy, lambda it: it[::2].copy(), lambda it: it + 0], ids=["copy", "copy of a part", "sum"]
+    )
+    def test_a_copy_has_memory_of_its_own(self, mode, share):
+        run(*self.pipeline(lambda: np.ones(3), share), mode=mode, steps=7)
+
+    @MODES
+    def test_two_columns_of_one_array_are_no_memory_in_common(self, mode):
+        @contract(writes=("batch", "more"), stage="collect")
+        def makes(ctx):
+            both = np.ones((3, 2))
+            ctx.batch, ctx.more = both[:, 0], both[:, 1]
+
+        @contract(("more",), ("more",), stage="learn")
+        def scales(ctx):
+            ctx.more *= 10
+
+        run(makes, scales, mode=mode, steps=7)
+
+    @MODES
+    def test_memory_in_common_may_be_read_and_replaced(self, mode):
+        makes, shares, _ = self.pipeline(lambda: np.ones(3), alone)
+
+        @contract(("more",), ("more",), stage="learn")
+        def replaces(ctx):
+            ctx.more = ctx.more * 10
+
+        run(makes, shares, replaces, mode=mode, steps=7)
+
+    @MODES
+    @pytest.mark.filterwarnings("ignore:Data keeps")
+    def test_a_kept_field_counts_as_well(self, mode):
+        @contract(("count",), ("count", "batch"), stage="collect")
+        def makes(ctx):
+            ctx.count = np.ones(2)
+            ctx.batch = ctx.count
+
+        @contract(("batch",), ("batch",), stage="learn")
+        def scales(ctx):
+            ctx.batch *= 10
+
+        with pytest.raises(ContractError, match="scales .* and with it ctx.count"):
+            run(makes, scales, mode=mode)
+
+
+def remove_leaf(data):
+    """Take a leaf away."""
+    del data["reward"]
+
+
+class TestWhatIsAddedOrTakenAway:
+    @MODES
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda data: setattr(data, "bonus", torch.ones(1)),
+            lambda data: setattr(data.inner, "bonus", torch.ones(1)),
+            remove_leaf,
+        ],
+        ids=["added", "added to a branch", "removed"],
+    )
+    def test_a_reader_of_a_tree_that_does_is_named(self, mode, change):
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            ctx.batch = tree({"reward": torch.ones(2), "inner": {"obs": torch.ones(2)}})
+
+        @contract(("batch",), stage="learn")
+        def meddles(ctx):
+            change(ctx.batch)
+
+        with pytest.raises(ContractError, match=r"meddles .* changed ctx.batch.* in place"):
+            run(collects, meddles, mode=mode)
+
+    @MODES
+    @pytest.mark.parametrize("change", [lambda box: setattr(box, "bonus", 1), lambda box: delattr(box, "value")])
+    def test_a_reader_of_an_object_that_does_is_named(self, mode, change):
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Box([0])))
+
+        @contract(("batch",), stage="learn")
+        def meddles(ctx):
+            change(ctx.batch)
+
+        with pytest.raises(ContractError, match=r"meddles .* changed ctx.batch in place"):
+            run(collects, meddles, mode=mode)
+
+    @MODES
+    def test_a_cached_property_of_a_value_may_be_read(self, mode):
+        class Total:
+            @functools.cached_property
+            def total(self):
+                return 5
+
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Total()))
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch.total), mode=mode, steps=5)
+
+
+def chain(length):
+    """Objects, each in the one before it."""
+    first = last = Box([0])
+    for _ in range(length):
+        last.next = Box(0)
+        last = last.next
+    return first
+
+
+def nest(depth):
+    """Lists in lists."""
+    inner = [0]
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+def subclass(kind, *args):
+    """An instance of a subclass, with an attribute."""
+    made = type(f"Own{kind.__name__}", (kind,), {})(*args)
+    made.note = [0]
+    return made
+
+
+def with_attribute():
+    """A function with an attribute."""
+
+    def fn():
+        """Nothing."""
+
+    fn.seen = [0]
+    return fn
+
+
+class HashedBox(Box):
+    """Can be an element of a set, by identity."""
+
+
+SEEN_IN = {
+    "list subclass": (lambda: subclass(list), lambda it: it.note.append(1)),
+    "array subclass": (lambda: subclass(np.ndarray, 2), lambda it: it.note.append(1)),
+    "attribute of a tensor": (lambda: subclass(torch.nn.Parameter, torch.ones(2)), lambda it: it.note.append(1)),
+    "attribute of a function": (with_attribute, lambda it: it.seen.append(1)),
+    "element of a set": (lambda: {HashedBox([0])}, lambda it: next(iter(it)).value.append(1)),
+    "key of a dict": (lambda: {HashedBox([0]): 1}, lambda it: next(iter(it)).value.append(1)),
+    "argument of a partial": (lambda: functools.partial(print, [0]), lambda it: it.args[0].append(1)),
+    "generator of torch": (torch.Generator, lambda it: torch.rand(1, generator=it)),
+    "old generator of numpy": (lambda: np.random.RandomState(0), lambda it: it.rand()),
+    "sparse tensor": (lambda: torch.eye(2).to_sparse(), lambda it: it._values().mul_(2)),
+    "compressed tensor": (lambda: torch.eye(2).to_sparse_csr(), lambda it: it.values().mul_(2)),
+    "bytes in memory": (lambda: io.BytesIO(b"ab"), lambda it: it.write(b"c")),
+    "exception": (lambda: ValueError([0]), lambda it: it.args[0].append(1)),
+    "array of objects": (lambda: np.array([Box(0), Box(1)]), lambda it: setattr(it[0], "value", 5)),
+    "deep list": (lambda: nest(3000), lambda it: bottom(it).append(1)),
+}
+
+
+def bottom(nested):
+    """The innermost list."""
+    while isinstance(nested[0], list):
+        nested = nested[0]
+    return nested
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+class TestWhatIsCompared:
+    @pytest.mark.parametrize("kind", SEEN_IN)
+    def test_a_change_is_seen_in(self, kind):
+        make, change = SEEN_IN[kind]
+        value = make()
+        before = fingerprint(value)
+        assert changed(before, fingerprint(value)) is None
+        change(value)
+        assert changed(before, fingerprint(value)) is not None
+
+    @pytest.mark.parametrize("make", [chain, nest])
+    def test_a_value_may_be_nested_as_deeply_as_memory_allows(self, make):
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", make(3_000)))
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: None), mode={}, steps=1)
+        assert changed(fingerprint(make(30_000)), fingerprint(make(30_000))) is None

@@ -1,0 +1,388 @@
+"""Fingerprints: what a value holds, so that a change in place can be seen afterwards, and where its memory lies.
+
+Room: ding_lite.pipeline, floor 0. Imports the standard library; looks at arrays and tensors where these are loaded.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+import functools
+import io
+import itertools
+import numbers
+import operator
+import random
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from ding_lite.pipeline.contexts import Context, is_scalar
+
+_MOST_PARTS = 20_000
+"""Values inside one value that are compared; what lies beyond is not."""
+_MOST_BYTES = 1 << 20
+"""Of an array; of a larger one every n-th element is compared."""
+_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
+_SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
+_OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
+_ROOT = 0
+_SHARED_BY_DESIGN = "/"
+"""What the names of fields of a context inside a value begin with: middleware of its own write them."""
+
+
+class Part(NamedTuple):
+    """A value inside a value."""
+
+    identity: int | None
+    """Where its memory begins, if it can change in place; None for what cannot."""
+    end: int
+    """Where its memory ends."""
+    content: Any
+    name: str
+    """In the value around it: an attribute, ".x", or an item, "[0]"."""
+    parent: int
+    """Key of the value around it."""
+    is_private: bool
+    """Whether its name, or one around it, begins with an underscore."""
+    is_inner: bool
+    """Whether it lies in a context inside the value, whose fields have owners of their own."""
+
+
+Print = dict[int, Part]
+"""A fingerprint. The key of a part is made of its name and the key of the value around it."""
+
+
+_Content = tuple[int | None, int, Any]
+"""Where a value's memory begins and ends, and what stands there."""
+_Parts = list[tuple[str, Any]]
+"""Values inside a value, by name."""
+_Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
+"""What is left of a value, and its key, whether it is private, whether it is inner."""
+
+
+class _Bytes(int):
+    """The hash of an array's content."""
+
+
+def fingerprint(value: Any) -> Print:
+    """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects."""
+    found: Print = {}
+    held: dict[int, Any] = {}  # everything seen, kept alive: what is made on the way must not get the address of another
+    levels: list[_Level] = [(iter([("", value)]), _ROOT, False, False)]
+    while levels:
+        inside, parent, is_private, is_inner = levels[-1]
+        for name, inner in inside:
+            if len(found) >= _MOST_PARTS:
+                return found
+            key = hash((parent, name))
+            mine = is_private or name.startswith("._")
+            if is_scalar(inner):  # nearly all of them
+                found[key] = Part(None, 0, repr(inner), name, parent, mine, is_inner)
+                continue
+            kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
+            if id(inner) in held or (kind.is_skipped and not may_change(inner)):
+                continue
+            nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
+            found[key] = Part(*kind.content(inner), name, parent, mine, nested)
+            held[id(inner)] = inner
+            more = kind.parts(inner)
+            if more:
+                levels.append((iter(more), key, mine, nested))
+                break
+        else:
+            levels.pop()
+    return found
+
+
+def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
+    """The way to the first thing that has changed in place, such as ".rows[0]", or None.
+
+    Args:
+        private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
+            "numbers" too, or "all", and what was added as well.
+    """
+    if private == "all":
+        for key, part in now.items():
+            if key not in before and part.parent in before:
+                return way_to(now, key)
+    for key, part in before.items():
+        other = now.get(key)
+        if other is None or other.content == part.content:
+            continue
+        if private == "arrays" and part.content == "None" and part.name.startswith("."):
+            continue  # a cache that is filled when it is first asked for
+        if private == "all" or not part.is_private:
+            return way_to(before, key)
+        is_number = private == "numbers" and part.identity is None and part.content != "None"
+        if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
+            return way_to(before, key)
+    return None
+
+
+def way_to(found: Print, key: int) -> str:
+    """The way to a part, as code."""
+    names: list[str] = []
+    while key in found:
+        names.append(found[key].name)
+        key = found[key].parent
+    return "".join(reversed(names))
+
+
+def with_what_is_inside(found: Print, keys: Iterable[int]) -> Print:
+    """These parts and all that lies in them."""
+    taken = set(keys)
+    chosen: Print = {}
+    for key, part in found.items():  # what is around a part comes before it
+        if key in taken or part.parent in taken:
+            taken.add(key)
+            chosen[key] = part
+    return chosen
+
+
+def memory_of(found: Print) -> list[tuple[int, int, int]]:
+    """(begin, end, key) of each part that can change in place, in order; not of contexts inside."""
+    spans = [(part.identity, part.end, key) for key, part in found.items() if part.identity is not None and not part.is_inner]
+    return sorted(spans)
+
+
+def overlapping(spans: Sequence[tuple[int, int, int]], others: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The keys of those `spans` that have memory in common with one of `others`."""
+    keys: list[int] = []
+    reach, place = 0, 0  # how far those of `others` go that begin before the end of the span
+    for begin, end, key in sorted(spans, key=operator.itemgetter(1)):
+        while place < len(others) and others[place][0] < end:
+            reach = max(reach, others[place][1])
+            place += 1
+        if reach > begin:
+            keys.append(key)
+    return keys
+
+
+def may_change(value: Any) -> bool:
+    """Whether a value can change in place."""
+    if is_scalar(value) or isinstance(value, _PLAIN):
+        return False
+    return not isinstance(value, _SKIPPED) or (isinstance(value, FunctionType) and bool(value.__dict__))
+
+
+class _Kind:
+    """How to look at values of one class.
+
+    Args:
+        cls: the class.
+    """
+
+    __slots__ = ("content", "has_attributes", "inside", "is_skipped", "mark", "slots")
+
+    def __init__(self, cls: type[Any]) -> None:
+        self.is_skipped = issubclass(cls, _SKIPPED)
+        self.content, self.inside = _ways_to_look_at(cls)
+        self.has_attributes = cls.__dictoffset__ != 0 and self.inside is not _leaves
+        self.slots = tuple(dict.fromkeys(name for one in cls.__mro__ for name in _slots(one) if name in vars(one)))
+        self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
+
+    def parts(self, value: Any) -> _Parts:
+        """What lies in a value, by name."""
+        found = [] if self.inside is None else self.inside(value)
+        if self.has_attributes:
+            found += [(f"{self.mark}{name}", inner) for name, inner in _attributes_of(value).items()]
+        for name in self.slots:
+            if hasattr(value, name):
+                found.append((f".{name}", getattr(value, name)))
+        return found
+
+
+_KINDS: MutableMapping[type[Any], _Kind] = weakref.WeakKeyDictionary()
+
+
+def _kind_of(cls: type[Any]) -> _Kind:
+    found = _KINDS[cls] = _Kind(cls)
+    return found
+
+
+def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]:
+    """What finds the content of values of a class, and what finds the values inside, beside attributes."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if issubclass(cls, _PLAIN) or (numpy is not None and issubclass(cls, numpy.generic)):
+        return _plain, _nothing
+    if numpy is not None and issubclass(cls, numpy.ndarray):
+        return _of_array, _objects_in_array
+    if numpy is not None and issubclass(cls, (numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState)):
+        return _of(_state_of_numpy), None
+    if torch is not None and issubclass(cls, torch.Tensor):
+        return _of_tensor, _tensors_in
+    if torch is not None and issubclass(cls, torch.Generator):
+        return _of(lambda it: _Bytes(hash(it.get_state().numpy().tobytes()))), None
+    if hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items")):  # a tree, or a branch of one
+        return _of_tree, _leaves
+    return next((ways for base, ways in _BY_BASE.items() if issubclass(cls, base)), (_of(_names_of), None))
+
+
+def _of(content: Callable[[Any], Any]) -> Callable[[Any], _Content]:
+    """What gives where an object lies, and this content of it."""
+    return lambda value: (id(value), id(value) + 1, content(value))
+
+
+def _plain(value: Any) -> _Content:
+    return None, 0, repr(value)
+
+
+def _of_tuple(value: Any) -> _Content:
+    return None, 0, len(value)
+
+
+def _of_keys(keys: Iterable[Any]) -> Any:
+    return hash(tuple([repr(key) if is_scalar(key) else hash(key) for key in list(keys)]))
+
+
+def _of_set(value: Any) -> _Content:
+    content = frozenset(repr(one) if is_scalar(one) else hash(one) for one in list(value))
+    return (None, 0, content) if isinstance(value, frozenset) else (id(value), id(value) + 1, content)
+
+
+def _of_file(value: Any) -> Any:
+    return None if value.closed else _Bytes(hash((value.getvalue(), value.tell())))
+
+
+def _names_of(value: Any) -> Any:
+    """What the class has as well is a default, or a cached property, and no change when it comes."""
+    kind = type(value)
+    names = _attributes_of(value)
+    return kind.__qualname__, frozenset([name for name in names if name[0] != "_" and not hasattr(kind, name)])
+
+
+def _items(value: Any) -> _Parts:
+    steady = list(value) if isinstance(value, deque) else value  # another thread may append meanwhile
+    return [(f"[{index}]", inner) for index, inner in enumerate(itertools.islice(steady, _MOST_PARTS))]
+
+
+def _entries(value: Any) -> _Parts:
+    found: _Parts = []
+    for index, (key, inner) in enumerate(itertools.islice(list(value.items()), _MOST_PARTS)):
+        found.append((f"[{_shown(key, index)}]", inner))
+        if not is_scalar(key):
+            found.append((f".keys()[{index}]", key))
+    return found
+
+
+def _nothing(value: Any) -> _Parts:
+    return []
+
+
+_BY_BASE: dict[Any, tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]] = {
+    (bytearray, array.array, memoryview): (_of(lambda it: _Bytes(hash(bytes(it)))), None),
+    (io.BytesIO, io.StringIO): (_of(_of_file), None),
+    random.Random: (_of(lambda it: repr(it.getstate())), None),
+    Set: (_of_set, lambda it: [(f"[{index}]", inner) for index, inner in enumerate(list(it)) if not is_scalar(inner)]),
+    Mapping: (_of(_of_keys), _entries),
+    tuple: (_of_tuple, _items),
+    (list, deque): (_of(len), _items),
+    functools.partial: (_of(_names_of), lambda it: [(".func", it.func), (".args", it.args), (".keywords", it.keywords)]),
+    BaseException: (_of(_names_of), lambda it: [(".args", it.args)]),
+}
+
+
+def _of_tree(value: Any) -> _Content:
+    storage = _storage_of(value)
+    return id(storage), id(storage) + 1, tuple(name for name, _ in storage.iter_items())
+
+
+def _leaves(value: Any) -> _Parts:
+    return [(f".{name}", inner) for name, inner in _storage_of(value).iter_items()]
+
+
+def _storage_of(value: Any) -> Any:
+    """What holds the leaves of a tree; of a branch, itself."""
+    kind = type(value)
+    return value if hasattr(kind, "iter_items") else kind._detach(value)
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    attributes = getattr(value, "__dict__", None)
+    if not isinstance(attributes, Mapping):
+        return {}
+    return {name: inner for name, inner in list(attributes.items()) if name not in _OF_THE_ENGINE}
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _shown(key: Any, index: int) -> str:
+    is_short = is_scalar(key) or isinstance(key, _PLAIN) or (type(key) is tuple and all(map(is_scalar, key)))
+    return repr(key) if is_short else f"{type(key).__name__} {index}"
+
+
+def _state_of_numpy(value: Any) -> str:
+    """Of a random generator."""
+    if hasattr(value, "get_state"):
+        return repr(value.get_state(legacy=False))
+    return repr(getattr(value, "bit_generator", value).state)
+
+
+def _of_array(value: Any) -> _Content:
+    """The memory of an array, and the hash of what stands there."""
+    begin, end = _span(value.__array_interface__["data"][0], value.shape, value.strides)
+    if value.dtype.hasobject:
+        return begin if value.size else None, end + value.itemsize, value.shape
+    small = value
+    while small.nbytes > _MOST_BYTES and max(small.shape) > 1:
+        small = small[_every_other(small.shape)]
+    return begin if value.size else None, end + value.itemsize, _Bytes(hash((value.shape, small.tobytes())))
+
+
+def _objects_in_array(value: Any) -> _Parts:
+    some = value.reshape(-1)[:_MOST_PARTS].tolist() if value.dtype.hasobject else ()
+    return [(f".flat[{index}]", inner) for index, inner in enumerate(some)]
+
+
+def _of_tensor(value: Any) -> _Content:
+    """The memory of a tensor, and the hash of what stands there."""
+    torch = sys.modules["torch"]
+    if not _is_numbers_alone(value):
+        return id(value), id(value) + 1, len(value.unbind()) if value.is_nested else tuple(value.shape)
+    plain = value.detach()
+    while plain.numel() * plain.element_size() > _MOST_BYTES and max(plain.shape) > 1:
+        plain = plain[_every_other(plain.shape)]
+    plain = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    size = value.element_size()
+    begin, end = _span(value.data_ptr(), value.shape, [stride * size for stride in value.stride()])
+    content = _Bytes(hash((tuple(value.shape), plain.view(torch.uint8).numpy().tobytes())))
+    return begin if value.numel() else None, end + size, content
+
+
+def _is_numbers_alone(value: Any) -> bool:
+    """Whether a tensor is nothing but its numbers in memory."""
+    return value.layout is sys.modules["torch"].strided and not (value.is_nested or value.is_quantized or value.is_meta)
+
+
+def _tensors_in(value: Any) -> _Parts:
+    """What a tensor that is more than its numbers in memory is made of."""
+    if _is_numbers_alone(value) or value.is_meta:
+        return []
+    value, layout = value.detach(), str(value.layout)
+    if value.is_nested:
+        return [(f"[{index}]", inner) for index, inner in enumerate(value.unbind())]
+    if value.is_quantized:
+        return [(".int_repr()", value.int_repr())]
+    if layout == "torch.sparse_coo":
+        return [(".indices()", value._indices()), (".values()", value._values())]
+    names = ("crow_indices", "col_indices") if layout in ("torch.sparse_csr", "torch.sparse_bsr") else ()
+    names = ("ccol_indices", "row_indices") if layout in ("torch.sparse_csc", "torch.sparse_bsc") else names
+    return [(f".{name}()", getattr(value, name)()) for name in (*names, *(("values",) if names else ()))]
+
+
+def _span(begin: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """The addresses of the first and the last element in memory."""
+    steps = [(size - 1) * stride for size, stride in zip(shape, strides)]
+    return begin + sum(step for step in steps if step < 0), begin + sum(step for step in steps if step > 0)
+
+
+def _every_other(shape: Sequence[int]) -> tuple[slice, ...]:
+    longest = max(range(len(shape)), key=lambda axis: shape[axis])
+    return tuple(slice(None, None, 2) if axis == longest else slice(None) for axis in range(len(shape)))
