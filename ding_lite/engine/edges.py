@@ -55,22 +55,23 @@ class EdgeEnds:
     def __init__(self, edge: Edge, kept: Sequence[str], taker: LaneThread | None, timeline: Timeline) -> None:
         self.edge, self._kept = edge, frozenset(kept)
         self._names = tuple(edge.fields)
-        self._put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
+        self.put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
         self._is_between_threads = taker is not None
-        if edge.fields or edge.follows:
-            self.give, self.take = self._giver(), self._taker()
-        else:
-            self.give, self.take = self._turn_giver(), self._turn_taker()
+        carries = edge.fields or edge.follows
+        self.token_of = self._token_maker() if carries else self._turn_maker()
+        """What it carries of a lane, as it is now."""
+        self.take = self._taker() if carries else self._turn_taker()
+        """Wait for the next token, and hand it to a lane. IndexError, or Over, where none comes."""
 
     def close(self) -> None:
         """Nothing more comes: who takes, when all that was given is taken, ends."""
         if self._is_between_threads:
-            self._put(_CLOSED)
+            self.put(_CLOSED)
 
     def begin(self, lane: Lane) -> None:
         """Put the tokens of the first iterations: what the context of this lane, and the leaders, start with."""
         for _ in range(self.edge.distance):
-            self.give(lane)
+            self.put(self.token_of(lane))
 
     def replace(self, changed: Mapping[str, Any]) -> None:
         """Put these values in the place of those that are on their way."""
@@ -79,7 +80,7 @@ class EdgeEnds:
         for token in tokens:
             for place, value in places.items():
                 token[1][place] = _copied(value, self._names[place])
-            self._put(token)
+            self.put(token)
 
     def set_kept(self, ctx: Any, token: Any) -> None:
         """Set what a token that was popped holds of kept fields."""
@@ -88,9 +89,8 @@ class EdgeEnds:
                 if name in self._kept and value is not _UNSET:
                     object.__setattr__(ctx, name, value)
 
-    def _turn_giver(self) -> Callable[[Lane], None]:
-        put = self._put
-        return (lambda lane: put(False)) if self.edge.distance else (lambda lane: put(lane.skips))
+    def _turn_maker(self) -> Callable[[Lane], Any]:
+        return (lambda lane: False) if self.edge.distance else (lambda lane: lane.skips)
 
     def _turn_taker(self) -> Callable[[Lane], None]:
         get = self._get
@@ -101,21 +101,21 @@ class EdgeEnds:
 
         return take_turn
 
-    def _giver(self) -> Callable[[Lane], None]:
-        put, names, says_skips = self._put, self._names, self.edge.distance == 0
+    def _token_maker(self) -> Callable[[Lane], Any]:
+        names, says_skips = self._names, self.edge.distance == 0
         kept = tuple(place for place, name in enumerate(names) if name in self._kept)
         leaders = tuple(leader for leader, _ in self.edge.follows)
 
-        def give(lane: Lane) -> None:
+        def token_of(lane: Lane) -> Any:
             ctx = lane.ctx
             values = [getattr(ctx, name, _UNSET) for name in names]
             for place in kept:
                 value = values[place]
                 if type(value) not in SCALARS and value is not _UNSET:
                     values[place] = _copied(value, names[place])  # another lane may change it in place meanwhile
-            put((says_skips and lane.skips, values, [leader.snapshot() for leader in leaders] if leaders else None))
+            return says_skips and lane.skips, values, [leader.snapshot() for leader in leaders] if leaders else None
 
-        return give
+        return token_of
 
     def _taker(self) -> Callable[[Lane], None]:
         get, names, set_field = self._get, self._names, object.__setattr__
@@ -133,6 +133,25 @@ class EdgeEnds:
                 lane.skips = True
 
         return take
+
+
+def giver(ends: Sequence[EdgeEnds]) -> Callable[[Lane], None]:
+    """What gives to all these edges. Everything is made before anything is given: who gets it may change the leaders."""
+    if not any(it.edge.follows for it in ends):
+        each = tuple((it.put, it.token_of) for it in ends)
+
+        def give(lane: Lane) -> None:
+            for put, token_of in each:
+                put(token_of(lane))
+
+        return give
+    puts, makers = tuple(it.put for it in ends), tuple(it.token_of for it in ends)
+
+    def give_at_once(lane: Lane) -> None:
+        for put, token in zip(puts, [token_of(lane) for token_of in makers]):
+            put(token)
+
+    return give_at_once
 
 
 def _copied(value: Any, name: str) -> Any:

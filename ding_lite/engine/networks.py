@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
 from ding_lite.engine.deferrals import BrokenOff, Deferred
-from ding_lite.engine.edges import EdgeEnds, LaneThread, Over
+from ding_lite.engine.edges import EdgeEnds, LaneThread, Over, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, current_lane, enter
 from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan, objects_that_follow
@@ -51,7 +51,7 @@ class _Work(NamedTuple):
     takes: tuple[Callable[[Lane], None], ...]
     call: Callable[[Any], Any]
     """The middleware under its contract."""
-    gives: tuple[Callable[[Lane], None], ...]
+    give: Callable[[Lane], None]
     is_first: bool
     """Of its lane."""
     is_closing: bool
@@ -103,12 +103,12 @@ class Network:
 
     def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
-        gives = tuple(self._ends[edge].give for edge in half.outputs)
+        give = giver([self._ends[edge] for edge in half.outputs])
         call = _nothing if half.entry is None else checker.guard(half.entry)
         last = [it for it in self.plan.lanes[half.lane] if it.entry is not None][-1:]
         ran = self.timeline.ran[half.lane].append
         return _Work(
-            half, half.entry, self.lanes[half.lane], half.position, takes, call, gives, half.index == 0, half in last, ran
+            half, half.entry, self.lanes[half.lane], half.position, takes, call, give, half.index == 0, half in last, ran
         )
 
     def _ends_of(self, edge: Edge, thread_of: dict[Lane, LaneThread]) -> EdgeEnds:
@@ -382,8 +382,7 @@ class Network:
             else:
                 self._run_half(work, work.entry, lane)
             lane.done += 1
-            for give in work.gives:
-                give(lane)
+            work.give(lane)
         except Over:
             self._end_lane(lane)
         except BaseException as error:  # noqa: BLE001  raised by run()

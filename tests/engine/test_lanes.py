@@ -142,6 +142,31 @@ class TestLag:
         assert saved == [k + 1 for k in range(8)]
         assert (copy.adopted, exact.adopted) == (None, None)  # after the run they follow the leader itself again
 
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+    @pytest.mark.parametrize("lag", [0, 1])
+    def test_a_state_is_taken_before_anybody_is_let_through_who_may_change_it(self, lag):
+        class Slow(Weights):
+            changed = threading.Event()
+
+            def snapshot(self):
+                self.changed.wait(0.02)
+                return self.version
+
+        weights, acted = Slow(), []
+        copy = Copy(weights)
+
+        def plain(ctx):
+            weights.changed.clear()
+
+        @contract(reads=("train_iter",), uses=(weights,), stage="collect")
+        def changes(ctx):
+            weights.version += 1
+            weights.changed.set()
+
+        acts = contract(uses=(copy,), stage="record")(lambda ctx: acted.append(copy.version))
+        run(plain, acts, changes, steps=5, max_lag=lag)
+        assert acted == [0, 1, 2, 3, 4]
+
 
 class TestOrder:
     @MODES
