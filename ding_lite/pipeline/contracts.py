@@ -291,8 +291,8 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
         raise TypeError(f"contract({term}={names!r}) wants several names, got one string: write ({names!r},).")
     if not isinstance(names, Iterable):
         raise TypeError(
-            f"contract({term}={names!r}) wants names of context fields, got a {type(names).__name__}: write {term}=(), or leave "
-            "it out, where there are none."
+            f"contract({term}={names!r}) wants names of context fields, got a {type(names).__name__}: write {term}=(), or "
+            "leave it out, where there are none."
         )
     found = tuple(names)
     for name in found:
