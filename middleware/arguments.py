@@ -9,7 +9,7 @@ import operator
 from collections.abc import Mapping
 from typing import Literal
 
-from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy
+from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
 """What most middleware want first, in the words of a script."""
@@ -92,6 +92,37 @@ def require_face(middleware: str, given: object, face: Face, *attributes: str) -
         raise TypeError(f"{middleware} wants {wanted}, got {told}{why}: pass {wanted}.")
     for attribute in attributes:
         require(middleware, given, attribute, wanted)
+
+
+def require_transitions(middleware: str, policy: object) -> None:
+    """Refuse a policy of ours that learns from rollouts, where it would get rows in any order.
+
+    Raises:
+        ValueError: it does.
+    """
+    if isinstance(policy, LearnMode) and policy.learns_from != "transitions":
+        kind = policy.name
+        raise ValueError(
+            f"{middleware} draws transitions in any order, and {kind} learns from rollouts, in their order: take "
+            f'multistep_trainer(cfg, policy.learn_mode), or give {kind} learns_from = "transitions" where its loss '
+            "does without that order."
+        )
+
+
+def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None:
+    """Refuse the configuration of one algorithm with a policy of another.
+
+    Raises:
+        TypeError: naming both.
+    """
+    given, own = getattr(cfg, "policy", None), getattr(policy, "cfg", None)
+    if not isinstance(given, PolicyConfig) or not isinstance(own, PolicyConfig):
+        return  # made elsewhere
+    if not isinstance(given, type(own)) and not isinstance(own, type(given)):
+        raise TypeError(
+            f"{middleware} wants the configuration that the policy was made with, {type(own).__name__}, got a "
+            f"{type(cfg).__name__} with a {type(given).__name__}: make both of one."
+        )
 
 
 def require_faces(middleware: str, given: object, face: Face) -> None:

@@ -16,7 +16,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face, require_same_algorithm
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
@@ -115,6 +115,7 @@ class StepCollector:
     ) -> None:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_face("StepCollector", policy, "collect_mode")
+        require_same_algorithm("StepCollector", cfg, policy)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
@@ -190,6 +191,7 @@ class EpisodeCollector:
     ) -> None:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
         require_face("EpisodeCollector", policy, "collect_mode")
+        require_same_algorithm("EpisodeCollector", cfg, policy)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
         self._num_episodes: int = cfg.policy.collect.n_episode

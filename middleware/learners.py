@@ -16,7 +16,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Buffers
 from ding_lite.engine import contract, engaged
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require, require_face
+from ding_lite.middleware.arguments import require, require_face, require_same_algorithm, require_transitions
 from ding_lite.middleware.fetchers import drawing, offpolicy_data_fetcher
 from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
@@ -90,6 +90,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             "online_logger(cfg, train_show_freq=...)."
         )
     require_face(who, policy, "learn_mode", "train_iter", "forward")
+    require_same_algorithm(who, cfg, policy)
     metrics = _Metrics(who, policy)
 
     def learn_once(ctx: AnyRLContext) -> None:
@@ -172,6 +173,8 @@ class OffPolicyLearner:
         wanted = "policy.learn.update_per_collect"
         require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
         require_face("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
+        require_transitions("OffPolicyLearner", policy)
+        require_same_algorithm("OffPolicyLearner", cfg, policy)
         if reward_model is not None:
             require_reward_model("OffPolicyLearner", reward_model)
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect

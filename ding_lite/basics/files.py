@@ -86,14 +86,26 @@ def writing(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def require_writable(path: str | PathLike[str]) -> None:
-    """Refuse a path at which no file can be written, as far as can be seen without writing one.
+    """Refuse a path at which no file can be written: an empty one is written beside it, and removed.
+
+    Of folders that are missing, the first one is made and removed: permissions alone do not tell, such as to root in /proc.
 
     Raises:
-        WriteError: a broken link or a file stands where a folder is needed, or this user may not write there.
+        WriteError: a broken link or a file stands where a folder is needed, or no file can be written there.
     """
-    found = _obstacle(Path(path))
+    path = Path(path)
+    found = _obstacle(path)
     if found is not None:
         raise WriteError(errno.EACCES, _message(path, *found), str(path))
+    missing = [folder for folder in path.parents if not folder.exists()]
+    trial = temporary_beside(missing[-1] if missing else path)
+    with writing(path):
+        if missing:
+            trial.mkdir()
+            trial.rmdir()
+        else:
+            trial.touch()
+            trial.unlink()
 
 
 def temporary_beside(path: Path) -> Path:

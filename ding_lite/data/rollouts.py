@@ -250,9 +250,9 @@ class Trajectories(TreeSequence):
         """
         for name, column in columns.items():
             for path, leaf in flatten(column):
-                if tuple(leaf.shape[:2]) != (self.num_steps, self.num_envs):
+                if tuple(np.shape(leaf)[:2]) != (self.num_steps, self.num_envs):
                     raise ValueError(
-                        f"the column {'/'.join((name, *path))} of shape {tuple(leaf.shape)} was given to a rollout of "
+                        f"the column {'/'.join((name, *path))} of shape {tuple(np.shape(leaf))} was given to a rollout of "
                         f"{self.num_steps} steps of {self.num_envs} environments: its shape begins with these."
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}

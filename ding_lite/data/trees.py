@@ -66,11 +66,13 @@ class View(Row):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        return _as_view(found, self) if type(found) is View else found
+        return _as_view(found, self, is_leaf=True) if type(found) is View else found
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
-        return _as_view(found, self) if type(found) is View and (isinstance(key, str) or _is_slice(key)) else found
+        if type(found) is View and (isinstance(key, str) or _is_slice(key)):
+            return _as_view(found, self, is_leaf=isinstance(key, str))
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         if _OF in vars(self):
@@ -129,6 +131,7 @@ class View(Row):
 
 
 _OF, _PLACE = "_of", "_place_of"  # what a view is a view of, in words; where a transition comes from
+_IS_ONE = "_is_one"  # whether it is of a single step, so that one number is no value for several
 
 
 def view(leaves: Mapping[str, Any], of: str, place: tuple[Any, int, int] | None = None) -> View:
@@ -140,7 +143,7 @@ def view(leaves: Mapping[str, Any], of: str, place: tuple[Any, int, int] | None 
         place: the rollout, the environment and the step, of a transition.
     """
     made = View(create_storage(_tensors(leaves)))
-    made.__dict__.update({_OF: of, _PLACE: place})
+    made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None})
     return made
 
 
@@ -174,9 +177,10 @@ def _are_equal(leaf: Any, other: Any) -> bool:
     return all(mine is its or np.array_equal(mine, its) for mine, its in pairs)
 
 
-def _as_view(found: View, parent: View) -> View:
+def _as_view(found: View, parent: View, is_leaf: bool) -> View:
     if _OF in (known := vars(parent)):
         found.__dict__[_OF] = known[_OF]
+        found.__dict__[_IS_ONE] = is_leaf and known[_IS_ONE]
     return found
 
 
@@ -192,7 +196,7 @@ def _write(target: View, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not Tree._detach(target).contains(name):
             raise _no_such_leaf(target, name)
-        _collect(name, Tree._detach(target).get(name), nested(value), vars(target)[_OF], found)
+        _collect(name, Tree._detach(target).get(name), nested(value), vars(target)[_OF], found, vars(target)[_IS_ONE])
     for leaf, array in found:
         (leaf if isinstance(leaf, np.ndarray) else leaf.numpy())[...] = array
 
@@ -210,7 +214,7 @@ def _no_such_leaf(target: View, name: Any) -> ValueError:
     )
 
 
-def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]]) -> None:
+def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]], is_one: bool) -> None:
     """Add to `found` each leaf, and what is to be written there, in its dtype."""
     if isinstance(leaf, TreeStorage):
         names = {inner for inner, _ in leaf.iter_items()}
@@ -218,11 +222,16 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
             given = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise ValueError(f"{name} of {of} has the leaves {sorted(names)}, and was given {given}: give the same.")
         for inner, own in leaf.iter_items():
-            _collect(f"{name}.{inner}", own, value[inner], of, found)
+            _collect(f"{name}.{inner}", own, value[inner], of, found, is_one)
         return
     array = _numbers(name, leaf, value, of) if isinstance(leaf, torch.Tensor) else _objects(leaf, value)
     if array.dtype.kind == "O" and leaf.dtype.kind in "US" and (is_cut := array.astype(leaf.dtype) != array).any():
         raise ValueError(f"{name} of {of} is {leaf.dtype}, which cannot hold {array[is_cut].flat[0]!r}: give shorter text.")
+    if is_one and isinstance(leaf, torch.Tensor) and array.shape != tuple(leaf.shape):
+        raise ValueError(
+            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given values of shape {array.shape}: give as many; "
+            f"t.{name}.fill_(...) sets all of them to one."
+        )
     try:
         found.append((leaf, np.broadcast_to(array, tuple(leaf.shape))))
     except ValueError:

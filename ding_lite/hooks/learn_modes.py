@@ -49,6 +49,16 @@ class LearnMode:
         return self._policy.columns
 
     @property
+    def name(self) -> str:
+        """The class of the policy, for messages."""
+        return type(self._policy).__name__
+
+    @property
+    def learns_from(self) -> str:
+        """ "rollouts", in the order of their steps, or "transitions", in any order."""
+        return self._policy.learns_from
+
+    @property
     def cfg(self) -> PolicyConfig:
         """The policy's configuration."""
         return self._policy.cfg

@@ -248,6 +248,15 @@ class Policy(PolicyState, metaclass=PolicyType):
             processed = self.postprocess(batch)
             require_batch(f"postprocess of {type(self).__name__}", processed)
             output = self.learn_on_batch(processed)
+        except LossError as error:
+            unknown = [path for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and bool(leaf.isnan().any())]
+            if not unknown:
+                raise
+            names = ", ".join("/".join(path) for path in unknown)
+            raise LossError(
+                f"{str(error).split(ADVICE)[0].rstrip(': ')}: {names} of the batch it learns from holds NaN. Look where that "
+                "comes from, such as the environment or a middleware that changes rewards."
+            ) from error
         except (KeyError, AttributeError) as error:
             known = (*STANDARD, *self.derived, *self.reading.outputs, *(self.columns or ()))
             explain_missing(error, batch, known, f"learning of {type(self).__name__}")

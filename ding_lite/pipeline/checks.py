@@ -229,11 +229,16 @@ def _may_write(step: Step, name: str, scope: Scope) -> bool:
     return step.may_write_anything_for(scope) or (step.scope == scope and name in step.writes)
 
 
+def _are_of_one_package(*classes: type) -> bool:
+    """Whether somebody made all of them, so that one was taken for another; a class of one's own lacks a field."""
+    return len({cls.__module__.partition(".")[0] for cls in classes}) == 1
+
+
 def _undeclared(step: Step, verb: str, ctx: Context, name: str) -> str:
     cls = type(ctx).__name__
     start = f"{step.name} {verb} {step.field_start}{name}, but {cls} declares no such field"
     meant = next((one for one in context_classes_of(step.fn) if name in _fields_of(one)), None)
-    if meant is not None and not step.scope and issubclass(meant, type(ctx)):
+    if meant is not None and not step.scope and (issubclass(meant, type(ctx)) or _are_of_one_package(meant, type(ctx))):
         return f"{start}, {meant.__name__} does: pass ctx={meant.__name__}() to task.start(), or a subclass of your own."
     hint = did_you_mean(name, declared_fields(ctx))
     return f"{start}{hint} Add `{name}` with a default to {cls}."

@@ -197,6 +197,9 @@ def contract(
     _require_fields("provides", terms.provides, "writes", (*terms.all_writes, *terms.may_write))
 
     def attach(fn: Function) -> Function:
+        if not callable(fn):
+            found = f"{fn!r:.60} of type {type(fn).__name__}"
+            raise TypeError(f"contract(...) decorates a middleware, a callable, got {found}.")
         setattr(fn, _ATTRIBUTE, terms)
         return fn
 
@@ -288,6 +291,11 @@ def of_both_halves(terms: Contract) -> Contract:
 def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise TypeError(f"contract({term}={names!r}) wants several names, got one string: write ({names!r},).")
+    if not isinstance(names, Iterable):
+        raise TypeError(
+            f"contract({term}={names!r}) wants names of context fields, got a {type(names).__name__}: write {term}=(), or "
+            "leave it out, where there are none."
+        )
     found = tuple(names)
     for name in found:
         if not isinstance(name, str):

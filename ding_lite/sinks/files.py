@@ -6,7 +6,6 @@ Room: ding_lite.sinks, floor 0. Imports the basics and the room's groups.
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import math
@@ -172,9 +171,13 @@ def append_whole(path: Path, content: bytes) -> None:
     # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
     with writing(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
-        if file.write(content) < len(content):
+        written = 0
+        try:
+            while written < len(content):  # the system takes what there is room for, and says why not more when asked again
+                written += file.write(content[written:])
+        except OSError:
             file.truncate(end)  # or the next line would be joined to half a one
-            raise OSError(errno.ENOSPC, f"there is no room for {len(content)} bytes", str(path))
+            raise
 
 
 def _spelt(value: Any) -> Any:

@@ -206,3 +206,19 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
     with pytest.raises(WriteError, match="it is a device or a pipe, no file. Choose another name."):
         write_atomically(path, b"content")
     assert path.is_fifo()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a file system that permits by its bits and takes no file")
+@pytest.mark.parametrize("folder", ["/proc/x", "/proc/x/y", "/proc/self"])
+def test_where_no_file_can_be_made_is_seen_by_trying(folder):
+    with pytest.raises(WriteError, match=f"cannot write {folder}/final.pt"):
+        require_writable(f"{folder}/final.pt")
+
+
+def test_a_trial_leaves_nothing(tmp_path):
+    (tmp_path / "final.pt").write_text("kept")
+    for name in ("final.pt", "new.pt", "a/b/c.pt"):
+        require_writable(tmp_path / name)
+
+    assert [it.name for it in tmp_path.iterdir()] == ["final.pt"]
+    assert (tmp_path / "final.pt").read_text() == "kept"

@@ -90,12 +90,13 @@ def run(*command, **settings):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, **settings)
 
 
-def test_the_module_is_the_command(runs):
-    done = run("-m", "ding_lite.commands", "watch", "runs/dqn_1", "--once")
+@pytest.mark.parametrize("module", ["ding_lite", "ding_lite.commands"])
+def test_the_module_is_the_command(runs, module):
+    done = run("-m", module, "watch", "runs/dqn_1", "--once")
     assert (done.returncode, done.stderr) == (0, "")
     assert "runs/dqn_1" in done.stdout
 
-    done = run("-m", "ding_lite.commands", "report", "nowhere")
+    done = run("-m", module, "report", "nowhere")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "ding-lite: there is no folder nowhere.\n")
 
 

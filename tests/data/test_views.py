@@ -97,13 +97,13 @@ def test_what_is_written_to_a_leaf_stands_in_every_form_of_what_was_collected(ma
 @pytest.mark.parametrize("way", [set_attribute, set_item, fill])
 def test_nested_leaves_are_written_likewise(made, place, way):
     collected = made()
-    way(collected[place].obs, "x", 9.0)
+    way(collected[place].obs, "x", np.full(2, 9.0))
     way(collected[place].obs.y, "z", 8)
 
     for position, one in enumerate(collected):
         is_written = position == place % len(collected)
         assert bool((one.obs.x == 9).all()) is bool((one.obs.y.z == 8).all()) is is_written
-    collected[place].obs = {"x": 10, "y": {"z": 20}}
+    collected[place].obs = {"x": [10, 10], "y": {"z": 20}}
     assert (collected[place].obs.x == 10).all()
     assert (collected.batch.obs.y.z == 20).any()
 
@@ -304,3 +304,20 @@ def test_compared_with_a_number_a_view_gives_a_tree():
 
     assert isinstance(one[0].obs == 0, Tree)
     assert bool((one[0].reward == 0).all())
+
+
+@pytest.mark.parametrize(("name", "value"), [("obs", {"x": 3.0, "y": {"z": 1}}), ("reward", [1.0, 2.0])])
+def test_a_leaf_of_one_step_is_given_as_many_numbers_as_it_has(name, value):
+    one = rollout()
+    before = listed(one[0])
+    with pytest.raises(ValueError, match=r"and was given values of shape .*: give as many"):
+        one[0][name] = value
+    with pytest.raises(ValueError, match=r"x of a rollout is torch.float32 \(2,\), and was given values of shape \(\)"):
+        one[0].obs.x = 3.0
+
+    assert listed(one[0]) == before
+
+
+def test_a_number_is_no_column():
+    with pytest.raises(ValueError, match=r"the column bonus of shape \(\) was given to a rollout of 3 steps of 2 environments"):
+        rollout().with_columns(bonus=1.0)

@@ -5,10 +5,12 @@ import types
 
 import gymnasium
 import pytest
+import torch
 
 from ding_lite.config import DDPGConfig, DQNConfig, PPOConfig, RainbowConfig, REINFORCEConfig
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
+from ding_lite.hooks import LossError
 from ding_lite.middleware import (
     AgentsCollector,
     CkptSaver,
@@ -254,3 +256,39 @@ def test_a_limit_that_is_no_number_of_steps_is_refused(limit):
 def test_learning_that_could_never_start_is_refused():
     with pytest.raises(ValueError, match="learning_starts = 1,000, and the replay buffer holds 999 transitions"):
         OffPolicyLearner(CFG, POLICY.learn_mode, ReplayBuffer(999))
+
+
+def test_a_policy_that_learns_from_rollouts_is_not_given_transitions_in_any_order():
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    ppo = PPOPolicy(PPOConfig().policy, envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(ValueError, match="OffPolicyLearner draws transitions in any order, and PPOPolicy learns from rollouts"):
+        OffPolicyLearner(DQNConfig(), ppo.learn_mode, ReplayBuffer(100))
+
+
+@pytest.mark.parametrize("make", [StepCollector, EpisodeCollector])
+def test_the_configuration_of_another_algorithm_is_refused(make):
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    ppo = PPOPolicy(PPOConfig().policy, envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(
+        TypeError, match="was made with, PPOPolicyConfig, got a DQNConfig with a DQNPolicyConfig: make both of one"
+    ):
+        make(DQNConfig(), ppo.collect_mode, envs)
+    with pytest.raises(TypeError, match="multistep_trainer wants the configuration that the policy was made with"):
+        multistep_trainer(DQNConfig(), ppo.learn_mode)
+
+
+@pytest.mark.parametrize(("column", "name"), [("reward", "reward"), ("obs", "obs")])
+def test_a_batch_with_nan_is_named_by_its_column(column, name):
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    dqn = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+    batch = {
+        "obs": torch.zeros(4, 4),
+        "action": torch.zeros(4, dtype=torch.int64),
+        "reward": torch.zeros(4),
+        "next_obs": torch.zeros(4, 4),
+        "terminated": torch.zeros(4, dtype=torch.bool),
+        "truncated": torch.zeros(4, dtype=torch.bool),
+    }
+    batch[column].view(-1)[0] = float("nan")
+    with pytest.raises(LossError, match=f"DQNPolicy is nan in gradient step 0: {name} of the batch it learns from"):
+        dqn.learn_mode.forward(batch)

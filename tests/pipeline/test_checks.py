@@ -86,7 +86,7 @@ class TestTheLibrarysOwnMiddleware:
         (problem,) = problems_of(termination_checker(max_env_step=1), ctx=OfflineRLContext())
 
         assert problem.startswith("termination_checker reads ctx.env_step, but OfflineRLContext declares no such field")
-        assert problem.endswith("Add `env_step` with a default to OfflineRLContext.")
+        assert problem.endswith("OnlineRLContext does: pass ctx=OnlineRLContext() to task.start(), or a subclass of your own.")
 
 
 class TestReads:

@@ -120,3 +120,12 @@ def test_a_contract_may_stand_on_the_call_of_a_class_and_is_seen_through_a_parti
 
     assert contract_of(Counter()).reads == contract_of(Other()).reads == ("batch",)
     assert contract_of(functools.partial(step, size=3)).writes == ("batch",)
+
+
+def test_none_is_no_term_and_a_contract_decorates_what_can_be_called():
+    with pytest.raises(
+        TypeError, match=r"contract\(reads=None\) wants names of context fields, got a NoneType: write reads=\(\)"
+    ):
+        contract(reads=None)
+    with pytest.raises(TypeError, match=r"contract\(...\) decorates a middleware, a callable, got 3 of type int"):
+        contract()(3)

@@ -258,3 +258,21 @@ def test_half_a_line_is_taken_back_when_the_disk_is_full(make, path):
     assert 3 < len(steps) < 50
     assert done.stderr.count("is not written to") == 1
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files")
+def test_a_limit_on_the_size_of_files_is_told_as_that(make, path):
+    import resource
+
+    sink = make(path)
+    sink.write({"step": 1, "text": "a"})
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"larger than a file may be here \(File too large\)\. Raise the limit \(ulimit -f\)"):
+            sink.write({"step": 2, "text": "b" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    sink.write({"step": 3, "text": "c"})
+    assert len(path.read_bytes()) > len(before)
