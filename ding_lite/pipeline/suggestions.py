@@ -36,9 +36,22 @@ class Touches:
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
         """By what the contract is written for: a function in the script, or a class with `__call__`."""
+        self._owners: dict[object, Callable[..., Any]] = {}
+
+    def note_end(self, end: Callable[..., Any], fn: Callable[..., Any]) -> None:
+        """Let what `end` touches stand in the contract of `fn`, whose `end_run` it is."""
+        if isinstance(end, FunctionType):  # a method says itself whose it is
+            self._owners[_written_as(end)] = fn
 
     def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """What to call with "read" or "write" and a field when this half of the function touches it."""
+        """What to call with "read" or "write" and a field when this half of the function touches it.
+
+        What is done when a run has ended counts as a second half of the middleware whose `end_run` it is.
+        """
+        owner = self._owners.get(_written_as(fn), fn)
+        if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":
+            owner = fn.__self__
+        is_second, fn = is_second or owner is not fn, owner
         suffix = "_after" if is_second else ""
         seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}))
 

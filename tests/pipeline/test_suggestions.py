@@ -93,6 +93,37 @@ class TestSuggestions:
         lines = suggested(Records(), Records())
         assert lines[1:] == ["    contract(reads=(\"batch\",), uses=(self.seen,), stage='record')(self)  # last in __init__"]
 
+    @pytest.mark.parametrize("wrap", [lambda loop, it: it, lambda loop, it: loop.serial(it)], ids=["itself", "in another"])
+    def test_what_is_touched_when_the_run_has_ended_is_suggested_too(self, wrap):
+        class Ends:
+            def __call__(self, ctx):
+                return ctx.batch
+
+            def end_run(self, ctx):
+                ctx.rows = [ctx.count]
+
+        with Task().start(ctx=Data()) as loop:
+            loop.use(wrap(loop, Ends()))
+            loop.run(2)
+            suggested_lines = loop.suggest_contracts().splitlines()
+        line = suggested_lines[-1].strip()
+        assert line == (
+            'contract(reads=("batch",), reads_after=("count",), writes_after=("rows",), stage=\'record\')(self)  # last in __init__'
+        )
+        ends = Ends()
+        eval(line.partition("(self)")[0], {"contract": contract})(ends)
+        with Task().start(ctx=Data(batch=1)) as loop:
+            loop.use(wrap(loop, ends))
+            loop.run(2)
+            assert loop.ctx.rows == [0]
+
+    def test_a_function_that_carries_an_end_is_suggested_with_it(self):
+        def step(ctx):
+            return ctx.batch
+
+        step.end_run = lambda ctx: ctx.count
+        assert suggested(step)[1:] == ['    @contract(reads=("batch",), reads_after=("count",), stage=\'record\')']
+
     def test_a_decorated_function_is_seen_through_its_decorators(self):
         def counted(fn):
             calls = []
