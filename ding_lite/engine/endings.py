@@ -66,6 +66,7 @@ class HasEnding:
     _ctx: Any
     _entries: list[Entry]
     _own_waiting: list[Half]
+    _touches: Touches
 
     def _clear_ending(self) -> None:
         self._asked: EndReason | None = None
@@ -110,13 +111,13 @@ class HasEnding:
         Each round has a context of its own: what is kept carries over, everything else starts again. What is written there
         is in the last iteration's context afterwards.
         """
-        self._ends[:] = _ends_of(self._entries)
+        self._ends[:] = _ends_of(self._entries, self._touches)
         self._is_repeated = True
         while self._ends and self._is_repeated:
             self._is_repeated = False
             ctx = same_iteration(self._ctx)
             before = _values(ctx)
-            checker = Checker(ctx, self._ends, 0, has_lanes=False, is_threaded=False, touches=Touches())
+            checker = Checker(ctx, self._ends, 0, has_lanes=False, is_threaded=False, touches=self._touches)
             iterate(ctx, checker.guarded(self._ends), self._own_waiting)
             for name, value in _values(ctx).items():
                 if value is not before[name]:
@@ -130,12 +131,13 @@ def where_set(depth: int = 2) -> str:
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-def _ends_of(entries: Sequence[Entry]) -> list[Entry]:
+def _ends_of(entries: Sequence[Entry], touches: Touches) -> list[Entry]:
     ends = []
     for entry in entries:
         end = end_of(entry.fn)
         if end is not None:
             call = end if entry.lock is None else locked(end, entry.lock)
+            touches.note_end(end, entry.fn)
             terms = None if entry.contract is None else of_both_halves(entry.contract)
             name, location = f"{entry.name}.end_run", location_of(end)
             ends.append(dataclasses.replace(entry, fn=end, call=call, name=name, location=location, contract=terms))

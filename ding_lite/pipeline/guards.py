@@ -20,7 +20,7 @@ from ding_lite.pipeline.generators import Half, named, second_half
 from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.remainders import Remainder
-from ding_lite.pipeline.suggestions import Touches
+from ding_lite.pipeline.suggestions import Touches, watched_objects
 from ding_lite.pipeline.views import Reach, Terms, become, checker_of, field_value, real_class_of
 
 CHECKED_ITERATIONS = 5
@@ -49,6 +49,8 @@ class Checker:
         counted = entries if is_threaded else ()  # only there it matters who else writes a field
         writers = Counter(name for entry in counted for name in _all_writes(type(ctx), entry.contract))
         self.handovers = Handovers(ctx, max_lag, has_lanes, is_threaded, writers)
+        self.watched = watched_objects(entries) if has_lanes else {}
+        """What contracts leave out, by id of each function that holds it."""
         self._guards: dict[tuple[int, int], Guard] = {}
 
     def is_checked(self, ctx: Context) -> bool:
@@ -56,6 +58,7 @@ class Checker:
         if ctx.total_step < self.end:
             return True
         self.handovers.forget()
+        self.watched.clear()
         return False
 
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -161,6 +164,8 @@ class Guard:
             raise refusal
         if before is not None:
             self._after(ctx, half, reach, before)
+        for watched in self._checker.watched.get(id(self.fn), ()) if self._compares else ():
+            watched.warn_if_changed()
         return result
 
     def _followed(self, result: Any, ctx: Any) -> Any:
@@ -193,6 +198,7 @@ class Guard:
             if step > checker.end + checker.max_lag:
                 self._compares = False
                 checker.handovers.forget()
+                checker.watched.clear()
             return None
         if self.contract is None:
             self._read = {}

@@ -8,14 +8,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import logging
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.fingerprints import changed, fingerprint
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 
@@ -36,9 +40,23 @@ class Touches:
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
         """By what the contract is written for: a function in the script, or a class with `__call__`."""
+        self._owners: dict[object, Callable[..., Any]] = {}
+
+    def note_end(self, end: Callable[..., Any], fn: Callable[..., Any]) -> None:
+        """Let what `end` touches stand in the contract of `fn`, whose `end_run` it is."""
+        if isinstance(end, FunctionType):  # a method says itself whose it is
+            self._owners[_written_as(end)] = fn
 
     def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """What to call with "read" or "write" and a field when this half of the function touches it."""
+        """What to call with "read" or "write" and a field when this half of the function touches it.
+
+        What is done when a run has ended counts as a second half of the middleware whose `end_run` it is.
+        """
+        owner: object = self._owners.get(_written_as(fn), fn)
+        if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":
+            owner = fn.__self__
+        if owner is not fn:
+            is_second, fn = True, cast("Callable[..., Any]", owner)
         suffix = "_after" if is_second else ""
         seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}))
 
@@ -159,6 +177,84 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
                     break
 
 
+class Watched:
+    """An object that middleware of two lanes hold and no contract names: harmless as long as nobody changes it.
+
+    Args:
+        thing: the object.
+        holders: each middleware that holds it, with its name there.
+    """
+
+    def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]]) -> None:
+        self.thing, self.holders = thing, holders
+        self._print = fingerprint(thing)
+        self._is_told = False
+
+    def warn_if_changed(self) -> None:
+        """Say who holds it, once, if it is not what it was."""
+        where = None if self._is_told else changed(self._print, fingerprint(self.thing), "numbers")
+        if where is None:
+            return
+        self._is_told = True
+        first, name = self.holders[0]
+        second, _ = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
+        named = f"uses=({name},)" if name.isidentifier() and name != "self" else "uses=(the object,)"
+        warnings.warn(
+            f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
+            f"{type(self.thing).__name__}, {name}, which changes{f' (at {where})' if where else ''}, and neither contract "
+            "names it. Nothing orders the two, so that the result depends on which is faster: add it to both, "
+            f"@contract(..., {named}). A decorator above a method cannot name its object: make such middleware in a factory.",
+            stacklevel=2,
+        )
+
+
+def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
+    """What middleware of two lanes hold and no contract names, by id of each function that holds it."""
+    known = [entry for entry in pipeline if entry.contract is not None]
+    holders: dict[int, list[tuple[Entry, str]]] = {}
+    things: dict[int, Any] = {}
+    for entry in known:
+        for name, thing in _held_in_all(entry.fn):
+            things[id(thing)] = thing
+            holders.setdefault(id(thing), []).append((entry, name))
+    found: dict[int, list[Watched]] = {}
+    for key, several in holders.items():
+        if len({_lane_of(entry) for entry, _ in several}) < 2 or any(_knows(entry, things[key]) for entry in known):
+            continue
+        watched = Watched(things[key], several)
+        for entry, _ in several:
+            found.setdefault(id(entry.fn), []).append(watched)
+    return found
+
+
+def _lane_of(entry: Entry) -> str:
+    return "" if entry.contract is None else entry.contract.lane
+
+
+def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
+    """What a middleware holds, through partials, and the object that a method is bound to."""
+    while isinstance(fn, (functools.partial, MethodType)):
+        if isinstance(fn, MethodType):
+            yield "self", fn.__self__
+            fn = fn.__func__
+        else:
+            values = [*fn.args, *fn.keywords.values()]
+            yield from ((f"argument {index}", value) for index, value in enumerate(values) if _has_state(value))
+            fn = fn.func
+    yield from objects_held(inspect.unwrap(fn) if inspect.isfunction(fn) else fn)
+
+
+def _knows(entry: Entry, thing: Any) -> bool:
+    """Whether the contract names the object, or one that holds it or that it holds, such as a face of a policy."""
+    terms = entry.contract
+    if terms is None or isinstance(thing, logging.Logger) or _is_named(thing, terms):
+        return True
+    inside = {id(value) for value in getattr(thing, "__dict__", {}).values()}
+    return any(
+        id(use) in inside or any(value is thing for value in getattr(use, "__dict__", {}).values()) for use in terms.uses
+    )
+
+
 def _is_named(thing: Any, terms: Contract) -> bool:
     """Whether a contract names the object, or the one whose state it follows."""
     leader = getattr(thing, "leader", None)
@@ -168,7 +264,7 @@ def _is_named(thing: Any, terms: Contract) -> bool:
 def _has_state(value: object) -> bool:
     if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value):
         return False
-    return isinstance(value, (list, dict, set)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
+    return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
 
 
 def _is_task(value: object) -> bool:

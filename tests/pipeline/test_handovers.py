@@ -133,6 +133,7 @@ class TestLanes:
 
 class TestStartValues:
     @OVERLAPPING
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
     def test_a_function_without_a_contract_that_changes_one_in_place_is_named(self, mode):
         def piles_up(ctx):
             ctx.batch.append(1)

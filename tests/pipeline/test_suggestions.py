@@ -1,8 +1,10 @@
 """Suggested contracts: the code to paste for a function without one; and what a contract leaves out is warned of."""
 
+import collections
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 from contract_runs import MODES, OVERLAPPING, Data, run
 
@@ -93,6 +95,38 @@ class TestSuggestions:
         lines = suggested(Records(), Records())
         assert lines[1:] == ["    contract(reads=(\"batch\",), uses=(self.seen,), stage='record')(self)  # last in __init__"]
 
+    @pytest.mark.parametrize("wrap", [lambda loop, it: it, lambda loop, it: loop.serial(it)], ids=["itself", "in another"])
+    def test_what_is_touched_when_the_run_has_ended_is_suggested_too(self, wrap):
+        class Ends:
+            def __call__(self, ctx):
+                return ctx.batch
+
+            def end_run(self, ctx):
+                ctx.rows = [ctx.count]
+
+        with Task().start(ctx=Data()) as loop:
+            loop.use(wrap(loop, Ends()))
+            loop.run(2)
+            suggested_lines = loop.suggest_contracts().splitlines()
+        line = suggested_lines[-1].strip()
+        assert line == (
+            'contract(reads=("batch",), reads_after=("count",), writes_after=("rows",), '
+            "stage='record')(self)  # last in __init__"
+        )
+        ends = Ends()
+        eval(line.partition("(self)")[0], {"contract": contract})(ends)
+        with Task().start(ctx=Data(batch=1)) as loop:
+            loop.use(wrap(loop, ends))
+            loop.run(2)
+            assert loop.ctx.rows == [0]
+
+    def test_a_function_that_carries_an_end_is_suggested_with_it(self):
+        def step(ctx):
+            return ctx.batch
+
+        step.end_run = lambda ctx: ctx.count
+        assert suggested(step)[1:] == ['    @contract(reads=("batch",), reads_after=("count",), stage=\'record\')']
+
     def test_a_decorated_function_is_seen_through_its_decorators(self):
         def counted(fn):
             calls = []
@@ -153,3 +187,83 @@ class TestObjectsThatAreNotNamed:
 
         with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects uses.*uses=\(shared,\)"):
             run(collects, peeks, mode=mode)
+
+
+class Counts:
+    """Two middleware of one object."""
+
+    def __init__(self):
+        self.made = self.learned = 0
+
+    @contract(writes=("batch",), stage="collect")
+    def make(self, ctx):
+        self.made += 1
+        ctx.batch = self.learned
+
+    @contract(("batch",), stage="learn")
+    def learn(self, ctx):
+        self.learned += 1
+
+
+def two_closures(thing, change, uses=()):
+    """Middleware of two lanes that hold the same object."""
+
+    @contract(writes=("batch",), uses=uses, stage="collect")
+    def collects(ctx):
+        change(thing)
+        ctx.batch = 1
+
+    @contract(("batch",), uses=uses, stage="learn")
+    def learns(ctx):
+        return thing and None
+
+    return collects, learns
+
+
+class Face:
+    """One way to look at an object."""
+
+    def __init__(self, whole):
+        self.whole = whole
+
+
+class TestObjectsThatNoContractNames:
+    @OVERLAPPING
+    def test_methods_of_one_object_that_changes_are_warned_of(self, mode):
+        counts = Counts()
+        with pytest.warns(
+            UserWarning, match=r"make .* and .*learn .* hold the same Counts, self, which changes .*neither"
+        ) as got:
+            run(counts.make, counts.learn, mode=mode, steps=7)
+        assert len(got) == 1
+
+    @OVERLAPPING
+    @pytest.mark.parametrize(
+        ("make", "change"),
+        [
+            (list, lambda it: it.append(1)),
+            (dict, lambda it: it.setdefault(len(it), 1)),
+            (collections.deque, lambda it: it.append(1)),
+            (lambda: np.zeros(1), lambda it: it.__iadd__(1)),
+            (lambda: Counts(), lambda it: setattr(it, "made", it.made + 1)),
+        ],
+        ids=["list", "dict", "deque", "array", "object"],
+    )
+    def test_so_are_closures_over_one(self, mode, make, change):
+        with pytest.warns(
+            UserWarning, match=r"hold the same \w+, thing, which changes.* neither contract names it.*uses=\(thing,\)"
+        ):
+            run(*two_closures(make(), change), mode=mode, steps=7)
+
+    @OVERLAPPING
+    @pytest.mark.filterwarnings("error")
+    def test_what_does_not_change_or_is_named_gives_no_warning(self, mode):
+        rows, counts = [0], Counts()
+        run(*two_closures(rows, len), mode=mode, steps=7)
+        run(*two_closures(rows, lambda it: it.append(1), uses=(rows,)), mode=mode, steps=7)
+        run(*two_closures(counts, lambda it: setattr(it, "made", it.made + 1), uses=(Face(counts),)), mode=mode, steps=7)
+
+    @pytest.mark.filterwarnings("error")
+    def test_in_a_plain_loop_there_is_nothing_to_warn_of(self):
+        counts = Counts()
+        run(counts.make, counts.learn, mode={}, steps=7)
