@@ -33,7 +33,19 @@ class UndeclaredFieldError(AttributeError, ValueError):
 class _Plan:
     """What a context class declares; worked out once a class."""
 
-    __slots__ = ("declared", "defaults", "factories", "fields", "has_hook", "initial", "kept", "plain", "positional", "reaches")
+    __slots__ = (
+        "declared",
+        "defaults",
+        "factories",
+        "fields",
+        "has_hook",
+        "initial",
+        "kept",
+        "plain",
+        "positional",
+        "reaches",
+        "values",
+    )
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
@@ -58,6 +70,14 @@ class _Plan:
         generated_init = cls.__init__.__code__.co_filename == "<string>"
         init_vars = set(inspect.signature(cls.__init__).parameters) - names - {"self"}
         self.plain = generated_init and not slotted and not init_vars
+        containers = (MutableMapping, MutableSequence, MutableSet)
+        beside = {name: value for c in reversed(own_classes) for name, value in vars(c).items() if name not in names}
+        self.values = {
+            name: value
+            for name, value in beside.items()
+            if (isinstance(value, containers) or hasattr(type(value), "__array__")) and not name.startswith("__")
+        }
+        """What the class holds beside its fields that can change in place: lists, dicts, arrays and the like."""
         self.reaches: dict[Any, Any] = {}
         """What middleware may touch on contexts of this class, by the terms of their contracts."""
 
@@ -345,15 +365,7 @@ def start_values(ctx: Context) -> dict[str, Any]:
 
 def class_values(ctx: Context) -> dict[str, Any]:
     """What the class of a context holds beside its fields that can change in place: lists, dicts, arrays and the like."""
-    containers = (MutableMapping, MutableSequence, MutableSet)
-    own_classes = type(ctx).__mro__[: type(ctx).__mro__.index(Context)]
-    return {
-        name: value
-        for cls in reversed(own_classes)
-        for name, value in vars(cls).items()
-        if name not in ctx._plan.fields and (isinstance(value, containers) or hasattr(type(value), "__array__"))
-        if not name.startswith("__")
-    }
+    return ctx._plan.values
 
 
 def is_scalar(value: object) -> bool:

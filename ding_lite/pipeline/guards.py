@@ -164,8 +164,9 @@ class Guard:
             raise refusal
         if before is not None:
             self._after(ctx, half, reach, before)
-        for watched in self._checker.watched.get(id(self.fn), ()) if self._compares else ():
-            watched.warn_if_changed()
+        if self._checker.watched:
+            for watched in self._checker.watched.get(id(self.fn), ()):
+                watched.warn_if_changed()
         return result
 
     def _followed(self, result: Any, ctx: Any) -> Any:
@@ -202,7 +203,8 @@ class Guard:
             return None
         if self.contract is None:
             self._read = {}
-            checker.handovers.before_unknown(ctx)
+            if checker.handovers.looks_at_unknown:
+                checker.handovers.before_unknown(ctx)
             return self._read
         return checker.handovers.before(self, ctx, reach.only_read, reach.written)
 
@@ -213,7 +215,8 @@ class Guard:
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
                 self._recorder(half)("write", name)
-        self._checker.handovers.after_unknown(self.who, ctx)
+        if self._checker.handovers.looks_at_unknown:
+            self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
         """What this half may touch on contexts of this class, which may be the view of a middleware around it."""

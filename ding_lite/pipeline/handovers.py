@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.pipeline.contexts import Context, class_values, family_of, kept_fields, settable_fields, start_values
+from ding_lite.pipeline.contexts import SCALARS, Context, class_values, family_of, kept_fields, settable_fields, start_values
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, may_change, memory_of, overlapping, with_what_is_inside
 from ding_lite.pipeline.views import ContractError, field_value
 
@@ -69,12 +69,16 @@ class Handovers:
         self._sole = frozenset(name for name, count in writers.items() if count == 1)
         self._handed: dict[object, deque[_Handed]] = {}
         """By the middleware that wrote them."""
+        self._has_handed = False
         self._starts: dict[int, tuple[Any, Print]] = {}
         given = start_values(ctx)
-        self._fields = tuple(name for name in settable_fields(ctx) - self._kept if may_change(given.get(name)))
+        can_change = (name for name, it in given.items() if type(it) not in SCALARS and may_change(it))
+        self._fields = tuple(name for name in can_change if name in settable_fields(ctx) - self._kept)
         """Those whose start values can change in place, by the values of the first context."""
         self._of_class = {name: (value, fingerprint(value)) for name, value in class_values(ctx).items()}
         self._class = type(ctx).__name__
+        self.looks_at_unknown = bool(self._fields) or (has_lanes and bool(self._of_class))
+        """Whether functions without a contract are compared."""
         self._has_warned = False
         self._writers: dict[str, str] = {}
 
@@ -96,7 +100,7 @@ class Handovers:
         self._note_starts(ctx, written)
         read = {name: (value, fingerprint(value)) for name in only_read if may_change(value := field_value(ctx, name))}
         own = [(handed, fingerprint(handed.value)) for handed in tuple(self._handed.get(key, ())) if not handed.is_kept]
-        shared = list(self._shared(ctx, written)) if written and self._handed else []
+        shared = list(self._shared(ctx, written)) if written and self._has_handed else []
         return _Before(read, own, shared) if read or own or written or self._of_class else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
@@ -150,7 +154,7 @@ class Handovers:
 
     def before_unknown(self, ctx: Context) -> None:
         """Note what a function without a contract must not change; it is about to run."""
-        if self._fields and not self._has_warned:
+        if not self._has_warned:
             self._note_starts(ctx, self._fields)
 
     def after_unknown(self, who: str, ctx: Context) -> None:
@@ -219,6 +223,7 @@ class Handovers:
             if self._max_lag and not is_kept:
                 self._refuse_reuse(tuple(mine), who, name, iteration, found)
             memory = memory_of(found) if family_of(ctx) is self._family else []
+            self._has_handed = True
             mine.append(_Handed(name, iteration, value, found, who, is_kept, memory))
             self._writers[name] = who
         while mine and mine[0].iteration < iteration - max(1, self._max_lag):
