@@ -24,6 +24,9 @@ class BrokenOff(RuntimeError):
 class Deferred(Generic[Result]):
     """Work that runs beside the iterations that follow, or has run already where nothing overlaps."""
 
+    changes_by_itself = True
+    """In a field of a context it changes, and no middleware has changed it."""
+
     def __init__(self, fn: Callable[..., Result], args: tuple[Any, ...]) -> None:
         self._fn, self._args = fn, args
         self._result: Result

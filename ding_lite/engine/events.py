@@ -25,16 +25,20 @@ _POLL_S = 0.05
 class Events:
     """Listeners by event name.
 
-    Delivery happens on the thread that emits, before `emit` returns. An event emitted by a listener, or by another thread
-    meanwhile, is queued behind the ones before it and delivered by the thread that is already delivering.
+    Delivery happens on the thread that emits, before `emit` returns, and one listener runs at a time: another thread that emits
+    meanwhile waits for its turn. What a listener emits is queued behind the events before it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._queue: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque()
         self._deliverer: int | None = None
+
+    @property
+    def is_delivering_here(self) -> bool:
+        """Whether a listener is what asks."""
+        return self._deliverer == threading.get_ident()
 
     def on(self, event: str, fn: Listener, once: bool = False) -> None:
         """Call `fn` with the arguments of every later `emit(event, ...)`, or of the next one only."""
@@ -55,22 +59,23 @@ class Events:
         Raises:
             BaseException: what the first failing listener raised, when all others have been called; their errors as notes.
         """
-        with self._lock:
+        if self.is_delivering_here:
             self._queue.append((event, args, kwargs))
-            if self._deliverer is not None:
-                return
+            return
+        with self._turn:
             self._deliverer = threading.get_ident()
-        self._deliver()
+            try:
+                self._queue.append((event, args, kwargs))
+                self._deliver()
+            finally:
+                self._queue.clear()
+                self._deliverer = None
 
     def _deliver(self) -> None:
         first: BaseException | None = None
-        while True:
+        while self._queue:
+            event, args, kwargs = self._queue.popleft()
             with self._lock:
-                if not self._queue:
-                    self._deliverer = None
-                    self._idle.notify_all()
-                    break
-                event, args, kwargs = self._queue.popleft()
                 listeners = self._listeners.get(event, [])
                 self._listeners[event] = [entry for entry in listeners if not entry[1]]
             for fn, _ in listeners:
@@ -104,11 +109,11 @@ class Events:
 
     def close(self, timeout: float = 5.0) -> None:
         """Deliver what is queued, or wait until the thread that delivers has done so; then forget every listener."""
-        if self._deliverer == threading.get_ident():  # a listener is closing
+        if self.is_delivering_here:  # a listener is closing
             self._deliver()
-        with self._idle:
-            if self._deliverer != threading.get_ident():
-                self._idle.wait_for(lambda: self._deliverer is None, timeout)
+        elif self._turn.acquire(timeout=timeout):
+            self._turn.release()
+        with self._lock:
             self._listeners.clear()
 
 
@@ -149,11 +154,13 @@ class HasEvents(Openable):
         self._require_open(f"off({event!r})")
         self._events.off(event, fn)
 
-    def wait_for(self, event: str, timeout: float = math.inf, ignore_timeout_exception: bool = True) -> EventArguments | None:
+    def wait_for(
+        self, event: str, timeout: float | None = math.inf, ignore_timeout_exception: bool = True
+    ) -> EventArguments | None:
         """Block until another thread emits `event`.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None for no limit.
             ignore_timeout_exception: return None after the timeout instead of raising.
 
         Returns:
@@ -165,6 +172,7 @@ class HasEvents(Openable):
                 others that wait as well.
         """
         self._require_open(f"wait_for({event!r})")
+        timeout = math.inf if timeout is None else timeout
         with nullcontext() if self._network is None else self._network.resting():
             if timeout == math.inf:
                 received = self._wait_without_limit(event)

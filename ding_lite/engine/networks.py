@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -100,6 +101,9 @@ class Network:
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
         self._deferred: list[Deferred[Any]] = []
+        self._done: weakref.WeakSet[Deferred[Any]] = (
+            weakref.WeakSet()
+        )  # deferred work that somebody may still ask for its result
 
     def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
@@ -202,9 +206,10 @@ class Network:
             enter(None)  # it belongs to no iteration any more
             one_thread_of_torch()
 
+        work.run_beside(prepare, self._fail)
         with self._mutex:  # several lanes may come at once
-            self._deferred = [other for other in self._deferred if not (other.is_taken and other.has_ended)] + [work]
-            work.run_beside(prepare, self._fail)
+            self._done.update(other for other in self._deferred if other.has_ended)
+            self._deferred = [*(other for other in self._deferred if not other.has_ended), work]
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
         """Wait until another lane has done so many halves; false if it ends before that."""
@@ -284,10 +289,14 @@ class Network:
             ctx: of its first iteration.
             changed: kept fields that were set since the last run; everybody sees the new value, whatever was under way.
         """
+        self._requests.clear()  # what a signal asked of the run before is done
         self._learn.ctx, self._learn.is_renewed = ctx, True
         for lane in self.lanes:
-            for name in changed if lane is not self._learn else ():
-                object.__setattr__(lane.ctx, name, copy.deepcopy(changed[name]))
+            if lane is not self._learn and self.plan.lanes[lane.number]:
+                mine = {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)}
+                lane.ctx, lane.is_renewed = _twin(ctx, self.plan, lane.number), True
+                for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
+                    object.__setattr__(lane.ctx, name, value)
         for ends in self._ends.values():
             ends.replace(changed)
 
@@ -373,7 +382,7 @@ class Network:
             self._end_lane(lane)
             return
         try:
-            if self._stop_at is not None and (lane.iteration, work.position) > self._stop_at:
+            if self._stop_at is not None and self._must_stop(lane, work.position):
                 raise Over
             if lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
                 self._adopt(lane)
@@ -390,6 +399,16 @@ class Network:
             self._end_lane(lane)
         if self._askers:
             self._tell_askers()
+
+    def _must_stop(self, lane: Lane, position: int) -> bool:
+        """Whether a half has failed before this one. Waits until it is known whether the iteration that failed counts."""
+        while (at := self._stop_at) is not None and (lane.iteration, position) > at:
+            if at == _AT_ONCE or lane is self._learn:
+                return True
+            is_known = self._has_come_to(self._learn, at[0] * len(self.plan.lanes[LEARN]), lane)
+            if self._stop_at == at:
+                return is_known and (self._last is None or at[0] <= self._last)
+        return False
 
     @staticmethod
     def _adopt(lane: Lane) -> None:
@@ -637,7 +656,7 @@ class Network:
         return self._is_final or self._last is not None or self._stop_at is not None
 
     def _break_off_work(self, in_order: bool) -> None:
-        for work in self._deferred:
+        for work in (*self._deferred, *self._done):
             if not (in_order and (work.outlasts or not self._is_over())):
                 work.break_off()
 

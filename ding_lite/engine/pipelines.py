@@ -156,4 +156,6 @@ class HasPipeline(Openable):
 
     def _shut_pool(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(
+                wait=not threading.current_thread().name.startswith(POOL)
+            )  # one of its own cannot wait for itself

@@ -180,7 +180,9 @@ def _half(entry: Entry, which: int, cls: type[Context], fields: frozenset[str]) 
     if terms is None:
         return HalfStep(entry, is_second, LEARN, reads=fields, writes=fields, is_opaque=True)
     reads, writes = half_fields(cls, terms, which, takes_at_once=entry.call is not entry.fn)
-    return HalfStep(entry, is_second, LANES.index(terms.lane), reads=fields & reads, writes=fields & writes, uses=terms.uses)
+    # Who holds a lock may ask for something that waits for others, so that users of one lock take turns as of any object.
+    uses = terms.uses if entry.lock is None else (*terms.uses, entry.lock)
+    return HalfStep(entry, is_second, LANES.index(terms.lane), reads=fields & reads, writes=fields & writes, uses=uses)
 
 
 class _Wiring:

@@ -25,7 +25,8 @@ from ding_lite.engine.roles import HasRoles
 from ding_lite.engine.schedules import iterate
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.checks import Entry, check_pipeline
-from ding_lite.pipeline.contexts import Context, family_of, kept_fields
+from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
@@ -128,7 +129,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         """
         if self._started_at is None:
             return
-        if self._iterating:
+        if self._iterating and self._end_reason is None:
             self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
         if self._network is not None:  # other lanes run: run() stops the task when they are done
             self._network.ask_to_stop()
@@ -267,8 +268,10 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             if network.asked_to_stop:
                 self.stop()
         if network.can_go_on:
-            kept = kept_fields(self.ctx)
-            self._paused = _Paused(network, list(self._entries), self.ctx, {name: getattr(self.ctx, name) for name in kept})
+            kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
+            prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
+            entries = list(self._entries)
+            self._paused = _Paused(network, entries, self.ctx, kept, prints, [entry.call for entry in entries])
         return network
 
     def _close_what_outlasted(self, network: Network, is_final: bool) -> None:
@@ -298,8 +301,14 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             return None
         if self.ctx.total_step != paused.ctx.total_step + 1 or kept_fields(self.ctx) != tuple(paused.kept):
             return None
-        values = {name: getattr(self.ctx, name) for name in paused.kept}
-        paused.network.go_on(self.ctx, {name: it for name, it in values.items() if it is not paused.kept[name]})
+        if any(entry.call is not call for entry, call in zip(self._entries, paused.calls)):  # a wrapper has come
+            return None
+        values = {name: getattr(self.ctx, name, None) for name in paused.kept}
+        set_since = {name: it for name, it in values.items() if it is not paused.kept[name]}
+        for name, found in paused.prints.items():
+            if changed(found, fingerprint(values[name]), private="all") is not None:
+                set_since[name] = values[name]
+        paused.network.go_on(self.ctx, set_since)
         return paused.network
 
     def suggest_contracts(self) -> str:
@@ -372,7 +381,10 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         Where iterations overlap, asking waits until all that stands before the middleware that asks has run.
         """
-        return self._finish if self._network is None else self._network.is_last()
+        if self._network is None:
+            return self._finish
+        self._refuse_in_listener("task.finish")
+        return self._network.is_last()
 
     @finish.setter
     def finish(self, value: bool) -> None:
@@ -393,7 +405,18 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         What a middleware does then is the same in every run, wherever it ends.
         """
-        return self._network is None or self._network.is_certain()
+        if self._network is None:
+            return True
+        self._refuse_in_listener("task.is_certain")
+        return self._network.is_certain()
+
+    def _refuse_in_listener(self, asked: str) -> None:
+        """Refuse what waits for other lanes while these may wait for their turn to emit."""
+        if self._events.is_delivering_here:
+            raise RuntimeError(
+                f"{asked} was asked by the listener of an event, where iterations overlap: the answer may take until other "
+                "lanes have gone on, and they wait to emit. Ask in the middleware that emits, and pass the answer on."
+            )
 
     def _ask(self, reason: EndReason | None) -> None:
         if self._network is not None:
@@ -428,6 +451,10 @@ class _Paused(NamedTuple):
     """Of its last iteration."""
     kept: dict[str, Any]
     """What was kept when its last iteration was complete."""
+    prints: dict[str, Print]
+    """What of that may change in place, as it was."""
+    calls: list[Any]
+    """The middleware with what was wrapped around them."""
 
 
 task = Task()

@@ -74,7 +74,7 @@ class Contract:
     """Fields that only taking the `Remainder` sets, which it returns where others do the work."""
 
     may_write: tuple[str, ...] = ()
-    """Fields that it sets where the context has them; those of a contract with `writes_late` late as well."""
+    """Fields that it sets where the context has them; in a contract with `writes_late` only late."""
 
     fills: tuple[Any, ...] = ()
     """Objects that it puts something into, which others draw; each is in `uses` too."""
@@ -144,7 +144,7 @@ def contract(
         may_read: fields that it reads where they are there.
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
         writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
-        may_write: fields that it sets where the context has them; beside `writes_late`, late as well.
+        may_write: fields that it sets where the context has them; beside `writes_late`, only late.
         fills: objects that it puts something into, such as a replay buffer; they count as used.
         draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
             and they are empty, the pipeline is refused.

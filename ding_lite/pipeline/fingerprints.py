@@ -28,6 +28,7 @@ _MOST_BYTES = 1 << 20
 """Of an array; of a larger one every n-th element is compared."""
 _PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
+# A class that says `changes_by_itself`, such as what stands for work under way, is left out.
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 _ROOT = 0
 _SHARED_BY_DESIGN = "/"
@@ -84,7 +85,7 @@ def fingerprint(value: Any) -> Print:
                 found[key] = Part(None, 0, repr(inner), name, parent, mine, is_inner)
                 continue
             kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
-            if id(inner) in held or (kind.is_skipped and not may_change(inner)):
+            if id(inner) in held or kind.is_ignored or (kind.is_skipped and not may_change(inner)):
                 continue
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
             found[key] = Part(*kind.content(inner), name, parent, mine, nested)
@@ -176,10 +177,11 @@ class _Kind:
         cls: the class.
     """
 
-    __slots__ = ("content", "has_attributes", "inside", "is_skipped", "mark", "slots")
+    __slots__ = ("content", "has_attributes", "inside", "is_ignored", "is_skipped", "mark", "slots")
 
     def __init__(self, cls: type[Any]) -> None:
         self.is_skipped = issubclass(cls, _SKIPPED)
+        self.is_ignored = hasattr(cls, "changes_by_itself")
         self.content, self.inside = _ways_to_look_at(cls)
         self.has_attributes = cls.__dictoffset__ != 0 and self.inside is not _leaves
         self.slots = tuple(dict.fromkeys(name for one in cls.__mro__ for name in _slots(one) if name in vars(one)))

@@ -286,6 +286,28 @@ class _Visible(dict[str, Any]):
         cls = self._view.reach.cls.__name__
         raise TypeError(f"vars(ctx)[{name!r}] = ... would be no field, and nothing passes it on: declare `{name}` in {cls}.")
 
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"del vars(ctx)[{name!r}] would delete nothing: write ctx.{name} = None, or give the field a default.")
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse it as setting each of the items."""
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    def __ior__(self, other: Any) -> _Visible:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """What stands there; it is refused where that would set it."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Refuse it, as deleting the item."""
+        del self[name]
+
     def __missing__(self, name: str) -> Any:
         if name in self._view.reach.fields and self._view.terms is not None:
             self._view.refuse(self._ctx, "read", name)

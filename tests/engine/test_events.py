@@ -217,13 +217,31 @@ class TestOrder:
         loop.on("tick", slow)
         thread = run_in_thread(lambda: loop.emit("tick", 1))
         assert listening.wait(timeout=30)
-        loop.emit("tick", 2)
         loop.forward(until_the_stop)
         assert got == []
         loop.stop()
 
-        assert got == [1, 2]
+        assert got == [1]
         thread.join()
+
+    def test_an_event_waits_for_its_turn_while_another_thread_delivers(self):
+        got, loop = [], Task()
+        listening, go_on = threading.Event(), threading.Event()
+
+        def slow(value):
+            listening.set()
+            assert go_on.wait(timeout=30)
+            got.append((value, threading.current_thread()))
+
+        with loop.start():
+            loop.on("tick", slow)
+            threads = [run_in_thread(lambda: loop.emit("tick", 1))]
+            assert listening.wait(timeout=30)
+            threads.append(run_in_thread(lambda: loop.emit("tick", 2)))
+            go_on.set()
+            for thread in threads:
+                thread.join()
+        assert got == [(1, threads[0]), (2, threads[1])]
 
     def test_a_listener_that_stops_the_task_loses_no_event_emitted_before(self):
         got, loop = [], Task()

@@ -161,9 +161,9 @@ class World:
             "error": error,
             "warnings": [] if error else [text.partition(" (")[0] for text in texts],
             "ctx": {"total_step": ctx["total_step"]} if error else ctx,  # a lane may have been beyond the one that failed
-            "log": {who: entry for who, entry in sorted(self.log.items()) if self.counts(who, last, texts)},
-            "changes": [[it for it in thing.changes if self.counts(it[0], last, texts)] for thing in self.things],
-            "random": None if error or texts else [it.random.getstate() for it in (*self.things, *self.copycats.values())],
+            "log": {who: entry for who, entry in sorted(self.log.items()) if self.counts(who, last)},
+            "changes": [[it for it in thing.changes if self.counts(it[0], last)] for thing in self.things],
+            "random": None if error else [it.random.getstate() for it in (*self.things, *self.copycats.values())],
         }
 
     def order(self, error: str) -> tuple[int, int]:
@@ -171,10 +171,8 @@ class World:
         iteration, half, index = map(int, error.split()[1:4])
         return iteration, self.position[half, index]
 
-    def counts(self, who: tuple[int, int, int], last: tuple[int, int] | None, texts: list[str]) -> bool:
+    def counts(self, who: tuple[int, int, int], last: tuple[int, int] | None) -> bool:
         """Whether it came before the error; after one, how far other lanes have come by then is no promise."""
-        if texts and last is None:
-            last = min(self.order(text[text.index("failure ") :].partition(" (")[0]) for text in texts)
         return last is None or (who[0], self.position[who[1:]]) <= last
 
     def middleware(self, step: Step) -> Any:
