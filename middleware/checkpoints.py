@@ -5,6 +5,7 @@ Room: ding_lite.middleware, floor 6.
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -205,7 +206,7 @@ class CkptSaver:
             self._warn_of_lost_weights(ctx)
             return
         lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
-        best = self._whole() if weights is None else self._best_of(weights)
+        best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # it may be written much later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
     def _warn_of_lost_weights(self, ctx: Any) -> None:

@@ -210,6 +210,19 @@ class TestRefusingDisk:
 
         assert load_checkpoint(folder / "final.pt")["counters"] == {"total_step": 4}
 
+    @pytest.mark.filterwarnings("ignore:cannot write")
+    def test_the_best_that_could_not_be_written_at_once_is_what_was_evaluated(self, tmp_path):
+        model = weight_of(0.0)
+
+        def evaluate(ctx):
+            if ctx.total_step == 2:
+                ctx.eval_value = 10.0
+
+        run([in_the_way(tmp_path / "ckpt", 1, 6), fitting(model), evaluate, CkptSaver({"model": model}, tmp_path)], 12)
+
+        best = load_checkpoint(tmp_path / "ckpt" / "best.pt")
+        assert (best["eval_value"], best["model"]["weight"].item(), best["counters"]["total_step"]) == (10.0, 3.0, 3)
+
     def test_a_file_that_grows_too_large_for_a_limit_is_tried_again_when_there_is_room(self, tmp_path):
         model, limits = torch.nn.Linear(100, 100), resource.getrlimit(resource.RLIMIT_FSIZE)
 

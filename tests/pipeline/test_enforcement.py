@@ -129,8 +129,16 @@ class TestRefusals:
         @contract(("count",), stage="record")
         def shows(ctx):
             seen.append((repr(ctx), set(vars(ctx)) - {"_lineage"}))
-            with pytest.raises(TypeError):
-                vars(ctx)["batch"] = 1
+            for change in (
+                lambda it: it.__setitem__("batch", 1),
+                lambda it: it.update(batch=1),
+                lambda it: it.setdefault("batch", 1),
+                lambda it: it.__ior__({"batch": 1}),
+                lambda it: it.pop("count"),
+                lambda it: it.__delitem__("count"),
+            ):
+                with pytest.raises(TypeError, match="vars"):
+                    change(vars(ctx))
 
         run(shows, mode=mode, steps=1)
         assert seen == [("Data(total_step=0, count=0)", {"total_step", "count"})]
