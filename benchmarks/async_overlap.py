@@ -2,8 +2,6 @@
 
 Wall time, because overlap is about wall time: it wants two cores that nobody else uses. Each run is measured beside its limit,
 in turn, and what is reported is the median of the ratios.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

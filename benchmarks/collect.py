@@ -2,8 +2,6 @@
 
 The limit steps the same environments in a plain loop, with one batched forward pass a step, and does nothing else; its resets
 are seeded one by one, as ours are, and a second limit's are not. With stable-baselines3 installed, its DQN collects beside us.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The engine: one iteration of ten empty middleware and a renewed context, in microseconds.
 
 The limit is a bare loop over the same ten functions with the same renewal.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

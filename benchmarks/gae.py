@@ -2,8 +2,6 @@
 
 The limit is a scan in numpy over arrays that are ready, without checks; below it a plain loop over the steps, which is what
 most libraries do.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Every algorithm's learner beside a bare torch loop that does the same work: gradient steps a second, on one thread.
 
-    python benchmarks/learners.py             # all of them
-    python benchmarks/learners.py sac td3
-
-Room: benchmarks, floor 7.
+All of them: `python benchmarks/learners.py`; some: `python benchmarks/learners.py sac td3`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ falls short.
 
     python benchmarks/learning.py                              # all of them
     python benchmarks/learning.py --only sac_pendulum td3_pendulum
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

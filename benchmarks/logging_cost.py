@@ -3,8 +3,6 @@
 Runs the examples of DQN and PPO for a while, each on a pseudo-terminal, and adds up the time spent in calls of loggers: of the
 components' and of the run's. The clock around each call counts as well. Opening and closing the sinks, which does not depend on
 how long a run is, is told apart.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Measuring: functions in turn, so that all of them see the same machine, and one JSON object a line.
-
-Room: benchmarks, floor 7. Standard library and torch.
-"""
+"""Measuring: functions in turn, so that all of them see the same machine, and one JSON object a line."""
 
 from __future__ import annotations
 

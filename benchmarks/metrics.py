@@ -1,8 +1,6 @@
 """Metrics: what logging a value costs, for each kind, and aggregating those of many components.
 
 The limit is a dict lookup and an addition to an object's attributes.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The reference learning runs: which algorithm reaches which return on which task, and what others report there.
-
-Room: benchmarks, floor 7. Standard library only.
-"""
+"""The reference learning runs: which algorithm reaches which return on which task, and what others report there."""
 
 from __future__ import annotations
 

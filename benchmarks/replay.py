@@ -2,8 +2,6 @@
 
 The limits are slice assignment of the same arrays, `numpy.take` into preallocated arrays, and the size of the arrays. By
 priority, sampling includes giving the 256 new priorities, and its limit is a binary sum tree, walked level by level in numpy.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

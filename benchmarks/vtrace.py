@@ -2,8 +2,6 @@
 
 The limit is a plain loop over the steps in numpy, over arrays that are ready, without checks and with all clips at 1; below it
 the same loop in torch, which is what most libraries do.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

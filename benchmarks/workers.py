@@ -1,8 +1,6 @@
 """Worker processes: CartPole collected by two processes beside one collector of this process; environment steps a second.
 
 Wall time: it wants two cores that nobody else uses. The limit is the collector of this process, measured in turn.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

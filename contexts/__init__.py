@@ -1,7 +1,4 @@
-"""Contexts: the dataclasses that flow through a pipeline.
-
-Room: ding_lite.contexts, floor 2. Imports data and the engine.
-"""
+"""Contexts: the dataclasses that flow through a pipeline."""
 
 from ding_lite.contexts.agents import AgentsContext
 from ding_lite.contexts.offline import OfflineRLContext

@@ -1,7 +1,4 @@
-"""The context of RL with several agents: an iteration of all of them, and one of each policy inside it.
-
-Room: ding_lite.contexts, floor 2. Imports the room's other files.
-"""
+"""The context of RL with several agents: an iteration of all of them, and one of each policy inside it."""
 
 from __future__ import annotations
 

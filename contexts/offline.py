@@ -1,7 +1,4 @@
-"""The context of offline RL: what one iteration of evaluating and learning from a dataset passes along.
-
-Room: ding_lite.contexts, floor 2. Imports the engine.
-"""
+"""The context of offline RL: what one iteration of evaluating and learning from a dataset passes along."""
 
 from __future__ import annotations
 

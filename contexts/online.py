@@ -1,7 +1,4 @@
-"""The context of online RL: what one iteration of evaluating, collecting and learning passes along.
-
-Room: ding_lite.contexts, floor 2. Imports data and the engine.
-"""
+"""The context of online RL: what one iteration of evaluating, collecting and learning passes along."""
 
 from __future__ import annotations
 

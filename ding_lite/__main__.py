@@ -1,7 +1,4 @@
-"""`python -m ding_lite`, which is `ding-lite`.
-
-Room: ding_lite, floor 7. Imports the commands.
-"""
+"""`python -m ding_lite`, which is `ding-lite`."""
 
 import sys
 

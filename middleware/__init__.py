@@ -1,7 +1,4 @@
-"""Middleware: what a script chains with `task.use`.
-
-Room: ding_lite.middleware, floor 6. Imports every floor below.
-"""
+"""Middleware: what a script chains with `task.use`."""
 
 from ding_lite.middleware.agents import AgentsCollector, agents_evaluator
 from ding_lite.middleware.checkpoints import CkptSaver

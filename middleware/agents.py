@@ -1,7 +1,4 @@
-"""Several agents: collecting and evaluating with several policies.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Several agents: collecting and evaluating with several policies."""
 
 from __future__ import annotations
 

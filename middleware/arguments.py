@@ -1,7 +1,4 @@
-"""Arguments of middleware: refused where the script hands them over, not in the first iteration.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Arguments of middleware: refused where the script hands them over, not in the first iteration."""
 
 from __future__ import annotations
 

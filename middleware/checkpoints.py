@@ -1,7 +1,4 @@
-"""Checkpoints: keep what was learned.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Checkpoints: keep what was learned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Collectors: let the policy act, and keep what happens.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Collectors: let the policy act, and keep what happens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Enhancers: more, or other, columns for what was collected, before it is stored.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Enhancers: more, or other, columns for what was collected, before it is stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Estimators: put advantages and returns beside what was collected.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Estimators: put advantages and returns beside what was collected."""
 
 from __future__ import annotations
 

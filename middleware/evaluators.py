@@ -1,7 +1,4 @@
-"""Evaluators: how good is the policy now?
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Evaluators: how good is the policy now?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Explorers: what happens before collecting.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Explorers: what happens before collecting."""
 
 from __future__ import annotations
 

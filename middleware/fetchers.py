@@ -1,7 +1,4 @@
-"""Fetchers: from storage, or from the rollout as it is, to what is learned from.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Fetchers: from storage, or from the rollout as it is, to what is learned from."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A user's middleware may put a list of transitions into ctx.trajectories, and one of episodes into ctx.episodes. This file is the
 one place that turns such a list into a rollout or episodes.
-
-Room: ding_lite.middleware, floor 6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Inferencers and what carries out what they said: collecting step by step, for pipelines that look at every step.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Inferencers and what carries out what they said: collecting step by step, for pipelines that look at every step."""
 
 from __future__ import annotations
 

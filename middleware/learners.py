@@ -1,7 +1,4 @@
-"""Learners: gradient steps on what was fetched or estimated.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Learners: gradient steps on what was fetched or estimated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loggers: what a person sees of a run, and what stays of it.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Loggers: what a person sees of a run, and what stays of it."""
 
 from __future__ import annotations
 

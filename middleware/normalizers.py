@@ -1,7 +1,4 @@
-"""Normalizers: numbers of what was collected, brought to a scale that learning copes with.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Normalizers: numbers of what was collected, brought to a scale that learning copes with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Outputs: what learners and others give to log, on its way into the metrics of an iteration.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Outputs: what learners and others give to log, on its way into the metrics of an iteration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Parts: middleware put around the context of one policy, where there are several.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Parts: middleware put around the context of one policy, where there are several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pushers: from the rollout into storage.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Pushers: from the rollout into storage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rewards: what a reward model says that steps earned, beside what the environment says or in its place.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Rewards: what a reward model says that steps earned, beside what the environment says or in its place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs: which run a middleware is part of, if any.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Runs: which run a middleware is part of, if any."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Settings: what acting takes from the pipeline, such as how often it acts at random.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Settings: what acting takes from the pipeline, such as how often it acts at random."""
 
 from __future__ import annotations
 

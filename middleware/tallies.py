@@ -1,7 +1,4 @@
-"""Tallies: what every component of a run has logged, brought together into rows.
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Tallies: what every component of a run has logged, brought together into rows."""
 
 from __future__ import annotations
 

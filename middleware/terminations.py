@@ -1,7 +1,4 @@
-"""Terminations: when is it enough?
-
-Room: ding_lite.middleware, floor 6.
-"""
+"""Terminations: when is it enough?"""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 actor with layers of 256 and 256; then move the targets of both.
 
 The bare loop does the same in torch alone: one backward pass, fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the bare loops of C51, QR-DQN, IQN and Rainbow share: transitions, and the learner that they are compared with.
-
-Room: benchmarks, floor 7.
-"""
+"""What the bare loops of C51, QR-DQN, IQN and Rainbow share: transitions, and the learner that they are compared with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """DQN's learner: sample 64 of 100,000 transitions and take one double-DQN step on a 4-64-64-2 network.
 
 The bare loop has fused Adam and indexed tensors.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

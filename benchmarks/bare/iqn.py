@@ -3,8 +3,6 @@
 every 50.
 
 The bare loop does the same in torch alone, with fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

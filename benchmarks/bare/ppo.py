@@ -1,8 +1,6 @@
 """PPO's learn phase: 8 environments times 256 steps, GAE, 4 epochs of minibatches of 256, two 64x64 networks.
 
 The bare loop is lean: log_softmax by hand, one gather an epoch, fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@ minibatches of 4 sequences of 32 steps, with layers of 64 and 64 and an LSTM of 
 
 The bare loop does the same in torch alone, with fused Adam. No episode ends in the rollout, so that one call of its LSTM is
 enough for a minibatch.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 on 32 quantiles, with layers of 128 and 128; the target network is copied every 50.
 
 The bare loop does the same in torch alone, with fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

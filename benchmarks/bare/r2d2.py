@@ -3,8 +3,6 @@ of double Q-learning on 5 steps, with a layer of 64 and an LSTM of 64; the targe
 
 The bare loop does the same in torch alone, with fused Adam. No episode ends in the sequences, so that it needs no more than one
 call of its LSTM for each part.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

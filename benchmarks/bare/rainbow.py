@@ -2,8 +2,6 @@
 Q-learning on 51 atoms with a noisy dueling head, all layers 64 wide, and new priorities; the target network is copied every 50.
 
 The bare loop does the same in torch alone, with fused Adam, and our replay buffer, for which torch alone has nothing.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

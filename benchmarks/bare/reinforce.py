@@ -2,8 +2,6 @@
 of a network with layers of 64 and 64.
 
 The bare loop does the same in torch and numpy alone, with fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the bare loops of A2C, IMPALA and REINFORCE share: a rollout, networks, and the learner that they are compared with.
-
-Room: benchmarks, floor 7.
-"""
+"""What the bare loops of A2C, IMPALA and REINFORCE share: a rollout, networks, and the learner that they are compared with."""
 
 from __future__ import annotations
 

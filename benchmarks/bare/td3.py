@@ -2,8 +2,6 @@
 every second time, an actor with layers of 256 and 256; then, as often, move the targets of all.
 
 The bare loop does the same in torch alone: both critics in one product a layer, one backward pass, fused Adam.
-
-Room: benchmarks, floor 7.
 """
 
 from __future__ import annotations

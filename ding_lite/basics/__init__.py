@@ -1,7 +1,4 @@
-"""Basics: messages, configurations, checkpoint files and nesting, of which every other room makes use.
-
-Room: ding_lite.basics, floor 0. Standard library only, and torch where a checkpoint is written.
-"""
+"""Basics: messages, configurations, checkpoint files and nesting, of which every other room makes use."""
 
 from ding_lite.basics.checkpoints import (
     CheckpointError,

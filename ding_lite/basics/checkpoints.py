@@ -1,7 +1,4 @@
-"""Checkpoint files: plain data in one zip file, whole or not there at all, and no code in it ever runs.
-
-Room: ding_lite.basics, floor 0. Imports the room's files; torch, when a checkpoint is written or read.
-"""
+"""Checkpoint files: plain data in one zip file, whole or not there at all, and no code in it ever runs."""
 
 from __future__ import annotations
 

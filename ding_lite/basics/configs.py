@@ -1,7 +1,4 @@
-"""Typed configuration: nested dataclasses that refuse what they do not know.
-
-Room: ding_lite.basics, floor 0. Standard library only.
-"""
+"""Typed configuration: nested dataclasses that refuse what they do not know."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files of a run: each whole or not there at all, and one message with path, reason and fix where it cannot be written.
-
-Room: ding_lite.basics, floor 0. Standard library only.
-"""
+"""Files of a run: each whole or not there at all, and one message with path, reason and fix where it cannot be written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors, names
 from strangers.
-
-Room: ding_lite.basics, floor 0. Standard library only.
 """
 
 from __future__ import annotations

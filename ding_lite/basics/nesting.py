@@ -1,7 +1,4 @@
-"""Nesting: dicts within dicts, from the names that lead to their values.
-
-Room: ding_lite.basics, floor 0. Standard library only.
-"""
+"""Nesting: dicts within dicts, from the names that lead to their values."""
 
 from __future__ import annotations
 

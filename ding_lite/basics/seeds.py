@@ -1,7 +1,4 @@
-"""Seeds: which numbers are one, by one rule for configurations, environments, buffers and policies.
-
-Room: ding_lite.basics, floor 0. Standard library only.
-"""
+"""Seeds: which numbers are one, by one rule for configurations, environments, buffers and policies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands: `ding-lite report`, `ding-lite plot` and `ding-lite watch`.
-
-Room: ding_lite.commands, floor 7. Imports reports; tyro, the extra `cli`, when a command is given.
-"""
+"""Commands: `ding-lite report`, `ding-lite plot` and `ding-lite watch`."""
 
 from ding_lite.commands.programs import main
 

@@ -1,7 +1,4 @@
-"""`python -m ding_lite.commands`, which is `ding-lite`.
-
-Room: ding_lite.commands, floor 7. Imports the room's programs.
-"""
+"""`python -m ding_lite.commands`, which is `ding-lite`."""
 
 import sys
 

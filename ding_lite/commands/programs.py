@@ -1,7 +1,4 @@
-"""Programs: what the commands do, and what their options mean.
-
-Room: ding_lite.commands, floor 7. Imports reports and the basics; tyro, the extra `cli`.
-"""
+"""Programs: what the commands do, and what their options mean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Configurations: typed, nested, complete; from Python, a file or the command line.
-
-Room: ding_lite.config, floor 4. Imports policy and the engine.
-"""
+"""Configurations: typed, nested, complete; from Python, a file or the command line."""
 
 from ding_lite.config.algorithms import (
     A2CConfig,

@@ -1,7 +1,4 @@
-"""The configuration of each algorithm; what they hold by default solves the task of the example of that name.
-
-Room: ding_lite.config, floor 4. Imports policy, rewards, the engine and the room's runs.
-"""
+"""The configuration of each algorithm; what they hold by default solves the task of the example of that name."""
 
 from __future__ import annotations
 

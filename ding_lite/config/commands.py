@@ -1,7 +1,4 @@
-"""A configuration from the command line: every field is an option.
-
-Room: ding_lite.config, floor 4. Imports the basics and the engine; tyro, the extra `cli`, where there is anything to parse.
-"""
+"""A configuration from the command line: every field is an option."""
 
 from __future__ import annotations
 

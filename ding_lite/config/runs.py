@@ -1,7 +1,4 @@
-"""What every run's configuration holds: its name, its seed, its environments.
-
-Room: ding_lite.config, floor 4. Imports policy and the engine.
-"""
+"""What every run's configuration holds: its name, its seed, its environments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Data: trees, columns, rollouts and replay.
-
-Room: ding_lite.data, floor 1. Imports the engine.
-"""
+"""Data: trees, columns, rollouts and replay."""
 
 from ding_lite.basics import unflatten
 from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects

@@ -1,7 +1,4 @@
-"""Columns: preallocated arrays, one for each leaf of a batch, with steps or rows in front.
-
-Room: ding_lite.data, floor 1. Numpy and torch; the room's trees.
-"""
+"""Columns: preallocated arrays, one for each leaf of a batch, with steps or rows in front."""
 
 from __future__ import annotations
 

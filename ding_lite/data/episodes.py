@@ -1,7 +1,4 @@
-"""Episodes: whole ones, as a sequence of them and as one batch in which they stand side by side.
-
-Room: ding_lite.data, floor 1. Imports the room's trees and rollouts.
-"""
+"""Episodes: whole ones, as a sequence of them and as one batch in which they stand side by side."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Lists: transitions and episodes that stand in plain lists, as the rollouts and episodes that they are.
-
-Room: ding_lite.data, floor 1. Imports the room's columns, episodes, rollouts and trees.
-"""
+"""Lists: transitions and episodes that stand in plain lists, as the rollouts and episodes that they are."""
 
 from __future__ import annotations
 

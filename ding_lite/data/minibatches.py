@@ -1,7 +1,4 @@
-"""Minibatches: the rows of a rollout, shuffled and cut.
-
-Room: ding_lite.data, floor 1. Imports the room's trees.
-"""
+"""Minibatches: the rows of a rollout, shuffled and cut."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mixtures: several replay buffers sampled as one, joined by shares or side by side.
-
-Room: ding_lite.data, floor 1. Imports the room's replay and trees.
-"""
+"""Mixtures: several replay buffers sampled as one, joined by shares or side by side."""
 
 from __future__ import annotations
 

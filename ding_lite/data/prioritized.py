@@ -1,7 +1,4 @@
-"""Prioritised replay: transitions drawn the more often, the more there is to learn from them.
-
-Room: ding_lite.data, floor 1. Imports the room's replay, sum trees, columns, rollouts and trees.
-"""
+"""Prioritised replay: transitions drawn the more often, the more there is to learn from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Recycling: large arrays used again once nobody holds them.
-
-Room: ding_lite.data, floor 1. Numpy only.
-"""
+"""Recycling: large arrays used again once nobody holds them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Replay: transitions kept for later, sampled uniformly.
-
-Room: ding_lite.data, floor 1. Imports the engine and the room's trees, columns and rollouts.
-"""
+"""Replay: transitions kept for later, sampled uniformly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Restoring: what saved states are asked before anything is changed by them.
-
-Room: ding_lite.data, floor 1. Imports basics and the room's columns and trees.
-"""
+"""Restoring: what saved states are asked before anything is changed by them."""
 
 from __future__ import annotations
 

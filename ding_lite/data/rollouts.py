@@ -1,7 +1,4 @@
-"""Rollouts: T steps of B environments in arrays, and the sequence of transitions that they are.
-
-Room: ding_lite.data, floor 1. Imports the room's trees and columns.
-"""
+"""Rollouts: T steps of B environments in arrays, and the sequence of transitions that they are."""
 
 from __future__ import annotations
 

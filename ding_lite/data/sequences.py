@@ -1,7 +1,4 @@
-"""Sequences: rollouts cut into pieces of equal length, each with the recurrent state that it began with.
-
-Room: ding_lite.data, floor 1. Imports basics, and the room's trees and rollouts.
-"""
+"""Sequences: rollouts cut into pieces of equal length, each with the recurrent state that it began with."""
 
 from __future__ import annotations
 

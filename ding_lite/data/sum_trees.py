@@ -1,7 +1,4 @@
-"""Sum trees: numbers by position, drawn in proportion to what they are.
-
-Room: ding_lite.data, floor 1. Numpy and torch only.
-"""
+"""Sum trees: numbers by position, drawn in proportion to what they are."""
 
 from __future__ import annotations
 

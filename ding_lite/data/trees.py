@@ -1,7 +1,4 @@
-"""Trees: batches whose leaves are tensors, or arrays of objects, under names that may nest.
-
-Room: ding_lite.data, floor 1. The only file that imports treetensor; imports nothing of ours.
-"""
+"""Trees: batches whose leaves are tensors, or arrays of objects, under names that may nest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The engine: a loop of functions over a dataclass, checked before it runs. It knows nothing of reinforcement learning.
-
-Room: ding_lite.engine, floor 0. Standard library only, and torch where a checkpoint is written.
-"""
+"""The engine: a loop of functions over a dataclass, checked before it runs. It knows nothing of reinforcement learning."""
 
 from ding_lite.basics import (
     CheckpointError,

@@ -1,7 +1,4 @@
-"""Cores: how the threads of a run share the interpreter, and leave torch the cores that others do not need.
-
-Room: ding_lite.engine, floor 0. Standard library; torch where somebody has imported it.
-"""
+"""Cores: how the threads of a run share the interpreter, and leave torch the cores that others do not need."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Deferrals: long work that a middleware begins in one iteration and takes the result of in a later one.
-
-Room: ding_lite.engine, floor 0. Imports the basics; otherwise the standard library.
-"""
+"""Deferrals: long work that a middleware begins in one iteration and takes the result of in a later one."""
 
 from __future__ import annotations
 

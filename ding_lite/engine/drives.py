@@ -1,7 +1,4 @@
-"""Driving the engine by hand: one middleware, one half at a time, now or on the pool's threads.
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
-"""
+"""Driving the engine by hand: one middleware, one half at a time, now or on the pool's threads."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
 the order of tokens on each edge, whoever is faster (Kahn, 1974, "The semantics of a simple language for parallel programming").
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations

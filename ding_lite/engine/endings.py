@@ -1,7 +1,4 @@
-"""Endings: why a run ended, and what middleware do once its last iteration is complete.
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
-"""
+"""Endings: why a run ended, and what middleware do once its last iteration is complete."""
 
 from __future__ import annotations
 

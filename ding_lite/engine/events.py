@@ -1,7 +1,4 @@
-"""Events: in order, each exactly once, and a listener's error reaches whoever emitted.
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
-"""
+"""Events: in order, each exactly once, and a listener's error reaches whoever emitted."""
 
 from __future__ import annotations
 

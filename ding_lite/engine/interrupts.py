@@ -1,7 +1,4 @@
-"""Ctrl-C and SIGTERM: the first lets the iteration finish, the second stops at once.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""Ctrl-C and SIGTERM: the first lets the iteration finish, the second stops at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lanes: what each is doing at this moment, and what the middleware that runs there asks about it.
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
-"""
+"""Lanes: what each is doing at this moment, and what the middleware that runs there asks about it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Each lane runs its halves in order: it takes from the edges that lead to a half, runs it, and gives to those that leave it. A
 lane that ends closes its edges, so that whoever waits for it ends as well, at a point that depends on nothing but the plan.
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations

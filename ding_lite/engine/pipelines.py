@@ -1,7 +1,4 @@
-"""The pipeline of a task: what `use` adds, what wrappers and locks put around it, and how it is shown.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""The pipeline of a task: what `use` adds, what wrappers and locks put around it, and how it is shown."""
 
 from __future__ import annotations
 

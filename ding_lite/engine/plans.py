@@ -1,8 +1,6 @@
 """Plans: the edges between the halves of a pipeline's middleware, worked out from contracts before anything runs.
 
 An edge leads from the half that has something to the half that needs it, and holds a token for each iteration that it is late.
-
-Room: ding_lite.engine, floor 0. Imports the pipeline; otherwise the standard library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reports: what overlapping brought, what it waited for, and what to do about it; as text, a trace and a picture.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""Reports: what overlapping brought, what it waited for, and what to do about it; as text, a trace and a picture."""
 
 from __future__ import annotations
 

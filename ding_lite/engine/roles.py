@@ -1,7 +1,4 @@
-"""Labels and roles: what a script asks to find out what this process is for.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""Labels and roles: what a script asks to find out what this process is for."""
 
 from __future__ import annotations
 

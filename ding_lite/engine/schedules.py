@@ -1,7 +1,4 @@
-"""Schedules: in which order the middleware of which iteration run.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""Schedules: in which order the middleware of which iteration run."""
 
 from __future__ import annotations
 

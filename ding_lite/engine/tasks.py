@@ -1,7 +1,4 @@
-"""The task: a pipeline of middleware over one context, run again and again.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""The task: a pipeline of middleware over one context, run again and again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Timelines: what ran where and when, and what waited for what.
-
-Room: ding_lite.engine, floor 0. Standard library only.
-"""
+"""Timelines: what ran where and when, and what waited for what."""
 
 from __future__ import annotations
 

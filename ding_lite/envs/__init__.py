@@ -1,7 +1,4 @@
-"""Environments: making, seeding, stepping and replaying them.
-
-Room: ding_lite.envs, floor 2. Imports data, processes and the engine.
-"""
+"""Environments: making, seeding, stepping and replaying them."""
 
 from ding_lite.envs.agents import AgentStep, AgentVectorEnv, make_agent_envs
 from ding_lite.envs.checks import EnvDataError, is_number

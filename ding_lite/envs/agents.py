@@ -1,8 +1,6 @@
 """Environments of several agents, which have PettingZoo's parallel API, stepped in a plain loop.
 
 PettingZoo itself is not imported: whatever has `possible_agents`, `agents`, `reset`, `step` and the two spaces will do.
-
-Room: ding_lite.envs, floor 2. Imports data, the engine and the room's other files.
 """
 
 from __future__ import annotations

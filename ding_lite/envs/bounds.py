@@ -1,7 +1,4 @@
-"""Bounds: observations outside those of their Box are used as they are, and warned of by name.
-
-Room: ding_lite.envs, floor 2. Imports the room's spaces.
-"""
+"""Bounds: observations outside those of their Box are used as they are, and warned of by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of what environments return: wrong data is refused where it enters, by name.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's spaces.
-"""
+"""Checks of what environments return: wrong data is refused where it enters, by name."""
 
 from __future__ import annotations
 

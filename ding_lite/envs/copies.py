@@ -1,7 +1,4 @@
-"""Copies: one environment of several agents each, watched so that wrong data is refused where it enters.
-
-Room: ding_lite.envs, floor 2. Imports the engine and the room's other files.
-"""
+"""Copies: one environment of several agents each, watched so that wrong data is refused where it enters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Episodes: how each one starts, so that it can be played again, and what it amounted to.
-
-Room: ding_lite.envs, floor 2. Imports nothing of ours.
-"""
+"""Episodes: how each one starts, so that it can be played again, and what it amounted to."""
 
 from __future__ import annotations
 

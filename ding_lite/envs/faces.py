@@ -1,7 +1,4 @@
-"""The face that vector environments show to gymnasium, over the one that rollouts use.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's other files.
-"""
+"""The face that vector environments show to gymnasium, over the one that rollouts use."""
 
 from __future__ import annotations
 

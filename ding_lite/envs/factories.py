@@ -1,7 +1,4 @@
-"""Environments fresh from their factories: one of a kind each, and all alike.
-
-Room: ding_lite.envs, floor 2. Imports the room's spaces.
-"""
+"""Environments fresh from their factories: one of a kind each, and all alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Vector environments made elsewhere, in each of gymnasium's autoreset modes.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's other files.
-"""
+"""Vector environments made elsewhere, in each of gymnasium's autoreset modes."""
 
 from __future__ import annotations
 

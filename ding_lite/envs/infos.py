@@ -1,7 +1,4 @@
-"""Infos: what environments tell beside observations and rewards, as a number for each episode.
-
-Room: ding_lite.envs, floor 2. Imports the basics.
-"""
+"""Infos: what environments tell beside observations and rewards, as a number for each episode."""
 
 from __future__ import annotations
 

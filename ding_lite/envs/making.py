@@ -1,7 +1,4 @@
-"""Making environments, and taking those made elsewhere.
-
-Room: ding_lite.envs, floor 2. Imports the room's other files.
-"""
+"""Making environments, and taking those made elsewhere."""
 
 from __future__ import annotations
 

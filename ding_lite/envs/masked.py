@@ -1,7 +1,4 @@
-"""Masked environments: known tasks of which only a part is seen, so that a policy has to remember.
-
-Room: ding_lite.envs, floor 2. Imports gymnasium only; importing the room registers them.
-"""
+"""Masked environments: known tasks of which only a part is seen, so that a policy has to remember."""
 
 from __future__ import annotations
 

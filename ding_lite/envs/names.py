@@ -1,7 +1,4 @@
-"""Names: what environments are called, and when gymnasium calls them solved.
-
-Room: ding_lite.envs, floor 2. Imports nothing of ours.
-"""
+"""Names: what environments are called, and when gymnasium calls them solved."""
 
 from __future__ import annotations
 

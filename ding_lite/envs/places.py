@@ -1,7 +1,4 @@
-"""Places: where an environment was when something went wrong, and errors that say so.
-
-Room: ding_lite.envs, floor 2. Imports the engine and the room's checks.
-"""
+"""Places: where an environment was when something went wrong, and errors that say so."""
 
 from __future__ import annotations
 

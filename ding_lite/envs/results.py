@@ -1,7 +1,4 @@
-"""What B environments returned from one step, checked, as arrays.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's checks.
-"""
+"""What B environments returned from one step, checked, as arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Seats: the rows of one policy, which acts for some of the agents in every environment.
-
-Room: ding_lite.envs, floor 2. Imports data, the engine and the room's other files.
-"""
+"""Seats: the rows of one policy, which acts for some of the agents in every environment."""
 
 from __future__ import annotations
 

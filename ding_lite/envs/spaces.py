@@ -1,8 +1,6 @@
 """Spaces: how elements of a gymnasium space are laid out in arrays, and back.
 
 Everywhere in the engine a nested space is nested dicts: a Tuple's parts are named "0", "1", ...
-
-Room: ding_lite.envs, floor 2. Imports data.
 """
 
 from __future__ import annotations

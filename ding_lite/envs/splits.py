@@ -1,7 +1,4 @@
-"""Environments in several pieces, each stepped by a worker of its own: in this process, or in one for each piece.
-
-Room: ding_lite.envs, floor 2. Imports processes, data and the room's other files.
-"""
+"""Environments in several pieces, each stepped by a worker of its own: in this process, or in one for each piece."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What one step of B environments gives, whoever steps them.
-
-Room: ding_lite.envs, floor 2. Imports the room's episodes.
-"""
+"""What one step of B environments gives, whoever steps them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Environments of this process, stepped in a plain loop.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's other files.
-"""
+"""Environments of this process, stepped in a plain loop."""
 
 from __future__ import annotations
 

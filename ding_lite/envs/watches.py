@@ -1,7 +1,4 @@
-"""Watches: environments that leave a trace of what they are doing, so that whoever finds them dead can tell where it was.
-
-Room: ding_lite.envs, floor 2. Imports data and the room's other files.
-"""
+"""Watches: environments that leave a trace of what they are doing, so that whoever finds them dead can tell where it was."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Returns, losses, distributions and schedules as pure functions.
-
-Room: ding_lite.functional, floor 0. Torch and numpy only.
-"""
+"""Returns, losses, distributions and schedules as pure functions."""
 
 from ding_lite.functional.advantages import discounted_sum, gae, normalized
 from ding_lite.functional.corrections import VTrace, vtrace

@@ -1,7 +1,4 @@
-"""Advantage estimators: how much better an action did than the critic expected.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own checks.
-"""
+"""Advantage estimators: how much better an action did than the critic expected."""
 
 from __future__ import annotations
 

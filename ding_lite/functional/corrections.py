@@ -1,7 +1,4 @@
-"""Off-policy corrections: targets for a policy from what an older one collected.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own functions.
-"""
+"""Off-policy corrections: targets for a policy from what an older one collected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Distributions over actions: drawing from them, log-probabilities, and how far one is from another.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports nothing of ours.
-"""
+"""Distributions over actions: drawing from them, log-probabilities, and how far one is from another."""
 
 from __future__ import annotations
 

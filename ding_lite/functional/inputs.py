@@ -1,7 +1,4 @@
-"""What functions of whole rollouts ask of their inputs, and in which precision they compute.
-
-Room: ding_lite.functional, floor 0. Imports nothing of ours.
-"""
+"""What functions of whole rollouts ask of their inputs, and in which precision they compute."""
 
 from __future__ import annotations
 

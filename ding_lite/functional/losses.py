@@ -1,7 +1,4 @@
-"""Losses and targets, as their papers write them.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports nothing of ours.
-"""
+"""Losses and targets, as their papers write them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prioritised replay: how surprising a sequence was, and the weights that undo drawing by it.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports nothing of ours.
-"""
+"""Prioritised replay: how surprising a sequence was, and the weights that undo drawing by it."""
 
 from __future__ import annotations
 

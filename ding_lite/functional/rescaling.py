@@ -1,7 +1,4 @@
-"""Rescaling values: returns of any size on a scale that a network can learn.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports nothing of ours.
-"""
+"""Rescaling values: returns of any size on a scale that a network can learn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Returns: what was earned from a step on, over n steps or to the end of the episode.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own functions.
-"""
+"""Returns: what was earned from a step on, over n steps or to the end of the episode."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Schedules: numbers that change as training goes on.
-
-Room: ding_lite.functional, floor 0. Imports nothing of ours.
-"""
+"""Schedules: numbers that change as training goes on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Updates of one network's parameters by another's.
-
-Room: ding_lite.functional, floor 0. Imports nothing of ours.
-"""
+"""Updates of one network's parameters by another's."""
 
 from __future__ import annotations
 

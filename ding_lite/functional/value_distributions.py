@@ -1,7 +1,4 @@
-"""Distributional values: projecting and comparing distributions over returns, on fixed atoms or by their quantiles.
-
-Room: ding_lite.functional, floor 0: tensors in, tensors out. Imports the room's own checks.
-"""
+"""Distributional values: projecting and comparing distributions over returns, on fixed atoms or by their quantiles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Numbers with a wide exponent: products of many ratios, each of which may exceed the largest float.
-
-Room: ding_lite.functional, floor 0. Imports nothing of ours.
-"""
+"""Numbers with a wide exponent: products of many ratios, each of which may exceed the largest float."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hooks: what a policy is made of, and the faces that middleware receive.
-
-Room: ding_lite.hooks, floor 3, below policy. Imports nn, functional, envs, data, metrics and the engine.
-"""
+"""Hooks: what a policy is made of, and the faces that middleware receive."""
 
 from ding_lite.hooks.act_modes import ActMode, CollectMode, EvalMode
 from ding_lite.hooks.actor_critics import ActorCriticLearning, mean_stats

@@ -1,7 +1,4 @@
-"""The faces of a policy that act, which middleware receive: to collect, to evaluate.
-
-Room: ding_lite.hooks, floor 3. Imports envs, data, metrics, the engine and the room's face that learns.
-"""
+"""The faces of a policy that act, which middleware receive: to collect, to evaluate."""
 
 from __future__ import annotations
 

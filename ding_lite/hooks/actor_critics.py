@@ -1,7 +1,4 @@
-"""Actor-critic learning: what policies have in common that learn an actor, and mostly a critic, from fresh rollouts.
-
-Room: ding_lite.hooks, floor 3. Imports functional, data and the room's mixins.
-"""
+"""Actor-critic learning: what policies have in common that learn an actor, and mostly a critic, from fresh rollouts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bounded actions: what policies share that act within a Box and learn the value of their actions from replay.
-
-Room: ding_lite.hooks, floor 3. Imports nn, functional, envs, data, the engine and the room's optimizers, replays and configs.
-"""
+"""Bounded actions: what policies share that act within a Box and learn the value of their actions from replay."""
 
 from __future__ import annotations
 

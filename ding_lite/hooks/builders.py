@@ -1,7 +1,4 @@
-"""Builders: policies made from functions instead of classes.
-
-Room: ding_lite.hooks, floor 3. Imports the room's policies and derivations.
-"""
+"""Builders: policies made from functions instead of classes."""
 
 from __future__ import annotations
 

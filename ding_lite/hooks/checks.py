@@ -1,7 +1,4 @@
-"""Checks: what a hook gives, refused by the hook's name where it does not fit.
-
-Room: ding_lite.hooks, floor 3. Imports data and envs.
-"""
+"""Checks: what a hook gives, refused by the hook's name where it does not fit."""
 
 from __future__ import annotations
 

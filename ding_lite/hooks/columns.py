@@ -1,7 +1,4 @@
-"""Columns: a batch that remembers which of its leaves were read, and says so plainly where one is missing.
-
-Room: ding_lite.hooks, floor 3. Imports data and the engine.
-"""
+"""Columns: a batch that remembers which of its leaves were read, and says so plainly where one is missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sections of configuration that several policies share: what all have, and what learns from fresh rollouts.
-
-Room: ding_lite.hooks, floor 3. Imports the engine.
-"""
+"""Sections of configuration that several policies share: what all have, and what learns from fresh rollouts."""
 
 from __future__ import annotations
 

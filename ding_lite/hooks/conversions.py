@@ -1,7 +1,4 @@
-"""Conversions: observations into tensors, what a policy gives into arrays, its actions into those of the environment.
-
-Room: ding_lite.hooks, floor 3. Imports data and envs.
-"""
+"""Conversions: observations into tensors, what a policy gives into arrays, its actions into those of the environment."""
 
 from __future__ import annotations
 

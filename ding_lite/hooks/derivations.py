@@ -1,7 +1,4 @@
-"""Derivations: methods of a policy from functions, and the class that has them.
-
-Room: ding_lite.hooks, floor 3. Imports data, the room's hooks, checks and configs, and the engine for messages.
-"""
+"""Derivations: methods of a policy from functions, and the class that has them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Exploration: which actions are random.
-
-Room: ding_lite.hooks, floor 3. Imports envs and the room's conversions.
-"""
+"""Exploration: which actions are random."""
 
 from __future__ import annotations
 

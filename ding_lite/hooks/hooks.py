@@ -1,7 +1,4 @@
-"""The hooks of a policy, in the order in which they are called, with what they do by default.
-
-Room: ding_lite.hooks, floor 3. Imports nn, data and the room's configs.
-"""
+"""The hooks of a policy, in the order in which they are called, with what they do by default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Identities: what a policy was made with, as plain data in its state, so that a state of another one is refused by name.
-
-Room: ding_lite.hooks, floor 3. Imports envs and the engine.
-"""
+"""Identities: what a policy was made with, as plain data in its state, so that a state of another one is refused by name."""
 
 from __future__ import annotations
 

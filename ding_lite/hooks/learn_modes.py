@@ -1,7 +1,4 @@
-"""The face of a policy that learns, which middleware receive.
-
-Room: ding_lite.hooks, floor 3. Imports data, metrics and the room's configs.
-"""
+"""The face of a policy that learns, which middleware receive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Leaves of a state: tensors, arrays and numbers, and whether those of one state can take the place of another's.
-
-Room: ding_lite.hooks, floor 3. Imports the room's identities.
-"""
+"""Leaves of a state: tensors, arrays and numbers, and whether those of one state can take the place of another's."""
 
 from __future__ import annotations
 

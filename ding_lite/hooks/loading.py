@@ -1,7 +1,4 @@
-"""Loading: what a state has to be before anything of it is taken over, and taking over all of it or nothing.
-
-Room: ding_lite.hooks, floor 3. Imports envs, the engine, and the room's identities, leaves and optimizer states.
-"""
+"""Loading: what a state has to be before anything of it is taken over, and taking over all of it or nothing."""
 
 from __future__ import annotations
 

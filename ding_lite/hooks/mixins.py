@@ -2,8 +2,6 @@
 
 Each is set up from the policy's configuration, unless `before_loss_init` calls its constructor; its state is in the
 policy's.
-
-Room: ding_lite.hooks, floor 3. Imports functional and data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Observations: whether those that a policy is to act on are of its space, and what is wrong with them where they are not.
-
-Room: ding_lite.hooks, floor 3. Imports data and envs.
-"""
+"""Observations: whether those that a policy is to act on are of its space, and what is wrong with them where they are not."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Optimizer states: what the state of an optimizer has to be, so that another one can go on from it.
 
 A state that does not fit is dangerous: fused optimizers read moments of another shape beyond their memory.
-
-Room: ding_lite.hooks, floor 3. Imports the room's leaves and identities.
 """
 
 from __future__ import annotations

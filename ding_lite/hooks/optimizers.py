@@ -1,7 +1,4 @@
-"""Optimizers: one for several parts of a model, each with a learning rate and a norm of its own.
-
-Room: ding_lite.hooks, floor 3. Imports nn.
-"""
+"""Optimizers: one for several parts of a model, each with a learning rate and a norm of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in.
-
-Room: ding_lite.hooks, floor 3. Imports nn, envs, data, metrics, the engine and the room's other files.
-"""
+"""The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Postprocessing: what a `postprocess_fn` may call to add advantages and returns to a batch.
-
-Room: ding_lite.hooks, floor 3. Imports data and functional.
-"""
+"""Postprocessing: what a `postprocess_fn` may call to add advantages and returns to a batch."""
 
 from __future__ import annotations
 

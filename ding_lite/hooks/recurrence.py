@@ -1,7 +1,4 @@
-"""Recurrence: acting with a recurrent state, and learning from sequences of steps instead of single ones.
-
-Room: ding_lite.hooks, floor 3. Imports nn, data and the room's columns.
-"""
+"""Recurrence: acting with a recurrent state, and learning from sequences of steps instead of single ones."""
 
 from __future__ import annotations
 

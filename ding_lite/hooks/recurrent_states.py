@@ -1,7 +1,4 @@
-"""Recurrent states: what a policy gives for the next step has the form of what it was given.
-
-Room: ding_lite.hooks, floor 3. Torch and numpy only.
-"""
+"""Recurrent states: what a policy gives for the next step has the form of what it was given."""
 
 from __future__ import annotations
 

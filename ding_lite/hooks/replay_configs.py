@@ -1,7 +1,4 @@
-"""Sections of configuration of policies that learn from replay.
-
-Room: ding_lite.hooks, floor 3. Imports the room's configs and the engine.
-"""
+"""Sections of configuration of policies that learn from replay."""
 
 from __future__ import annotations
 

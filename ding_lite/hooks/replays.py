@@ -1,7 +1,4 @@
-"""Replayed rows: the columns that enhancers and prioritised replay put beside them, where they did.
-
-Room: ding_lite.hooks, floor 3. Imports data and functional.
-"""
+"""Replayed rows: the columns that enhancers and prioritised replay put beside them, where they did."""
 
 from __future__ import annotations
 

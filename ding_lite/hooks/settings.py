@@ -1,7 +1,4 @@
-"""Settings: a policy's configuration by the short names of the field, `policy.config["gamma"]`.
-
-Room: ding_lite.hooks, floor 3. Imports the engine and the room's configs.
-"""
+"""Settings: a policy's configuration by the short names of the field, `policy.config["gamma"]`."""
 
 from __future__ import annotations
 

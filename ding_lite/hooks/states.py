@@ -1,7 +1,4 @@
-"""The state of a policy: what it is saved as, copied as, and goes on from.
-
-Room: ding_lite.hooks, floor 3. Imports envs, metrics, and the room's hooks, modes and weights.
-"""
+"""The state of a policy: what it is saved as, copied as, and goes on from."""
 
 from __future__ import annotations
 

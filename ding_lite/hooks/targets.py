@@ -1,7 +1,4 @@
-"""Target networks: a slower copy of a network, which bootstrapped targets are computed from.
-
-Room: ding_lite.hooks, floor 3. Imports functional.
-"""
+"""Target networks: a slower copy of a network, which bootstrapped targets are computed from."""
 
 from __future__ import annotations
 

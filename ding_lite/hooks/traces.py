@@ -1,7 +1,4 @@
-"""Traces: what trying a policy out leaves on it, put back as it was.
-
-Room: ding_lite.hooks, floor 3. Torch and numpy only.
-"""
+"""Traces: what trying a policy out leaves on it, put back as it was."""
 
 from __future__ import annotations
 

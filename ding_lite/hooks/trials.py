@@ -1,7 +1,4 @@
-"""Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before anything is collected.
-
-Room: ding_lite.hooks, floor 3. Imports data, envs, and the room's other files.
-"""
+"""Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before collecting."""
 
 from __future__ import annotations
 

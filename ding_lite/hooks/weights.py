@@ -1,7 +1,4 @@
-"""Weights: those of a policy at one moment, and where its networks can live.
-
-Room: ding_lite.hooks, floor 3. Torch only.
-"""
+"""Weights: those of a policy at one moment, and where its networks can live."""
 
 from __future__ import annotations
 

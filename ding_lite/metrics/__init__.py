@@ -1,7 +1,4 @@
-"""Metrics: where a run's numbers come together; and, handed on from `ding_lite.sinks`, where they go.
-
-Room: ding_lite.metrics, floor 1. Imports the basics and sinks.
-"""
+"""Metrics: where a run's numbers come together; and, handed on from `ding_lite.sinks`, where they go."""
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.extremes import MaxStats, MinStats

@@ -1,7 +1,4 @@
-"""Bases of statistics: what every kind does, and how values that may be tensors are read.
-
-Room: ding_lite.metrics, floor 1. Standard library; torch where a value is a tensor.
-"""
+"""Bases of statistics: what every kind does, and how values that may be tensors are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Extremes: kinds of statistics that keep the smallest or the largest number.
-
-Room: ding_lite.metrics, floor 1. Imports the room's numbers.
-"""
+"""Extremes: kinds of statistics that keep the smallest or the largest number."""
 
 from __future__ import annotations
 

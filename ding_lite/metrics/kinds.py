@@ -1,7 +1,4 @@
-"""Kinds of statistics, by the name under which a logger knows them.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases, totals, extremes and series.
-"""
+"""Kinds of statistics, by the name under which a logger knows them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loggers: numbers under names, reduced where they arise and aggregated where they come together.
-
-Room: ding_lite.metrics, floor 1. Imports the basics, and the room's bases, kinds, paths, merging and settings.
-"""
+"""Loggers: numbers under names, reduced where they arise and aggregated where they come together."""
 
 from __future__ import annotations
 

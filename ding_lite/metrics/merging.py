@@ -1,7 +1,4 @@
-"""Merging: what several components have reduced, name by name, and whether it goes together.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases and paths.
-"""
+"""Merging: what several components have reduced, name by name, and whether it goes together."""
 
 from __future__ import annotations
 

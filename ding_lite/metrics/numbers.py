@@ -1,7 +1,4 @@
-"""Numbers: what every kind of statistics does that adds up numbers as they come, or keeps the last ones.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases.
-"""
+"""Numbers: what every kind of statistics does that adds up numbers as they come, or keeps the last ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Paths: which statistics stand under which names, so that no value leads to others.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases.
-"""
+"""Paths: which statistics stand under which names, so that no value leads to others."""
 
 from __future__ import annotations
 

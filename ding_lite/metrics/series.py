@@ -1,7 +1,4 @@
-"""Series: kinds of statistics that keep values until somebody looks.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases and sums; otherwise the standard library and numpy.
-"""
+"""Series: kinds of statistics that keep values until somebody looks."""
 
 from __future__ import annotations
 

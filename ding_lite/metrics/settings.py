@@ -1,7 +1,4 @@
-"""Settings of a metric: how they are spelt now, from how they were spelt once.
-
-Room: ding_lite.metrics, floor 1. Standard library only.
-"""
+"""Settings of a metric: how they are spelt now, from how they were spelt once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sums: means of numbers whose sum no float can hold.
-
-Room: ding_lite.metrics, floor 1. Standard library only.
-"""
+"""Sums: means of numbers whose sum no float can hold."""
 
 from __future__ import annotations
 

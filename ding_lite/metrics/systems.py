@@ -1,7 +1,4 @@
-"""Systems: what a run takes of its machine.
-
-Room: ding_lite.metrics, floor 1. Standard library; psutil, of the extra `cli`, where it is installed.
-"""
+"""Systems: what a run takes of its machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Throughputs: how much of something comes in a second.
-
-Room: ding_lite.metrics, floor 1. Standard library only.
-"""
+"""Throughputs: how much of something comes in a second."""
 
 from __future__ import annotations
 

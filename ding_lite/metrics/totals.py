@@ -1,7 +1,4 @@
-"""Totals: kinds of statistics that add numbers up, as a mean or a sum.
-
-Room: ding_lite.metrics, floor 1. Imports the room's bases, numbers, sums and throughputs.
-"""
+"""Totals: kinds of statistics that add numbers up, as a mean or a sum."""
 
 from __future__ import annotations
 

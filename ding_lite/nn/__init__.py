@@ -1,7 +1,4 @@
-"""Networks: layers, encoders, heads, distributions over actions, and initialization.
-
-Room: ding_lite.nn, floor 3, below policy. Imports envs and functional.
-"""
+"""Networks: layers, encoders, heads, distributions over actions, and initialization."""
 
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.bounded import (

@@ -1,7 +1,4 @@
-"""Actor and critic: a distribution over actions and a value, from observations.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's encoders, distributions, initialization and normalization.
-"""
+"""Actor and critic: a distribution over actions and a value, from observations."""
 
 from __future__ import annotations
 

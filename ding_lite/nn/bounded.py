@@ -1,8 +1,6 @@
 """Bounded actions: actors for Box actions with finite bounds, and critics that judge them.
 
 Actors and critics see actions in units: each element from -1 to 1, whatever the bounds, and [B, A], whatever the shape.
-
-Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces, functional, and the room's encoders and ensembles.
 """
 
 from __future__ import annotations

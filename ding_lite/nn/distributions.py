@@ -1,7 +1,4 @@
-"""Distributions over actions of any space, from the numbers that a network gives.
-
-Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces, and functional.
-"""
+"""Distributions over actions of any space, from the numbers that a network gives."""
 
 from __future__ import annotations
 

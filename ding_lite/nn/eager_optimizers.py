@@ -1,7 +1,4 @@
-"""Torch's optimizers without the import of its compiler, which costs a second in every process.
-
-Room: ding_lite.nn, floor 3, below policy. Torch only.
-"""
+"""Torch's optimizers without the import of its compiler, which costs a second in every process."""
 
 from __future__ import annotations
 

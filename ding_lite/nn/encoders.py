@@ -1,7 +1,4 @@
-"""Encoders: networks from observations of any space.
-
-Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces.
-"""
+"""Encoders: networks from observations of any space."""
 
 from __future__ import annotations
 

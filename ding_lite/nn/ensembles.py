@@ -1,7 +1,4 @@
-"""Ensembles: several multilayer perceptrons of one shape, computed as one.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's layers.
-"""
+"""Ensembles: several multilayer perceptrons of one shape, computed as one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Initialization: weights from a seed, without touching anybody else's random numbers.
-
-Room: ding_lite.nn, floor 3, below policy. Torch only.
-"""
+"""Initialization: weights from a seed, without touching anybody else's random numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Layers: the multilayer perceptron, as fast as its arithmetic.
-
-Room: ding_lite.nn, floor 3, below policy. Imports nothing of ours but the wording of messages.
-"""
+"""Layers: the multilayer perceptron, as fast as its arithmetic."""
 
 from __future__ import annotations
 

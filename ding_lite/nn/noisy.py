@@ -1,7 +1,4 @@
-"""Noisy layers: linear layers whose weights are noisy while they explore, by amounts that they learn.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's layers.
-"""
+"""Noisy layers: linear layers whose weights are noisy while they explore, by amounts that they learn."""
 
 from __future__ import annotations
 

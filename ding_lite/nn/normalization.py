@@ -1,7 +1,4 @@
-"""Normalization: numbers brought to mean 0 and standard deviation 1, by statistics of all that was seen so far.
-
-Room: ding_lite.nn, floor 3, below policy. Imports envs for the spaces.
-"""
+"""Normalization: numbers brought to mean 0 and standard deviation 1, by statistics of all that was seen so far."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Q-networks: from observations to the value of each action.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's encoders.
-"""
+"""Q-networks: from observations to the value of each action."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Recurrent features: an encoder and an LSTM, one step at a time for acting, many at a time for learning.
-
-Room: ding_lite.nn, floor 3, below policy. Imports data.
-"""
+"""Recurrent features: an encoder and an LSTM, one step at a time for acting, many at a time for learning."""
 
 from __future__ import annotations
 

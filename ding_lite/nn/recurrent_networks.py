@@ -1,7 +1,4 @@
-"""Recurrent networks: an actor and a critic, or the value of each action, on recurrent features.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's recurrent features, heads, encoders and initialization.
-"""
+"""Recurrent networks: an actor and a critic, or the value of each action, on recurrent features."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Networks for distributions over returns: from observations to N numbers an action, at fixed places or at asked quantiles.
-
-Room: ding_lite.nn, floor 3, below policy. Imports the room's encoders and layers.
-"""
+"""Networks for distributions over returns: from observations to N numbers an action, at fixed places or at asked quantiles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The pipeline: contexts, middleware and their contracts, and what can be known of them before anything runs.
-
-Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
-"""
+"""The pipeline: contexts, middleware and their contracts, and what can be known of them before anything runs."""
 
 from ding_lite.pipeline.checks import PipelineError
 from ding_lite.pipeline.contexts import Context, UndeclaredFieldError

@@ -1,7 +1,4 @@
-"""The checks before anything runs: of one middleware, and of a whole pipeline, every problem with its fix.
-
-Room: ding_lite.pipeline, floor 0. Imports the room's steps and flows; otherwise the standard library.
-"""
+"""The checks before anything runs: of one middleware, and of a whole pipeline, every problem with its fix."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Several middleware as one: one after the other, or side by side on threads.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Several middleware as one: one after the other, or side by side on threads."""
 
 from __future__ import annotations
 

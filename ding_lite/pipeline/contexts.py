@@ -1,7 +1,4 @@
-"""The context: what the middleware of one iteration pass to each other.
-
-Room: ding_lite.pipeline, floor 0. Imports nothing of ours but the wording of messages.
-"""
+"""The context: what the middleware of one iteration pass to each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contracts: what a middleware reads, writes and holds, said beside its code.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Contracts: what a middleware reads, writes and holds, said beside its code."""
 
 from __future__ import annotations
 

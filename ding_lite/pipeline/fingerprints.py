@@ -1,7 +1,4 @@
-"""Fingerprints: what a value holds, so that a change in place can be seen afterwards, and where its memory lies.
-
-Room: ding_lite.pipeline, floor 0. Imports the standard library; looks at arrays and tensors where these are loaded.
-"""
+"""Fingerprints: what a value holds, so that a change in place can be seen afterwards, and where its memory lies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Flows: what goes from one middleware to another through objects and settings, and where nothing can come through.
-
-Room: ding_lite.pipeline, floor 0. Imports the room's contexts and steps; otherwise the standard library.
-"""
+"""Flows: what goes from one middleware to another through objects and settings, and where nothing can come through."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done."""
 
 from __future__ import annotations
 

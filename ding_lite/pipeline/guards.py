@@ -1,7 +1,4 @@
-"""Guards: a middleware run under its contract, both halves and what it left to others.
-
-Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
-"""
+"""Guards: a middleware run under its contract, both halves and what it left to others."""
 
 from __future__ import annotations
 

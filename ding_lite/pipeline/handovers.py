@@ -3,8 +3,6 @@
 A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
 each half: one that changes a value that it wrote earlier, that it only reads, or that is another field as well, is named in the
 error.
-
-Room: ding_lite.pipeline, floor 0. Imports the room's contexts, fingerprints and views; otherwise the standard library.
 """
 
 from __future__ import annotations

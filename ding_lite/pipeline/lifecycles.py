@@ -1,7 +1,4 @@
-"""Open or closed: what a task may be asked, and when.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Open or closed: what a task may be asked, and when."""
 
 from __future__ import annotations
 

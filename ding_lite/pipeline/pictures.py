@@ -1,7 +1,4 @@
-"""A pipeline as a table of text, and as a picture.
-
-Room: ding_lite.pipeline, floor 0. Standard library only; a PNG needs matplotlib, the extra `plot`.
-"""
+"""A pipeline as a table of text, and as a picture."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Properties of a context: which fields one reads and writes, found in its code before anything runs.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Properties of a context: which fields one reads and writes, found in its code before anything runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Remainders: what is left of a first half while somebody else, such as another process, does the work.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
-"""
+"""Remainders: what is left of a first half while somebody else, such as another process, does the work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Steps: the single middleware of a pipeline, also those inside of others, each with what runs before it.
-
-Room: ding_lite.pipeline, floor 0. Imports the room's contexts and contracts; otherwise the standard library.
-"""
+"""Steps: the single middleware of a pipeline, also those inside of others, each with what runs before it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Suggestions: the contract to write for a function without one, from what it was seen to touch.
-
-Room: ding_lite.pipeline, floor 0. Imports basics; otherwise the standard library.
-"""
+"""Suggestions: the contract to write for a function without one, from what it was seen to touch."""
 
 from __future__ import annotations
 

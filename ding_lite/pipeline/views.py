@@ -3,8 +3,6 @@
 A view is the same object under another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Reads that are allowed cost nothing.
 The classes are made once for each class of contexts and each set of fields that may be touched, and lent out half by half.
-
-Room: ding_lite.pipeline, floor 0. Standard library only.
 """
 
 from __future__ import annotations

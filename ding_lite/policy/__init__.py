@@ -1,7 +1,4 @@
-"""Policies: one file an algorithm, on the base with its hooks and faces, whose names stand here too.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, envs, data and the engine.
-"""
+"""Policies: one file an algorithm, on the base with its hooks and faces, whose names stand here too."""
 
 from ding_lite.hooks import (
     ActMode,

@@ -1,8 +1,6 @@
 """A2C: one gradient step a rollout, up the policy gradient, with the advantages that a critic estimates.
 
 Mnih et al. (2016), https://arxiv.org/abs/1602.01783, on environments that are stepped together.
-
-Room: ding_lite.policy, floor 3. Imports hooks, functional and data.
 """
 
 from __future__ import annotations

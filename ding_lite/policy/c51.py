@@ -1,8 +1,6 @@
 """C51: learn how likely each return is, on fixed atoms, and act on the mean.
 
 Bellemare et al. (2017), https://arxiv.org/abs/1707.06887; double and dueling as in DQN.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN for its configuration.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """DDPG: learn the value of actions, and an actor that climbs it; explore by noise.
 
 Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, on Silver et al. (2014), "Deterministic Policy Gradient Algorithms".
-
-Room: ding_lite.policy, floor 3. Imports hooks and data.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Mnih et al. (2015), https://www.nature.com/articles/nature14236; double: van Hasselt et al. (2016),
 https://arxiv.org/abs/1509.06461; dueling: Wang et al. (2016), https://arxiv.org/abs/1511.06581.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional and data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """IMPALA: actor-critic on rollouts of an older policy, with V-trace correcting for how far it has been left behind.
 
 Espeholt et al. (2018), https://arxiv.org/abs/1802.01561.
-
-Room: ding_lite.policy, floor 3. Imports hooks, functional, data and the engine.
 """
 
 from __future__ import annotations

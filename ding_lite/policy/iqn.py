@@ -1,9 +1,6 @@
 """IQN: learn any quantile of each action's return, asked for at random, and act on the mean over them.
 
 Dabney et al. (2018), https://arxiv.org/abs/1806.06923; double and dueling as in DQN.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN and QR-DQN for their
-configurations.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Schulman et al. (2017), https://arxiv.org/abs/1707.06347, with the details of Huang et al. (2022), "The 37 Implementation
 Details of Proximal Policy Optimization"; its recurrent details for what is done with an LSTM.
-
-Room: ding_lite.policy, floor 3. Imports hooks, functional, data and the engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """QR-DQN: learn quantiles of each action's return, and act on their mean.
 
 Dabney et al. (2018), https://arxiv.org/abs/1710.10044; double and dueling as in DQN.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data, the engine and the room's DQN for its configuration.
 """
 
 from __future__ import annotations

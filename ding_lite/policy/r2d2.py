@@ -3,8 +3,6 @@
 Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning",
 https://openreview.net/forum?id=r1lyTjAqYX. Sequences come from `sequence_pusher`, priorities from a `PrioritizedReplayBuffer`:
 see examples/r2d2.py.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data and the engine.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Hessel et al. (2018), https://arxiv.org/abs/1710.02298; noisy networks: Fortunato et al. (2018),
 https://arxiv.org/abs/1706.10295; replay by priority: Schaul et al. (2016), https://arxiv.org/abs/1511.05952. Rewards of several
 steps come from `nstep_reward_enhancer`, priorities from a `PrioritizedReplayBuffer`: see examples/rainbow.py.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, data, the engine and the room's C51.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """REINFORCE: one gradient step on whole episodes, each action made likelier by what came after it.
 
 Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
-
-Room: ding_lite.policy, floor 3. Imports hooks, functional and data.
 """
 
 from __future__ import annotations

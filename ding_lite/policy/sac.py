@@ -2,8 +2,6 @@
 
 Haarnoja et al. (2018a), https://arxiv.org/abs/1801.01290, and with a temperature that adapts (2018b),
 https://arxiv.org/abs/1812.05905.
-
-Room: ding_lite.policy, floor 3. Imports hooks, nn, functional, data and the engine.
 """
 
 from __future__ import annotations

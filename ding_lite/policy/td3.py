@@ -1,8 +1,6 @@
 """TD3: DDPG with three remedies against values that are too high: two critics, a late actor, and smoothed targets.
 
 Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477.
-
-Room: ding_lite.policy, floor 3. Imports hooks, data and the engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Processes: child processes that hold objects and run functions on them, and that die with whoever started them.
-
-Room: ding_lite.processes, floor 1. Imports basics; numpy and cloudpickle.
-"""
+"""Processes: child processes that hold objects and run functions on them, and that die with whoever started them."""
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, answers, give_back

@@ -1,7 +1,4 @@
-"""Boards: what a worker writes at any time and its parent may read at any time, also when the worker is dead.
-
-Room: ding_lite.processes, floor 1. Standard library and numpy.
-"""
+"""Boards: what a worker writes at any time and its parent may read at any time, also when the worker is dead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Channels: messages between two processes, large arrays through shared memory and the rest through a socket.
-
-Room: ding_lite.processes, floor 1. Standard library only.
-"""
+"""Channels: messages between two processes, large arrays through shared memory and the rest through a socket."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Children: a process, the channel to it and the board it writes on, which begin and end together.
-
-Room: ding_lite.processes, floor 1. Standard library only.
-"""
+"""Children: a process, the channel to it and the board it writes on, which begin and end together."""
 
 from __future__ import annotations
 

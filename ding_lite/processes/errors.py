@@ -1,7 +1,4 @@
-"""Errors of workers: how an exception travels from a child process to its parent, and what is raised where it cannot.
-
-Room: ding_lite.processes, floor 1. Imports basics.
-"""
+"""Errors of workers: how an exception travels from a child process to its parent, and what is raised where it cannot."""
 
 from __future__ import annotations
 

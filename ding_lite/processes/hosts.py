@@ -1,7 +1,4 @@
-"""Hosts: objects and the functions run on them, whoever holds them; and what holds them here.
-
-Room: ding_lite.processes, floor 1. Imports basics.
-"""
+"""Hosts: objects and the functions run on them, whoever holds them; and what holds them here."""
 
 from __future__ import annotations
 

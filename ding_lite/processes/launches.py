@@ -1,7 +1,4 @@
-"""Launches: how a child process is started, from a server that has the slow imports behind it.
-
-Room: ding_lite.processes, floor 1. Standard library only.
-"""
+"""Launches: how a child process is started, from a server that has the slow imports behind it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pickles: objects as bytes, their large arrays apart, and functions and classes of a script by value.
-
-Room: ding_lite.processes, floor 1. Standard library and cloudpickle.
-"""
+"""Pickles: objects as bytes, their large arrays apart, and functions and classes of a script by value."""
 
 from __future__ import annotations
 

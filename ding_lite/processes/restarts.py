@@ -1,7 +1,4 @@
-"""Restarts: objects of a worker process that can be started again where it was.
-
-Room: ding_lite.processes, floor 1. Imports basics, numpy and the room's workers.
-"""
+"""Restarts: objects of a worker process that can be started again where it was."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Segments: memory that two processes share and that has no name, so that nothing remains of it when they die.
-
-Room: ding_lite.processes, floor 1. Standard library only.
-"""
+"""Segments: memory that two processes share and that has no name, so that nothing remains of it when they die."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Servers: the worker's side, a loop that takes requests, runs them and answers.
-
-Room: ding_lite.processes, floor 1. Imports basics; numpy.
-"""
+"""Servers: the worker's side, a loop that takes requests, runs them and answers."""
 
 from __future__ import annotations
 

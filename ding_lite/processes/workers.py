@@ -1,7 +1,4 @@
-"""Workers: a child process as its parent sees it.
-
-Room: ding_lite.processes, floor 1. Imports basics; numpy.
-"""
+"""Workers: a child process as its parent sees it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders.
-
-Room: ding_lite.reports, floor 2. Imports sinks and the basics; matplotlib, Jinja2 and rich where something is drawn.
-"""
+"""Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders."""
 
 from ding_lite.reports.curves import Curve, bootstrap_band, bring_together, iqm
 from ding_lite.reports.experiments import Experiment, group_runs

@@ -1,7 +1,4 @@
-"""Attachments: pictures and videos of runs, as addresses that hold their whole content, so that a page needs no other file.
-
-Room: ding_lite.reports, floor 2. Standard library only.
-"""
+"""Attachments: pictures and videos of runs, as addresses that hold their whole content, so that a page needs no other file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Charts: learning curves as figures, each seed as a thin line, what they come to as a thick one within its band.
-
-Room: ding_lite.reports, floor 2. Imports the basics; matplotlib, the extra `plot`, when something is drawn.
-"""
+"""Charts: learning curves as figures, each seed as a thin line, what they come to as a thick one within its band."""
 
 from __future__ import annotations
 

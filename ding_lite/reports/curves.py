@@ -1,7 +1,4 @@
-"""Curves: the seeds of one experiment on a common grid, their interquartile mean, and how sure it is.
-
-Room: ding_lite.reports, floor 2. Numpy only.
-"""
+"""Curves: the seeds of one experiment on a common grid, their interquartile mean, and how sure it is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Experiments: runs that differ in nothing but their seed, under a name that tells them from the others.
-
-Room: ding_lite.reports, floor 2. Imports the room's curves and runs.
-"""
+"""Experiments: runs that differ in nothing but their seed, under a name that tells them from the others."""
 
 from __future__ import annotations
 

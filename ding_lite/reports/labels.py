@@ -1,7 +1,4 @@
-"""Labels: numbers and names as a person reads them.
-
-Room: ding_lite.reports, floor 2. Standard library only.
-"""
+"""Labels: numbers and names as a person reads them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pages: all that is known of some runs on one page, which needs no network and no other file.
-
-Room: ding_lite.reports, floor 2. Imports the basics; Jinja2 and matplotlib, the extra `plot`.
-"""
+"""Pages: all that is known of some runs on one page, which needs no network and no other file."""
 
 from __future__ import annotations
 

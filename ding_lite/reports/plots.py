@@ -1,7 +1,4 @@
-"""Plots: one metric of several experiments, as a picture in a file.
-
-Room: ding_lite.reports, floor 2. Imports the basics; matplotlib, the extra `plot`.
-"""
+"""Plots: one metric of several experiments, as a picture in a file."""
 
 from __future__ import annotations
 

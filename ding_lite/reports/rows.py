@@ -1,7 +1,4 @@
-"""Rows: the numbers that a run writes line by line, kept as columns; and the file of them, which may still be growing.
-
-Room: ding_lite.reports, floor 2. Imports sinks; otherwise the standard library and numpy.
-"""
+"""Rows: the numbers that a run writes line by line, kept as columns; and the file of them, which may still be growing."""
 
 from __future__ import annotations
 

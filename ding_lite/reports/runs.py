@@ -1,7 +1,4 @@
-"""Runs: what a training run left in its folder, read with patience for what is missing or cut off.
-
-Room: ding_lite.reports, floor 2. Imports the basics and the room's rows.
-"""
+"""Runs: what a training run left in its folder, read with patience for what is missing or cut off."""
 
 from __future__ import annotations
 

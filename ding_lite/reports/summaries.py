@@ -1,7 +1,4 @@
-"""Summaries: what each experiment came to, in a line of a table.
-
-Room: ding_lite.reports, floor 2. Imports sinks.
-"""
+"""Summaries: what each experiment came to, in a line of a table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Watches: a run as it goes on, in a terminal, from what it writes into its folder.
-
-Room: ding_lite.reports, floor 2. Imports the basics and sinks; rich, the extra `cli`.
-"""
+"""Watches: a run as it goes on, in a terminal, from what it writes into its folder."""
 
 from __future__ import annotations
 

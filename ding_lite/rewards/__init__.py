@@ -1,7 +1,4 @@
-"""Reward models: what says what a step was worth beside the environment, or in its place.
-
-Room: ding_lite.rewards, floor 3. Imports nn, hooks, data and the engine.
-"""
+"""Reward models: what says what a step was worth beside the environment, or in its place."""
 
 from ding_lite.rewards.rnd import RNDRewardConfig, RNDRewardModel
 

@@ -1,8 +1,6 @@
 """RND: a bonus for what has not been seen often, the error of predicting a random network's output.
 
 Burda et al. (2019), "Exploration by Random Network Distillation", https://arxiv.org/abs/1810.12894.
-
-Room: ding_lite.rewards, floor 3. Imports nn, hooks, functional, envs, data and the engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rollouts: policies acting in environments, to collect and to evaluate.
-
-Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, metrics and data.
-"""
+"""Rollouts: policies acting in environments, to collect and to evaluate."""
 
 from ding_lite.rollout.agents import AgentRollout, AgentWorker
 from ding_lite.rollout.evaluation import play_episodes

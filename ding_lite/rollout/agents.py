@@ -1,7 +1,4 @@
-"""Rollouts of several agents: each policy acts for some of them, and has a rollout of its own.
-
-Room: ding_lite.rollout, floor 4. Imports policy, envs, metrics, data and the engine.
-"""
+"""Rollouts of several agents: each policy acts for some of them, and has a rollout of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Evaluation: whole episodes, each environment as many as the others.
-
-Room: ding_lite.rollout, floor 4. Imports the room's workers and envs.
-"""
+"""Evaluation: whole episodes, each environment as many as the others."""
 
 from __future__ import annotations
 

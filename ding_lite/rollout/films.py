@@ -1,7 +1,4 @@
-"""Films: what an environment shows, written to an mp4 file by ffmpeg, frame by frame.
-
-Room: ding_lite.rollout, floor 4. Imports the engine. Extra `video`.
-"""
+"""Films: what an environment shows, written to an mp4 file by ffmpeg, frame by frame."""
 
 from __future__ import annotations
 

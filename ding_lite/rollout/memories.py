@@ -1,7 +1,4 @@
-"""Memories: what a policy carries from one step of an episode to the next, in each environment.
-
-Room: ding_lite.rollout, floor 4. Imports policy, hooks, envs, data and the engine.
-"""
+"""Memories: what a policy carries from one step of an episode to the next, in each environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Random actions: drawn from the action space where a policy does not act yet.
-
-Room: ding_lite.rollout, floor 4. Imports envs and data.
-"""
+"""Random actions: drawn from the action space where a policy does not act yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Recordings: what a worker hands back of its steps, and the recording of whole episodes.
-
-Room: ding_lite.rollout, floor 4. Imports the room's evaluation, envs and data.
-"""
+"""Recordings: what a worker hands back of its steps, and the recording of whole episodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one.
-
-Room: ding_lite.rollout, floor 4. Imports policy, envs, processes, data, metrics and the room's workers.
-"""
+"""Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one."""
 
 from __future__ import annotations
 

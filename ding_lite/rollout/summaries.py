@@ -1,7 +1,4 @@
-"""Summaries: what finished episodes amount to, smoothed over at least a hundred of them.
-
-Room: ding_lite.rollout, floor 4. Imports envs, metrics and data.
-"""
+"""Summaries: what finished episodes amount to, smoothed over at least a hundred of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Videos of evaluation episodes: one now and then, by the number of the evaluation, without a display.
-
-Room: ding_lite.rollout, floor 4. Imports policy, envs and the room's other files. Extra `video`, when one is filmed.
-"""
+"""Videos of evaluation episodes: one now and then, by the number of the evaluation, without a display."""
 
 from __future__ import annotations
 

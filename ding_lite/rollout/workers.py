@@ -1,7 +1,4 @@
-"""Rollout workers: B environments and a policy that acts in them, T steps at a time.
-
-Room: ding_lite.rollout, floor 4. Imports policy, envs, metrics and data.
-"""
+"""Rollout workers: B environments and a policy that acts in them, T steps at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Consoles: what a person sees of a run while it goes on, lines of text or, on a terminal, a live view.
-
-Room: ding_lite.sinks, floor 0. Imports the basics and the room's groups; rich, where there is a live view.
-"""
+"""Consoles: what a person sees of a run while it goes on, lines of text or, on a terminal, a live view."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files of metrics: each row is a line, whole on disk before `write` returns, whatever happens to the process then.
-
-Room: ding_lite.sinks, floor 0. Imports the basics and the room's groups.
-"""
+"""Files of metrics: each row is a line, whole on disk before `write` returns, whatever happens to the process then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sinks: what takes a run's numbers, and what becomes of a run when one of them cannot.
-
-Room: ding_lite.sinks, floor 0. Standard library only.
-"""
+"""Sinks: what takes a run's numbers, and what becomes of a run when one of them cannot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Services: TensorBoard and Weights & Biases as sinks.
-
-Room: ding_lite.sinks, floor 0. Imports the basics and the room's files and groups; a service's own package at its first row.
-"""
+"""Services: TensorBoard and Weights & Biases as sinks."""
 
 from __future__ import annotations
 
