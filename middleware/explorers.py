@@ -33,7 +33,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
         stage="explore",
     )
     def handle(ctx: OnlineRLContext) -> None:
-        ctx.collect_kwargs["eps"] = decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)
+        ctx.collect_kwargs = {**ctx.collect_kwargs, "eps": decayed(eps.start, eps.end, eps.decay, ctx.env_step, eps.type)}
 
     return handle
 
@@ -49,6 +49,6 @@ def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
 
     @contract(reads=("collect_kwargs",), writes=("collect_kwargs",), provides=("collect_kwargs.eps",), stage="explore")
     def mask(ctx: OnlineRLContext) -> None:
-        ctx.collect_kwargs["eps"] = -1.0
+        ctx.collect_kwargs = {**ctx.collect_kwargs, "eps": -1.0}
 
     return mask

@@ -81,6 +81,7 @@ class Network:
         self.reason: EndReason | None = None
         """Which request made the last iteration the last; None where it was `max_step`."""
         self._last: int | None = None  # the last iteration, when it is complete
+        self._failed_at = _AT_ONCE  # (iteration, position) of the error
         self._stop_at: tuple[int, int] | None = None  # (iteration, position) behind which nothing begins: there it failed
         # The caller's context is the one of the learn lane, which is the one that comes back.
         self.lanes = tuple(
@@ -585,17 +586,19 @@ class Network:
             at = lane.iteration, lane.position if position is None else position
             if isinstance(error, BrokenOff) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for work that the end of the run broke off
-        with self._mutex:
+        with self._mutex:  # several lanes may fail at once
             first, other = error, self.error
-            if other is not None and self._stop_at is not None and self._stop_at <= at:
+            if other is not None and self._failed_at <= at:
                 first, other = other, error
-            self.error = first
+            else:
+                self.error, self._failed_at = error, at
             if other is not None and other is not first:
                 add_note(first, f"beside it, another lane raised {type(other).__name__}: {other}")
         self._stop(at)
 
     def _stop(self, at: tuple[int, int]) -> None:
-        self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+        with self._mutex:
+            self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
         self._break_off_work(in_order=False)
 
     def _unwind_rest(self) -> None:
@@ -632,7 +635,7 @@ class Network:
 
     def _forgive_what_came_after(self) -> None:
         """An error in an iteration behind the last one, which other lanes had begun, is no error of the run."""
-        if self.error is None or self._last is None or self._stop_at is None or self._stop_at[0] <= self._last:
+        if self.error is None or self._last is None or self._failed_at[0] <= self._last:
             return
         error, self.error = self.error, None
         notes = "; ".join(getattr(error, "__notes__", ()))

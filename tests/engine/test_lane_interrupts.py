@@ -12,10 +12,11 @@ STAGES = ["evaluate", "collect", "learn"]
 
 # Stands still in a middleware of one lane, in iteration 3, until it is told to go on, or the run breaks off.
 SCRIPT = """
-import signal, sys, threading, time
+import signal, sys, threading, time, warnings
 from ding_lite.engine import Task, contract
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
 who = sys.argv[1]
+warnings.simplefilter("ignore")  # the log is for all lanes
 loop, log, go = Task(), [], threading.Event()
 threading.Thread(target=lambda: sys.stdin.readline() and go.set(), daemon=True).start()
 

@@ -263,7 +263,7 @@ def test_a_reward_that_is_no_number_ends_learning_and_leaves_the_weights(kind):
     before = copied(policy.model)
     batch["reward"][3] = np.nan
 
-    with pytest.raises(LossError, match="learning_rate"):
+    with pytest.raises(LossError, match="reward of the batch it learns from holds NaN"):
         policy.learn_mode.forward(tree(batch))
     assert all(torch.equal(*pair) for pair in zip(before, policy.model.parameters(), strict=True))
 

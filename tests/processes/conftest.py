@@ -51,9 +51,16 @@ def script(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
 def gone() -> Callable[..., bool]:
     """Whether the processes of these numbers end within `timeout_s`."""
 
+    def runs(pid: int) -> bool:
+        try:
+            status: str = psutil.Process(pid).status()
+        except psutil.NoSuchProcess:
+            return False
+        return status != psutil.STATUS_ZOMBIE
+
     def wait(*pids: int, timeout_s: float = 5.0) -> bool:
         deadline = time.monotonic() + timeout_s
-        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        while any(map(runs, pids)):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
