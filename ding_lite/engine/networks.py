@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, current_lane, enter
 from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan, objects_that_follow
 from ding_lite.engine.timelines import Ran, Timeline
-from ding_lite.pipeline.checks import Entry
-from ding_lite.pipeline.contexts import Context, kept_fields, with_own_values
+from ding_lite.pipeline.checks import Entry, PipelineError
+from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import Half, first_half, second_half
 from ding_lite.pipeline.guards import Checker
@@ -83,6 +84,7 @@ class Network:
         self._last: int | None = None  # the last iteration, when it is complete
         self._failed_at = _AT_ONCE  # (iteration, position) of the error
         self._stop_at: tuple[int, int] | None = None  # (iteration, position) behind which nothing begins: there it failed
+        _refuse_factories_that_count(ctx, plan)
         # The caller's context is the one of the learn lane, which is the one that comes back.
         self.lanes = tuple(
             Lane(number, ctx if number == LEARN else _twin(ctx, plan, number)) for number in range(len(plan.lanes))
@@ -670,6 +672,25 @@ class Network:
 
 def _nothing(ctx: Any) -> None:
     """What the end of an iteration calls."""
+
+
+def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
+    """Refuse a default_factory that gives another number each time to fields that several lanes touch.
+
+    Raises:
+        PipelineError: such as a counter or a clock; each lane would begin an iteration with a value of its own.
+    """
+    touched = [{name for half in lane if half.entry is not None for name in half.reads | half.writes} for lane in plan.lanes]
+    users = Counter(name for names in touched for name in names)
+    for name, make in factories_of(ctx):
+        if users[name] > 1 and name not in plan.kept:
+            first, second = make(), make()
+            if is_scalar(first) and repr(first) != repr(second):
+                raise PipelineError(
+                    f"the default_factory of {type(ctx).__name__}.{name} gives another value each time ({first!r}, then "
+                    f"{second!r}), and several lanes touch the field: each would begin an iteration with a value of its own. "
+                    f"Give ctx.{name} its value in a middleware, which hands it over."
+                )
 
 
 def _twin(ctx: Context, plan: Plan, lane: int) -> Context:

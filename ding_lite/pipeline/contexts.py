@@ -365,6 +365,11 @@ def class_values(ctx: Context) -> dict[str, Any]:
     return ctx._plan.values
 
 
+def factories_of(ctx: Context) -> tuple[tuple[str, Callable[[], Any]], ...]:
+    """The fields that every renewal makes a new value for, each with what makes it."""
+    return _lineage_of(ctx).factories
+
+
 def is_scalar(value: object) -> bool:
     """Whether a value is a number, a string or None, which nobody can change in place."""
     return type(value) in SCALARS

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import itertools
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ import weakref
 
 import pytest
 
-from ding_lite.engine import Context, RunInterrupted, Task, contract
+from ding_lite.engine import Context, PipelineError, RunInterrupted, Task, contract
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:Counts keeps")]
 
@@ -247,3 +248,22 @@ def test_stop_says_which_line_called_it(mode, where):
         loop.run(5)
         assert not loop.running
         assert f"task.stop() was called in stops ({__file__}:" in str(loop.end_reason)
+
+
+@pytest.mark.parametrize("async_mode", [True, False])
+def test_a_default_that_is_another_number_each_time_is_refused_where_several_lanes_touch_it(async_mode):
+    counter = itertools.count()
+
+    @dataclasses.dataclass
+    class Numbered(Counts):
+        ident: int = dataclasses.field(default_factory=counter.__next__)
+
+    reads = [contract(("ident",), stage=stage)(lambda ctx: None) for stage in ("collect", "learn")]
+    with Task().start(async_mode=async_mode, max_lag=1, ctx=Numbered()) as loop:
+        loop.use(reads[0]).use(reads[1])
+        with pytest.raises(
+            PipelineError, match=r"the default_factory of Numbered.ident gives another value each time \(\d, then"
+        ):
+            loop.run(3)
+    with Task().start(async_mode=async_mode, max_lag=1, ctx=Numbered()) as loop:
+        loop.use(reads[0]).use(learn).run(3)
