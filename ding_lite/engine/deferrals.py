@@ -59,7 +59,7 @@ class Deferred(Generic[Result]):
             try:
                 prepare()
                 self._result = self._fn(*self._args)
-            except BaseException as error:  # noqa: BLE001  raised by the run, and by whoever asks for the result
+            except BaseException as error:  # noqa: BLE001  raised by the run, and where the result is asked for
                 self._error = error
                 if not self.is_over:
                     add_note(error, f"in {name_of(self._fn)}, deferred by a middleware of the task")
@@ -78,7 +78,7 @@ class Deferred(Generic[Result]):
         self._settled.set()
 
     def break_off(self) -> None:
-        """The run that it belongs to has ended: nobody takes its result any more, and whoever waits for it is let go."""
+        """The run that it belongs to has ended: its result is not taken any more, and `result()` raises at once."""
         self.is_over = True
         self._settled.set()
 

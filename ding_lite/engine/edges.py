@@ -1,7 +1,10 @@
 """Edges: how tokens get from one half to another. Nothing else ever waits, and nothing has to be woken.
 
 A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
-the order of tokens on each edge, whoever is faster (Kahn, 1974, "The semantics of a simple language for parallel programming").
+the order of tokens on each edge, not on which lane is faster.
+
+Reference:
+    Kahn (1974), "The semantics of a simple language for parallel programming", IFIP Congress.
 """
 
 from __future__ import annotations

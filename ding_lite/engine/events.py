@@ -1,4 +1,4 @@
-"""Events: in order, each exactly once, and a listener's error reaches whoever emitted."""
+"""Events: in order, each exactly once, and a listener's error leaves the `emit` that called it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Networks: a plan carried out, on a thread a lane or all on one, and what becomes of ends and errors.
 
-Each lane runs its halves in order: it takes from the edges that lead to a half, runs it, and gives to those that leave it. A
-lane that ends closes its edges, so that whoever waits for it ends as well, at a point that depends on nothing but the plan.
+Each lane runs its halves in order: it takes from the edges that lead to a half, runs the half, and gives to the edges that
+leave it. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends on the plan
+alone.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ class Network:
 
         Args:
             ctx: of its first iteration.
-            changed: kept fields that were set since the last run; everybody sees the new value, whatever was under way.
+            changed: kept fields that were set since the last run; every lane sees the new value.
         """
         self._requests.clear()  # what a signal asked of the run before is done
         self._learn.ctx, self._learn.is_renewed = ctx, True
@@ -604,7 +605,7 @@ class Network:
         self._break_off_work(in_order=False)
 
     def _unwind_rest(self) -> None:
-        """Generators that still wait see the error, or are closed, and nobody takes remainders: their iteration was dropped."""
+        """Their iteration is dropped: generators that still wait see the error, or are closed, and remainders are dropped."""
         for _, remainder in self._remainders.values():
             remainder.drop()
         self._remainders.clear()

@@ -29,7 +29,7 @@ class Follower(Protocol):
     """An object in the `uses` of a contract that acts on the state of another, its leader."""
 
     leader: Any
-    """The object that it follows, as it stands in the `uses` of whoever changes it."""
+    """The object that it follows, as it stands in the `uses` of the middleware that change it."""
 
     def adopt(self, snapshot: Any) -> None:
         """Act on this snapshot of the leader from now on; None follows the leader itself again."""
@@ -130,8 +130,8 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
 
     Within an iteration, halves that conflict keep the sequential order. From one iteration to the next: a half that writes a
     kept field, or stands on the same lane as its last writer or on a later one, sees the exact value; one that only reads it
-    on an earlier lane sees that of `max_lag` iterations before. Users of one object alternate. Whoever follows a leader sees
-    its state as if it were a kept field that the leader's users write.
+    on an earlier lane sees that of `max_lag` iterations before. Users of one object alternate. A follower sees its leader's
+    state as if it were a kept field that the leader's users write.
 
     Without lag, a pipeline with generators is one lane: what stands behind a generator may fail, the generator may handle
     that, and then nothing behind what failed may have run.
