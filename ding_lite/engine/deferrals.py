@@ -28,8 +28,6 @@ class Deferred(Generic[Result]):
         self._fn, self._args = fn, args
         self._result: Result
         self._error: BaseException | None = None
-        self.is_taken = False
-        """Whether somebody has asked for its result."""
         self.done = False
         """Whether the result is there."""
         self._settled = threading.Event()  # the result is there, or nobody takes it any more
@@ -100,7 +98,6 @@ class Deferred(Generic[Result]):
             BrokenOff: the run ended meanwhile.
             BaseException: what the work raised.
         """
-        self.is_taken = True
         self._settled.wait()
         if self.is_over:
             raise BrokenOff(f"the run has ended, and with it {name_of(self._fn)}, which it deferred.")

@@ -1,4 +1,4 @@
-"""Edges: how tokens get from one half to another. Nothing else ever waits, and nothing has to be woken.
+"""Edges: how tokens get from one half to another, on one thread or between threads.
 
 A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
 the order of tokens on each edge, not on which lane is faster.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ding_lite.basics.messages import add_note
-from ding_lite.engine.lanes import Lane
+from ding_lite.engine.lanes import Lane, LaneThread
 from ding_lite.engine.plans import Edge
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contexts import SCALARS
@@ -30,17 +30,6 @@ class Over(IndexError):
 
     An IndexError, because that is what an empty deque raises, which is such an edge where one thread does all.
     """
-
-
-class LaneThread:
-    """One thread of a run, and the lanes that it carries out."""
-
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = tuple(lanes)
-        self.is_idle = False
-        """Whether it waits for other threads, or has ended."""
-        self.has_ended = False
-        """Whether it has nothing more to do in this run."""
 
 
 class EdgeEnds:

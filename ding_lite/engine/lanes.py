@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -108,6 +108,17 @@ class Lane:
         """Run the second halves that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
         error, self.error = self.error, None
         unwind(self.waiting, error)
+
+
+class LaneThread:
+    """One thread of a run, and the lanes that it carries out."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = tuple(lanes)
+        self.is_idle = False
+        """Whether it waits for other threads, or has ended."""
+        self.has_ended = False
+        """Whether it has nothing more to do in this run."""
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
 from ding_lite.engine.deferrals import BrokenOff, Deferred
-from ding_lite.engine.edges import EdgeEnds, LaneThread, Over, giver
+from ding_lite.engine.edges import EdgeEnds, Over, giver
 from ding_lite.engine.endings import EndReason, Request, decide
-from ding_lite.engine.lanes import Lane, current_lane, enter
-from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan, objects_that_follow
+from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
+from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
 from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.checks import Entry, PipelineError
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
@@ -273,8 +273,9 @@ class Network:
             enter(outside)
             if self.error is not None or self.asked_to_stop:
                 self._gather()
-            for follower in objects_that_follow(self.plan.edges):
-                follower.adopt(None)
+            for edge in self.plan.edges:
+                for _, follower in edge.follows:
+                    follower.adopt(None)
         if self.error is not None:
             raise self.error
 

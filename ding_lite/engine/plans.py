@@ -6,7 +6,7 @@ An edge leads from the half that has something to the half that needs it, and ho
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ding_lite.pipeline.checks import Entry
@@ -259,7 +259,8 @@ class _Wiring:
                     continue
                 source = self._source(half, [it for it in self._halves if it.is_opaque or it.is_user_of(leader)], False)
                 if source is not None:
-                    self._edge(*_ends(source, half), f"the state of {_described(leader)}").follows.append((leader, follower))
+                    edge = self._edge(source[0], half, source[1], f"the state of {_described(leader)}")
+                    edge.follows.append((leader, follower))
 
     def _connect_users(self) -> None:
         """Users of one object take turns, in sequential order, within an iteration and from one to the next."""
@@ -289,14 +290,5 @@ class _Wiring:
                 self._edge(end, lane[0], 1 + self._max_lag, f"max_lag={self._max_lag}")
 
 
-def _ends(source: tuple[HalfStep, int], half: HalfStep) -> tuple[HalfStep, HalfStep, int]:
-    return source[0], half, source[1]
-
-
 def _described(thing: Any) -> str:
     return f"the {type(thing).__name__}"
-
-
-def objects_that_follow(edges: Iterable[Edge]) -> list[Follower]:
-    """Who adopts snapshots along these edges."""
-    return [follower for edge in edges for _, follower in edge.follows]

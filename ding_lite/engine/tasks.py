@@ -21,7 +21,7 @@ from ding_lite.engine.reports import HasTimeline
 from ding_lite.engine.roles import HasRoles
 from ding_lite.engine.schedules import iterate
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.checks import Entry, check_pipeline
+from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
@@ -65,7 +65,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._events = Events()
         self._network: Network | None = None
         self._paused: _Paused | None = None
-        self._checked: tuple[tuple[object, list[int]], Checker] | None = None
+        self._checked: tuple[tuple[object, list[tuple[int, int]]], Checker] | None = None
         self._touches = Touches()
 
     def start(
@@ -242,9 +242,13 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 return
             self.ctx = self.ctx.renew()
 
+    def _pipeline(self) -> list[tuple[int, int]]:
+        """Which middleware it has, with which wrappers: equal as long as nothing of that is changed."""
+        return [(id(entry), id(entry.call)) for entry in self._entries]
+
     def _checker(self) -> Checker:
         """What enforces contracts in a plain loop: the same one as long as pipeline and context are the same."""
-        key = family_of(self.ctx), [id(entry) for entry in self._entries]
+        key = family_of(self.ctx), self._pipeline()
         if self._checked is None or self._checked[0] != key:
             checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
             self._checked = key, checker
@@ -267,8 +271,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         if network.can_go_on:
             kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
             prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
-            entries = list(self._entries)
-            self._paused = _Paused(network, entries, self.ctx, kept, prints, [entry.call for entry in entries])
+            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints)
         return network
 
     def _close_what_outlasted(self, network: Network, is_final: bool) -> None:
@@ -294,11 +297,9 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
     def _resumed(self) -> Network | None:
         """The network of the last run, if this one goes on with the same pipeline and context."""
         paused = self._paused
-        if paused is None or paused.entries != self._entries or family_of(paused.ctx) is not family_of(self.ctx):
+        if paused is None or paused.pipeline != self._pipeline() or family_of(paused.ctx) is not family_of(self.ctx):
             return None
         if self.ctx.total_step != paused.ctx.total_step + 1 or kept_fields(self.ctx) != tuple(paused.kept):
-            return None
-        if any(entry.call is not call for entry, call in zip(self._entries, paused.calls)):  # a wrapper has come
             return None
         values = {name: getattr(self.ctx, name, None) for name in paused.kept}
         set_since = {name: it for name, it in values.items() if it is not paused.kept[name]}
@@ -443,15 +444,13 @@ class _Paused(NamedTuple):
     """A run that has ended by `max_step`, and may go on."""
 
     network: Network
-    entries: list[Entry]
+    pipeline: list[tuple[int, int]]
     ctx: Context
     """Of its last iteration."""
     kept: dict[str, Any]
     """What was kept when its last iteration was complete."""
     prints: dict[str, Print]
     """What of that may change in place, as it was."""
-    calls: list[Any]
-    """The middleware with what was wrapped around them."""
 
 
 task = Task()

@@ -1,4 +1,4 @@
-"""What one step of B environments gives, whoever steps them."""
+"""What one step of B environments gives."""
 
 from __future__ import annotations
 

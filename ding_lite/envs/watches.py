@@ -1,4 +1,4 @@
-"""Watches: environments that leave a trace of what they are doing, so that whoever finds them dead can tell where it was."""
+"""Watches: environments that leave a trace of what they are doing, so that an error can say where one that died was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes: child processes that hold objects and run functions on them, and that die with whoever started them."""
+"""Processes: child processes that hold objects and run functions on them, and that end with the process that started them."""
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, answers, give_back

@@ -1,4 +1,4 @@
-"""Hosts: objects and the functions run on them, whoever holds them; and what holds them here."""
+"""Hosts: objects and the functions run on them, in another process or in this one."""
 
 from __future__ import annotations
 

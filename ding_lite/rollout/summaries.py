@@ -1,4 +1,4 @@
-"""Summaries: what finished episodes amount to, smoothed over at least a hundred of them."""
+"""Summaries: statistics of finished episodes, smoothed over at least a hundred of them."""
 
 from __future__ import annotations
 

@@ -5,17 +5,16 @@ What is compared: what every half saw, the errors and warnings, the last context
 
 import dataclasses
 import itertools
-import os
 import random
 import sys
-import time
 import warnings
 import zlib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import Copycat, cases, pacing
 
 from ding_lite.engine import Context, Remainder, Task, contract
 from ding_lite.pipeline.contracts import STAGES
@@ -25,12 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 KEPT, DATA = ("count", "other"), ("batch", "rows")
 FIELDS = (*KEPT, *DATA)
 FIRST, SECOND, LATE = range(3)
-CASES = settings(
-    max_examples=int(os.environ.get("RANDOM_CASES", "150")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+CASES = cases(150)
 
 
 @dataclasses.dataclass
@@ -110,20 +104,6 @@ class Thing:
 
     def snapshot(self) -> int:
         return self.value
-
-
-class Copycat:
-    """Acts on the state of another, such as an acting policy."""
-
-    def __init__(self, leader: Thing) -> None:
-        self.leader, self.adopted, self.random = leader, None, random.Random(7)
-
-    def adopt(self, snapshot: int | None) -> None:
-        self.adopted = snapshot
-
-    @property
-    def value(self) -> int:
-        return self.leader.value if self.adopted is None else self.adopted
 
 
 class World:
@@ -252,15 +232,9 @@ def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
 @CASES
 @given(steps=pipelines(), lag=st.integers(0, 4), iterations=st.integers(1, 9), seed=st.integers(0, 1000))
 def test_threads_leave_what_one_thread_leaves(steps, lag, iterations, seed):
-    draw = random.Random(seed)
-
-    def pace(delay: float) -> None:
-        if delay:
-            time.sleep(delay * draw.random())
-
     wanted = outcome(steps, iterations, async_mode=False, max_lag=lag)
     assert_same(outcome(steps, iterations, async_mode=True, max_lag=lag), wanted)
-    assert_same(outcome(steps, iterations, pace, async_mode=True, max_lag=lag), wanted)
+    assert_same(outcome(steps, iterations, pacing(seed), async_mode=True, max_lag=lag), wanted)
 
 
 @settings(CASES, max_examples=max(50, CASES.max_examples // 2))

@@ -5,17 +5,15 @@ The specification is simulated naively, from whole histories; it shares no code 
 
 import copy
 import dataclasses
-import os
-import random
 import sys
-import time
 import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import Copycat, cases, pacing
 
 from ding_lite.engine import Context, Remainder, Task, contract
 
@@ -103,20 +101,6 @@ class Thing:
     def change(self, who: tuple[int, int, int], value: int) -> None:
         self.value = value
         self.changes.append((*who, value))
-
-
-class Copycat:
-    """Acts on the state of another."""
-
-    def __init__(self, leader: Thing) -> None:
-        self.leader, self.adopted = leader, None
-
-    def adopt(self, snapshot: int | None) -> None:
-        self.adopted = snapshot
-
-    @property
-    def value(self) -> int:
-        return self.leader.value if self.adopted is None else self.adopted
 
 
 def work(
@@ -302,12 +286,7 @@ def assert_same(got: Outcome, wanted: Outcome) -> None:
     assert got.changes == wanted.changes
 
 
-CASES = settings(
-    max_examples=int(os.environ.get("RANDOM_CASES", "250")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+CASES = cases(250)
 
 
 @CASES
@@ -319,14 +298,8 @@ def test_one_thread_sees_what_the_specification_says(steps, lag, iterations):
 @CASES
 @given(steps=pipelines(), lag=st.integers(0, 3), iterations=st.integers(1, 8), seed=st.integers(0, 1000))
 def test_threads_see_what_one_thread_sees(steps, lag, iterations, seed):
-    draw = random.Random(seed)
-
-    def pace(delay: float) -> None:
-        if delay:
-            time.sleep(delay * draw.random())
-
     wanted = engine(steps, iterations, async_mode=False, max_lag=lag)
-    assert_same(engine(steps, iterations, pace, async_mode=True, max_lag=lag), wanted)
+    assert_same(engine(steps, iterations, pacing(seed), async_mode=True, max_lag=lag), wanted)
     assert_same(engine(steps, iterations, async_mode=True, max_lag=lag), wanted)
 
 

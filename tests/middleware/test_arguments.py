@@ -275,6 +275,9 @@ def test_the_configuration_of_another_algorithm_is_refused(make):
         make(DQNConfig(), ppo.collect_mode, envs)
     with pytest.raises(TypeError, match="multistep_trainer wants the configuration that the policy was made with"):
         multistep_trainer(DQNConfig(), ppo.learn_mode)
+    dqn = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+    with pytest.raises(TypeError, match="was made with, DQNPolicyConfig, got a PPOConfig with a PPOPolicyConfig"):
+        make(PPOConfig(), dqn.collect_mode, envs)
 
 
 @pytest.mark.parametrize(("column", "name"), [("reward", "reward"), ("obs", "obs")])
