@@ -16,7 +16,10 @@ from start_values import KINDS, bump, content, made
 
 from ding_lite.engine import Context, ContractError, Task, contract
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore:Values keeps", "ignore:asynchronous mode knows")]
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:Values keeps", "ignore:asynchronous mode knows", "ignore:where iterations"),
+]
 
 CASES = int(os.environ.get("RANDOM_CASES", "150"))
 STAGES = ["evaluate", "explore", "collect", "process", "learn", "record"]
