@@ -38,6 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         WriteError: the disk refuses; the file before is still there.
     """
+    _require_name(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise WriteError(errno.EINVAL, _message(path, "it is a device or a pipe, no file", "Choose another name."), str(path))
     temporary = temporary_beside(path)
@@ -72,6 +73,7 @@ def move_aside(path: Path) -> None:
 @contextlib.contextmanager
 def writing(path: str | PathLike[str]) -> Iterator[None]:
     """In the block the file or folder `path` is written: what the disk refuses is raised as a `WriteError` about it."""
+    _require_name(path)
     try:
         yield
     except WriteError:
@@ -90,6 +92,7 @@ def require_writable(path: str | PathLike[str]) -> None:
     Raises:
         WriteError: a broken link or a file stands where a folder is needed, or no file can be written there.
     """
+    _require_name(path)
     path = Path(path)
     found = _obstacle(path)
     if found is not None:
@@ -103,6 +106,12 @@ def require_writable(path: str | PathLike[str]) -> None:
         else:
             trial.touch()
             trial.unlink()
+
+
+def _require_name(path: str | PathLike[str]) -> None:
+    if "\0" in os.fspath(path):
+        shown = os.fspath(path).replace("\0", "\\x00")
+        raise WriteError(errno.EINVAL, _message(shown, "no name holds the character NUL (\\x00)", "leave it out"), shown)
 
 
 def temporary_beside(path: Path) -> Path:

@@ -1,38 +1,36 @@
 """Configurations: typed, nested, complete; from Python, a file or the command line."""
 
-from ding_lite.config.algorithms import (
+from ding_lite.basics import Config, ConfigError
+from ding_lite.config.commands import from_command_line
+from ding_lite.config.rnd import RNDConfig
+from ding_lite.hooks import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.policy import (
     A2CConfig,
+    A2CPolicyConfig,
     C51Config,
+    C51PolicyConfig,
     DDPGConfig,
+    DDPGPolicyConfig,
     DQNConfig,
+    DQNPolicyConfig,
     IMPALAConfig,
+    IMPALAPolicyConfig,
     IQNConfig,
+    IQNPolicyConfig,
     PPOConfig,
     PPOLSTMConfig,
-    QRDQNConfig,
-    R2D2Config,
-    RainbowConfig,
-    REINFORCEConfig,
-    RNDConfig,
-    SACConfig,
-    TD3Config,
-)
-from ding_lite.config.commands import from_command_line
-from ding_lite.config.runs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
-from ding_lite.engine import Config, ConfigError
-from ding_lite.policy import (
-    A2CPolicyConfig,
-    C51PolicyConfig,
-    DDPGPolicyConfig,
-    DQNPolicyConfig,
-    IMPALAPolicyConfig,
-    IQNPolicyConfig,
     PPOPolicyConfig,
+    QRDQNConfig,
     QRDQNPolicyConfig,
+    R2D2Config,
     R2D2PolicyConfig,
+    RainbowConfig,
     RainbowPolicyConfig,
+    REINFORCEConfig,
     REINFORCEPolicyConfig,
+    SACConfig,
     SACPolicyConfig,
+    TD3Config,
     TD3PolicyConfig,
 )
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ding_lite.basics import did_you_mean, printable
-from ding_lite.engine import Config, require_extra, require_writable
+from ding_lite.basics import Config, did_you_mean, printable, require_extra, require_writable
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from ding_lite.engine import Config, bounded, seed_field
+from ding_lite.basics import Config, bounded, seed_field
 
 _BURN_IN = "steps that only bring the recurrent state up to date are policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from ding_lite.engine import Config, bounded
+from ding_lite.basics import Config, bounded
 from ding_lite.hooks.configs import LearnConfig, ModelConfig, PolicyConfig
 
 
@@ -111,7 +111,10 @@ class PriorityConfig(ReplayConfig):
     priority_beta_samples: int = bounded(100_000, low=1)
     """Gradient steps until then."""
 
+    priority_lag: int = bounded(0, low=0, high=1)
+    """With 1, a batch is drawn before the one before it has its new priorities, so that it can be made ready meanwhile."""
+
     def priorities(self) -> dict[str, Any]:
         """What a PrioritizedReplayBuffer wants to know."""
-        names = ("alpha", "beta", "beta_end", "beta_samples")
+        names = ("alpha", "beta", "beta_end", "beta_samples", "lag")
         return {name: getattr(self, f"priority_{name}") for name in names}

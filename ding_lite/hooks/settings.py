@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ding_lite.engine import Config, did_you_mean
+from ding_lite.basics import Config, did_you_mean
 from ding_lite.hooks.configs import OnPolicyConfig, PolicyConfig
 
 _PLACES = {

@@ -25,30 +25,34 @@ from ding_lite.hooks import (
     build_policy,
     compute_advantages,
 )
-from ding_lite.policy.a2c import A2CPolicy, A2CPolicyConfig
-from ding_lite.policy.c51 import C51Policy, C51PolicyConfig
-from ding_lite.policy.ddpg import DDPGPolicy, DDPGPolicyConfig
-from ding_lite.policy.dqn import DQNPolicy, DQNPolicyConfig
-from ding_lite.policy.impala import IMPALAPolicy, IMPALAPolicyConfig
-from ding_lite.policy.iqn import IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOPolicy, PPOPolicyConfig
-from ding_lite.policy.qrdqn import QRDQNPolicy, QRDQNPolicyConfig
-from ding_lite.policy.r2d2 import R2D2Policy, R2D2PolicyConfig
-from ding_lite.policy.rainbow import RainbowPolicy, RainbowPolicyConfig
-from ding_lite.policy.reinforce import REINFORCEPolicy, REINFORCEPolicyConfig
-from ding_lite.policy.sac import SACPolicy, SACPolicyConfig
-from ding_lite.policy.td3 import TD3Policy, TD3PolicyConfig
+from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
+from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig
+from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
+from ding_lite.policy.dqn import DQNConfig, DQNPolicy, DQNPolicyConfig
+from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
+from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
+from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
+from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
+from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
+from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
+from ding_lite.policy.sac import SACConfig, SACPolicy, SACPolicyConfig
+from ding_lite.policy.td3 import TD3Config, TD3Policy, TD3PolicyConfig
 
 __all__ = [
+    "A2CConfig",
     "A2CPolicy",
     "A2CPolicyConfig",
     "ActMode",
+    "C51Config",
     "C51Policy",
     "C51PolicyConfig",
     "CollectMode",
     "ColumnError",
+    "DDPGConfig",
     "DDPGPolicy",
     "DDPGPolicyConfig",
+    "DQNConfig",
     "DQNPolicy",
     "DQNPolicyConfig",
     "EntropyCoeffSchedule",
@@ -57,8 +61,10 @@ __all__ = [
     "EvalMode",
     "EvaluatorConfig",
     "HookError",
+    "IMPALAConfig",
     "IMPALAPolicy",
     "IMPALAPolicyConfig",
+    "IQNConfig",
     "IQNPolicy",
     "IQNPolicyConfig",
     "KLCoeffMixin",
@@ -69,20 +75,28 @@ __all__ = [
     "ModelConfig",
     "OffPolicyConfig",
     "OnPolicyConfig",
+    "PPOConfig",
+    "PPOLSTMConfig",
     "PPOPolicy",
     "PPOPolicyConfig",
     "Policy",
     "PolicyConfig",
+    "QRDQNConfig",
     "QRDQNPolicy",
     "QRDQNPolicyConfig",
+    "R2D2Config",
     "R2D2Policy",
     "R2D2PolicyConfig",
+    "REINFORCEConfig",
     "REINFORCEPolicy",
     "REINFORCEPolicyConfig",
+    "RainbowConfig",
     "RainbowPolicy",
     "RainbowPolicyConfig",
+    "SACConfig",
     "SACPolicy",
     "SACPolicyConfig",
+    "TD3Config",
     "TD3Policy",
     "TD3PolicyConfig",
     "ValueNetworkMixin",

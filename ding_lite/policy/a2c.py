@@ -9,9 +9,16 @@ import dataclasses
 
 from torch import Tensor
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import ActorCriticLearning, OnPolicyCollectConfig, Policy, PolicyGradientConfig
+from ding_lite.hooks import (
+    ActorCriticLearning,
+    OnPolicyCollectConfig,
+    OnPolicyRunConfig,
+    Policy,
+    PolicyGradientConfig,
+)
 
 
 @dataclasses.dataclass
@@ -20,6 +27,20 @@ class A2CPolicyConfig(PolicyGradientConfig):
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
     """Collecting, and judging what was collected."""
+
+
+@dataclasses.dataclass
+class A2CConfig(OnPolicyRunConfig):
+    """A2C."""
+
+    exp_name: str = "runs/a2c"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(3000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: A2CPolicyConfig = dataclasses.field(default_factory=A2CPolicyConfig)
+    """The algorithm."""
 
 
 class A2CPolicy(ActorCriticLearning, Policy):

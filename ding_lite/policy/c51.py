@@ -11,10 +11,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import ConfigError, bounded
 from ding_lite.data import Tree
-from ding_lite.engine import ConfigError, bounded
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
-from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.hooks import (
+    GreedyActing,
+    Policy,
+    RunConfig,
+    TargetNetwork,
+    bootstrap_discount,
+    weighted_loss,
+)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 
@@ -39,6 +46,20 @@ class C51PolicyConfig(DQNPolicyConfig):
 
     model: C51ModelConfig = dataclasses.field(default_factory=C51ModelConfig)
     """The network that gives probabilities of returns."""
+
+
+@dataclasses.dataclass
+class C51Config(RunConfig):
+    """C51."""
+
+    exp_name: str = "runs/c51"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: C51PolicyConfig = dataclasses.field(default_factory=C51PolicyConfig)
+    """The algorithm."""
 
 
 class C51Policy(GreedyActing, TargetNetwork, Policy):

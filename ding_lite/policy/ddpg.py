@@ -11,8 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.hooks import BoundedConfig, NoisyActing, NoisyCollectConfig, Policy, TargetNetwork, critic_regression
+from ding_lite.hooks import (
+    BoundedConfig,
+    EnvConfig,
+    NoisyActing,
+    NoisyCollectConfig,
+    Policy,
+    RunConfig,
+    TargetNetwork,
+    critic_regression,
+    pendulum,
+)
 
 
 @dataclasses.dataclass
@@ -21,6 +32,23 @@ class DDPGPolicyConfig(BoundedConfig):
 
     collect: NoisyCollectConfig = dataclasses.field(default_factory=NoisyCollectConfig)
     """Collecting."""
+
+
+@dataclasses.dataclass
+class DDPGConfig(RunConfig):
+    """DDPG, on Pendulum-v1."""
+
+    exp_name: str = "runs/ddpg"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(5000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=pendulum)
+    """Environments."""
+
+    policy: DDPGPolicyConfig = dataclasses.field(default_factory=DDPGPolicyConfig)
+    """The algorithm."""
 
 
 class DDPGPolicy(NoisyActing, TargetNetwork, Policy):

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import q_target
 from ding_lite.hooks import (
     GreedyActing,
     ModelConfig,
     Policy,
+    RunConfig,
     TargetNetwork,
     ValueBasedConfig,
     bootstrap_discount,
@@ -43,6 +45,20 @@ class DQNPolicyConfig(ValueBasedConfig):
 
     model: DQNModelConfig = dataclasses.field(default_factory=DQNModelConfig)
     """The Q-network."""
+
+
+@dataclasses.dataclass
+class DQNConfig(RunConfig):
+    """DQN."""
+
+    exp_name: str = "runs/dqn"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: DQNPolicyConfig = dataclasses.field(default_factory=DQNPolicyConfig)
+    """The algorithm."""
 
 
 class DQNPolicy(GreedyActing, TargetNetwork, Policy):

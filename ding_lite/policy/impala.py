@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree, has_leaf, map_leaves, merge_lead, minibatches, nested, tree
-from ding_lite.engine import bounded
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
 from ding_lite.hooks import (
     ActorCriticLearning,
@@ -22,6 +22,7 @@ from ding_lite.hooks import (
     EvaluatorConfig,
     OnPolicyCollectConfig,
     OnPolicyConfig,
+    OnPolicyRunConfig,
     Policy,
     mean_stats,
 )
@@ -61,6 +62,20 @@ class IMPALAPolicyConfig(OnPolicyConfig):
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
     """Evaluation."""
+
+
+@dataclasses.dataclass
+class IMPALAConfig(OnPolicyRunConfig):
+    """IMPALA."""
+
+    exp_name: str = "runs/impala"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(1000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: IMPALAPolicyConfig = dataclasses.field(default_factory=IMPALAPolicyConfig)
+    """The algorithm."""
 
 
 class IMPALAPolicy(ActorCriticLearning, Policy):

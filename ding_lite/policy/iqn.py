@@ -11,10 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.engine import bounded
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import GreedyActing, HeadModelConfig, Policy, TargetNetwork, quantile_regression
+from ding_lite.hooks import (
+    GreedyActing,
+    HeadModelConfig,
+    Policy,
+    RunConfig,
+    TargetNetwork,
+    quantile_regression,
+)
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
@@ -43,6 +50,20 @@ class IQNPolicyConfig(QRDQNPolicyConfig):
 
     model: IQNModelConfig = dataclasses.field(default_factory=IQNModelConfig)  # type: ignore[assignment]
     """The network that gives quantiles of returns."""
+
+
+@dataclasses.dataclass
+class IQNConfig(RunConfig):
+    """IQN."""
+
+    exp_name: str = "runs/iqn"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: IQNPolicyConfig = dataclasses.field(default_factory=IQNPolicyConfig)
+    """The algorithm."""
 
 
 class IQNPolicy(GreedyActing, TargetNetwork, Policy):

@@ -12,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree, minibatches
-from ding_lite.engine import bounded
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.hooks import (
     ActorCriticLearning,
     ActorCriticModelConfig,
+    EnvConfig,
     EpochsLearnConfig,
     KLCoeffMixin,
     OnPolicyConfig,
+    OnPolicyRunConfig,
     Policy,
     RecurrentActorCriticMixin,
     mean_stats,
@@ -67,6 +69,45 @@ class PPOPolicyConfig(OnPolicyConfig):
 
     learn: PPOLearnConfig = dataclasses.field(default_factory=PPOLearnConfig)
     """Learning."""
+
+
+@dataclasses.dataclass
+class PPOConfig(OnPolicyRunConfig):
+    """PPO."""
+
+    exp_name: str = "runs/ppo"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(500, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=PPOPolicyConfig)
+    """The algorithm."""
+
+
+_PPO_LSTM = {
+    "model": {"lstm_size": 64, "normalize_obs": True},
+    "learn": {"unroll_len": 32, "value_weight": 0.1},
+    "collect": {"discount_factor": 0.98, "gae_lambda": 0.8},
+    "eval.evaluator.eval_freq": 200,
+}
+
+
+@dataclasses.dataclass
+class PPOLSTMConfig(PPOConfig):
+    """PPO with an LSTM, on CartPole without velocities."""
+
+    exp_name: str = "runs/ppo_lstm"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(500, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
+    """Environments."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_LSTM))
+    """The algorithm."""
 
 
 class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Policy):

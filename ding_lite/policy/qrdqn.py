@@ -11,10 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.engine import bounded
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import GreedyActing, Policy, TargetNetwork, quantile_regression
+from ding_lite.hooks import (
+    GreedyActing,
+    Policy,
+    RunConfig,
+    TargetNetwork,
+    quantile_regression,
+)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 
@@ -36,6 +42,20 @@ class QRDQNPolicyConfig(DQNPolicyConfig):
 
     model: QRDQNModelConfig = dataclasses.field(default_factory=QRDQNModelConfig)
     """The network that gives quantiles of returns."""
+
+
+@dataclasses.dataclass
+class QRDQNConfig(RunConfig):
+    """QR-DQN."""
+
+    exp_name: str = "runs/qrdqn"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: QRDQNPolicyConfig = dataclasses.field(default_factory=QRDQNPolicyConfig)
+    """The algorithm."""
 
 
 class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree, map_leaves, with_leaves
-from ding_lite.engine import bounded
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
 from ding_lite.hooks import (
     CollectConfig,
+    EnvConfig,
     EpsConfig,
     EvalConfig,
     EvaluatorConfig,
@@ -29,6 +30,7 @@ from ding_lite.hooks import (
     OffPolicyLearnConfig,
     Policy,
     PriorityConfig,
+    RunConfig,
     TargetNetwork,
     ValueBasedConfig,
     map_columns,
@@ -121,6 +123,23 @@ class R2D2PolicyConfig(ValueBasedConfig):
 
     other: R2D2ReplayConfig = dataclasses.field(default_factory=R2D2ReplayConfig)
     """Exploration, and replay by priority."""
+
+
+@dataclasses.dataclass
+class R2D2Config(RunConfig):
+    """R2D2, on CartPole without velocities."""
+
+    exp_name: str = "runs/r2d2"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
+    """Environments."""
+
+    policy: R2D2PolicyConfig = dataclasses.field(default_factory=R2D2PolicyConfig)
+    """The algorithm."""
 
 
 class R2D2Policy(GreedyActing, TargetNetwork, Policy):

@@ -13,9 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import first_leaf, nested
-from ding_lite.engine import bounded
-from ding_lite.hooks import HeadModelConfig, PriorityConfig
+from ding_lite.hooks import (
+    HeadModelConfig,
+    PriorityConfig,
+    RunConfig,
+)
 from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 
@@ -44,6 +48,20 @@ class RainbowPolicyConfig(C51PolicyConfig):
 
     other: PriorityConfig = dataclasses.field(default_factory=PriorityConfig)  # type: ignore[assignment]
     """Replay by priority."""
+
+
+@dataclasses.dataclass
+class RainbowConfig(RunConfig):
+    """Rainbow."""
+
+    exp_name: str = "runs/rainbow"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(2000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    policy: RainbowPolicyConfig = dataclasses.field(default_factory=RainbowPolicyConfig)
+    """The algorithm."""
 
 
 class RainbowPolicy(C51Policy):

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
 from ding_lite.hooks import (
@@ -18,6 +19,7 @@ from ding_lite.hooks import (
     EvalConfig,
     EvaluatorConfig,
     OnPolicyCollectConfig,
+    OnPolicyRunConfig,
     Policy,
     PolicyGradientConfig,
 )
@@ -38,6 +40,20 @@ class REINFORCEPolicyConfig(PolicyGradientConfig):
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=10)))
     """Evaluation."""
+
+
+@dataclasses.dataclass
+class REINFORCEConfig(OnPolicyRunConfig):
+    """REINFORCE."""
+
+    exp_name: str = "runs/reinforce"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(1000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_episode episodes."""
+
+    policy: REINFORCEPolicyConfig = dataclasses.field(default_factory=REINFORCEPolicyConfig)
+    """The algorithm."""
 
 
 class REINFORCEPolicy(ActorCriticLearning, Policy):

@@ -14,10 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.engine import bounded
 from ding_lite.functional import temperature_loss
-from ding_lite.hooks import BoundedActing, BoundedConfig, BoundedLearnConfig, Policy, TargetNetwork, critic_regression
+from ding_lite.hooks import (
+    BoundedActing,
+    BoundedConfig,
+    BoundedLearnConfig,
+    EnvConfig,
+    Policy,
+    RunConfig,
+    TargetNetwork,
+    critic_regression,
+    pendulum,
+)
 from ding_lite.nn import BoundedActorCritic
 
 
@@ -44,6 +54,23 @@ class SACPolicyConfig(BoundedConfig):
 
     learn: SACLearnConfig = dataclasses.field(default_factory=SACLearnConfig)
     """Learning."""
+
+
+@dataclasses.dataclass
+class SACConfig(RunConfig):
+    """SAC, on Pendulum-v1."""
+
+    exp_name: str = "runs/sac"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(5000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=pendulum)
+    """Environments."""
+
+    policy: SACPolicyConfig = dataclasses.field(default_factory=SACPolicyConfig)
+    """The algorithm."""
 
 
 class SACPolicy(BoundedActing, TargetNetwork, Policy):

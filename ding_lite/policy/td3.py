@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.engine import bounded
 from ding_lite.hooks import (
     BoundedConfig,
     BoundedLearnConfig,
+    EnvConfig,
     NoisyActing,
     NoisyCollectConfig,
     Policy,
+    RunConfig,
     TargetNetwork,
     critic_regression,
+    pendulum,
 )
 
 
@@ -50,6 +53,23 @@ class TD3PolicyConfig(BoundedConfig):
 
     collect: NoisyCollectConfig = dataclasses.field(default_factory=NoisyCollectConfig)
     """Collecting."""
+
+
+@dataclasses.dataclass
+class TD3Config(RunConfig):
+    """TD3, on Pendulum-v1."""
+
+    exp_name: str = "runs/td3"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(5000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=pendulum)
+    """Environments."""
+
+    policy: TD3PolicyConfig = dataclasses.field(default_factory=TD3PolicyConfig)
+    """The algorithm."""
 
 
 class TD3Policy(NoisyActing, TargetNetwork, Policy):

@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import Config, bounded, seed_of
 from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
-from ding_lite.engine import Config, bounded, seed_of
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
-from ding_lite.hooks import StateError, available_device, optimizer_state, require_like, require_optimizer_state
+from ding_lite.hooks import (
+    StateError,
+    available_device,
+    optimizer_state,
+    require_count,
+    require_like,
+    require_optimizer_state,
+    require_part,
+    require_range,
+)
 from ding_lite.nn import Adam, make_network, make_normalizer, seeded
 
 
@@ -68,6 +78,9 @@ class RNDRewardModel:
 
     columns = ("next_obs", "reward")
     """What it reads of a batch."""
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"mean_square": (0.0, math.inf)}
+    """Between which numbers such entries of a saved state are."""
 
     def __init__(
         self, cfg: RNDRewardConfig, observation_space: gymnasium.Space[Any], seed: int = 0, device: str = "cpu"
@@ -162,6 +175,10 @@ class RNDRewardModel:
             )
         for name in own.keys() - {"optimizer"}:
             require_like(f"state[{name!r}]", own[name], state[name])
+        for name, module in self._modules().items():
+            require_part(f"state[{name!r}]", module, state[name])
+        require_range("state['mean_square']", state["mean_square"], self.state_ranges["mean_square"])
+        require_count("state['steps']", state["steps"])
         require_optimizer_state('state["optimizer"]', self.optimizer, state["optimizer"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.engine import Config, ConfigError, bounded
+from ding_lite.basics import bounded
+from ding_lite.engine import Config, ConfigError
 
 
 @dataclasses.dataclass

@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.engine import (
-    WriteError,
-    load_checkpoint,
-    move_aside,
-    remove_leftovers,
-    require_writable,
-    save_checkpoint,
-    temporary_beside,
-    write_atomically,
-)
+from ding_lite.basics import move_aside, remove_leftovers, require_writable, temporary_beside, write_atomically
+from ding_lite.engine import WriteError, load_checkpoint, save_checkpoint
 
 CAN_MOUNT = (
     shutil.which("unshare") is not None
@@ -222,3 +214,10 @@ def test_a_trial_leaves_nothing(tmp_path):
 
     assert [it.name for it in tmp_path.iterdir()] == ["final.pt"]
     assert (tmp_path / "final.pt").read_text() == "kept"
+
+
+def test_a_name_with_nul_is_refused_like_every_other_path(tmp_path):
+    words = r"cannot write .*a\\x00b: no name holds the character NUL \(\\x00\). Leave it out\."
+    for write in (lambda path: write_atomically(path, b""), require_writable):
+        with pytest.raises(WriteError, match=words):
+            write(tmp_path / "a\0b")

@@ -46,6 +46,7 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
         (["--seed", "many"], "--seed"),
         (["--policy.learn.batch-size", "0"], "batch_size = 0 is out of"),
         (["--policy.other.eps.type", "quadratic"], "linear"),
+        (["--exp-name", ""], "names no folder"),
     ],
 )
 def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):

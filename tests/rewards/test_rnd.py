@@ -113,6 +113,13 @@ def test_it_goes_on_from_a_saved_state_bit_for_bit():
         (("predictor",), None, "this state of RNDRewardModel lacks 'predictor', it has"),
         (("optimizer", "param_groups", 0, "lr"), -1.0, r"\['lr'\] is -1.0, which Adam refuses"),
         (("mean_square",), torch.tensor(float("nan")), r"\['mean_square'\] holds numbers that are not finite"),
+        (
+            ("mean_square",),
+            torch.tensor(-1.0),
+            r"state\['mean_square'\] holds -1.0, and a number is wanted, finite, at least 0",
+        ),
+        (("obs_norm", "var"), -torch.ones(3).double(), r"state\['obs_norm'\]\['var'\] holds -1.0, .* at least 0"),
+        (("steps",), -1, r"state\['steps'\] is -1, and a number of at least 0 is wanted"),
         (("predictor", "layers.0.weight"), torch.zeros(2), r"\['predictor'\]\['layers.0.weight'\] is of shape \[2\]"),
     ],
 )

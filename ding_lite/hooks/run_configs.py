@@ -7,8 +7,9 @@ import os
 import warnings
 from typing import Any, Literal
 
-from ding_lite.engine import Config, bounded, current_task, seed_field
-from ding_lite.policy import OnPolicyConfig, PolicyConfig
+from ding_lite.basics import Config, ConfigError, bounded, seed_field
+from ding_lite.engine import current_task
+from ding_lite.hooks.configs import OnPolicyConfig, PolicyConfig
 
 
 @dataclasses.dataclass
@@ -104,6 +105,11 @@ class EnvConfig(Config):
             self.__dict__["_given"] -= {"stop_value"}
 
 
+def pendulum() -> EnvConfig:
+    """Pendulum-v1, swung up and held."""
+    return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
+
+
 def _spec(env_id: str) -> Any:
     """What gymnasium knows of this environment, or None: registered later, or never, which make_envs() will say."""
     import gymnasium
@@ -167,6 +173,11 @@ class RunConfig(Config):
             self.policy.seed = self.seed
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "exp_name" and isinstance(value, (str, os.PathLike)) and not _names_folder(os.fspath(value)):
+            raise ConfigError(
+                f"{type(self).__name__}.exp_name = {os.fspath(value)!r} names no folder: give one to write the run to, such as "
+                f"{type(self).exp_name!r}."
+            )
         super().__setattr__(name, value)
         if name == "seed" and "policy" in self.__dict__:
             self.policy.seed = self.seed
@@ -191,6 +202,10 @@ class RunConfig(Config):
         where = f" Everything is in {self.exp_name}/" if os.path.isdir(self.exp_name) else ""
         print(f"{self.env.id}: {found}{wanted}.{why}{where}")
         return 0 if reached else 1
+
+
+def _names_folder(path: str) -> bool:
+    return bool(path.strip()) and "\0" not in path
 
 
 @dataclasses.dataclass

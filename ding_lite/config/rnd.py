@@ -1,0 +1,42 @@
+"""RND: the configuration of DQN with a bonus for what is new."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ding_lite.basics import bounded
+from ding_lite.hooks import EnvConfig
+from ding_lite.policy import DQNConfig, DQNPolicyConfig
+from ding_lite.rewards import RNDRewardConfig
+
+
+@dataclasses.dataclass
+class RNDConfig(DQNConfig):
+    """DQN with a bonus for what is new, on MountainCar-v0."""
+
+    exp_name: str = "runs/rnd"
+    """Folder of the run: curve, configuration, checkpoints."""
+
+    max_step: int = bounded(18_000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions, and takes one gradient step."""
+
+    env: EnvConfig = dataclasses.field(
+        default_factory=lambda: EnvConfig.default(
+            "MountainCar-v0", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-120.0
+        )
+    )
+    """Environments."""
+
+    policy: DQNPolicyConfig = dataclasses.field(
+        default_factory=lambda: DQNPolicyConfig().override(
+            {
+                "collect.n_sample": 8,
+                "learn": {"batch_size": 128, "target_update_freq": 200},
+                "other.eps": {"decay": 10_000, "end": 0.05},
+            }
+        )
+    )
+    """The algorithm."""
+
+    reward_model: RNDRewardConfig = dataclasses.field(default_factory=RNDRewardConfig)
+    """The bonus."""
