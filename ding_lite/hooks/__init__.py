@@ -33,7 +33,8 @@ from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.exploration import EpsilonGreedy, GreedyActing
 from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.learn_modes import LearnMode
-from ding_lite.hooks.leaves import require_like
+from ding_lite.hooks.leaves import require_count, require_like, require_range
+from ding_lite.hooks.loading import require_part
 from ding_lite.hooks.mixins import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule, ValueNetworkMixin
 from ding_lite.hooks.observations import ObservationError
 from ding_lite.hooks.optimizer_states import optimizer_state, require_optimizer_state
@@ -53,6 +54,7 @@ from ding_lite.hooks.replay_configs import (
     ValueBasedConfig,
 )
 from ding_lite.hooks.replays import bootstrap_discount, quantile_regression, weighted_loss
+from ding_lite.hooks.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig, pendulum
 from ding_lite.hooks.targets import TargetNetwork
 from ding_lite.hooks.weights import Weights, available_device
 
@@ -69,6 +71,7 @@ __all__ = [
     "CollectMode",
     "ColumnError",
     "EntropyCoeffSchedule",
+    "EnvConfig",
     "EpochsLearnConfig",
     "EpsConfig",
     "EpsilonGreedy",
@@ -83,6 +86,7 @@ __all__ = [
     "LearnConfig",
     "LearnMode",
     "LearningRateSchedule",
+    "LogConfig",
     "LossError",
     "ModelConfig",
     "NoisyActing",
@@ -93,6 +97,7 @@ __all__ = [
     "OnPolicyCollectConfig",
     "OnPolicyConfig",
     "OnPolicyLearnConfig",
+    "OnPolicyRunConfig",
     "PartwiseOptimizer",
     "Policy",
     "PolicyConfig",
@@ -100,6 +105,7 @@ __all__ = [
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "RunConfig",
     "StateError",
     "TargetNetwork",
     "ValueBasedConfig",
@@ -114,10 +120,14 @@ __all__ = [
     "map_columns",
     "mean_stats",
     "optimizer_state",
+    "pendulum",
     "quantile_regression",
     "repeated_steps",
+    "require_count",
     "require_like",
     "require_optimizer_state",
+    "require_part",
+    "require_range",
     "restarts",
     "state_like_before",
     "states_in",

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.basics import add_note
 from ding_lite.data import Tree, to_device
-from ding_lite.engine import add_note
 from ding_lite.envs import SpaceError, same_layout, space_spec
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ding_lite.basics import bounded
 from ding_lite.data import Tree, has_leaf
-from ding_lite.engine import bounded
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.hooks.configs import CollectConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
+from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree, flatten, has_leaf, nested, tree
-from ding_lite.engine import did_you_mean
 
 
 class ColumnError(KeyError, AttributeError):

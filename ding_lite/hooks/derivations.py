@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree
-from ding_lite.engine import did_you_mean
 from ding_lite.hooks.checks import HookError
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.hooks import Hooks

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ding_lite.envs import SpaceError
 from ding_lite.hooks.conversions import to_arrays
+from ding_lite.hooks.identities import StateError
+from ding_lite.hooks.leaves import require_range
 
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy as Base
@@ -18,6 +20,8 @@ else:
     Base = object
 
 _AHEAD = 16  # steps drawn at once: per step, numpy's calls would cost more than the numbers
+_NOT_YET = -1.0  # the eps of a state in which nothing was drawn
+_MASKED = -1.0  # what eps_greedy_masker sets, as in DI-engine: no random actions
 
 
 class EpsilonGreedy:
@@ -30,12 +34,16 @@ class EpsilonGreedy:
 
     def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
         self.num_actions, self.rng = num_actions, rng
-        self._eps, self._drawn = -1.0, np.empty((0, 0))
+        self._eps, self._drawn = _NOT_YET, np.empty((0, 0))
         self._rows: list[tuple[Any, Any]] = []
 
     def mix(self, action: Any, eps: float) -> Any:
         """Actions [B] int64, some of them replaced."""
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
+            if not 0 < eps <= 1:
+                raise ValueError(
+                    f"eps is {eps!r:.80}, and a probability is wanted, a number in [0, 1], or -1 for no exploration."
+                )
             self._eps = eps
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
@@ -51,6 +59,28 @@ class EpsilonGreedy:
     def state_dict(self) -> dict[str, Any]:
         """What is drawn and not used yet."""
         return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :].tolist()}
+
+    @staticmethod
+    def require_state(where: str, state: Any) -> None:
+        """Refuse anything that `state_dict` does not give.
+
+        Raises:
+            StateError: the entry that does not fit, by its key.
+        """
+        if not isinstance(state, Mapping) or {"eps", "drawn"} - set(state):
+            raise StateError(f"{where} is {state!r:.80}, and a dict with ['eps', 'drawn'] is wanted.")
+        eps, drawn = state["eps"], state["drawn"]
+        try:
+            numbers = np.array(drawn, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.empty(0)
+        is_empty = isinstance(drawn, (list, tuple)) and not drawn
+        if not is_empty and not (numbers.ndim == 2 and numbers.size and ((numbers >= 0) & (numbers < 1)).all()):
+            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, and a list of rows of numbers in [0, 1) is wanted.")
+        if not (is_empty and eps == _NOT_YET and not isinstance(eps, bool)):
+            require_range(f"{where}['eps']", eps, (0.0, 1.0))
+        if not is_empty and eps == 0:
+            raise StateError(f"{where}['eps'] is 0, and random numbers were drawn for it: a number above 0 is wanted.")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
@@ -91,7 +121,7 @@ class GreedyActing(Base):
     def choose(self, q_value: Tensor, eps: float) -> Any:
         """Actions [B] int64 for values [B, A]."""
         action = to_arrays(q_value).argmax(-1)  # numpy's argmax: half of torch's cost for a few rows
-        if eps > 0:
+        if eps not in (0, _MASKED):
             action = self.exploration.mix(action, eps)
         return action + self.first_action if self.first_action else action
 
@@ -107,6 +137,11 @@ class GreedyActing(Base):
     def generator_state(self) -> dict[str, Any]:
         """Where the random numbers are."""
         return {**super().generator_state(), "exploration": self.exploration.state_dict()}
+
+    def require_generator_state(self, where: str, state: Any) -> None:
+        """Refuse anything that `load_generator_state` cannot go on from."""
+        super().require_generator_state(where, state)
+        self.exploration.require_state(f"{where}['exploration']", state["exploration"])
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the random numbers of a saved state."""

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ding_lite.engine import Config
+from ding_lite.basics import Config, ConfigError
 from ding_lite.envs import subspaces
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, str, bool, type(None))
 _BOUNDS = ("low", "high")
+_FIX = "give the made_with that state_dict() gave, or leave it out."
 
 
 class StateError(ValueError):
@@ -66,6 +67,7 @@ def require_alike(policy: Policy, saved: Any) -> None:
         StateError: it is no such record; or all that differs, and what to do.
     """
     _require_identity(saved)
+    _require_settings(policy, saved)
     kind, lineage = saved["algorithm"], policy.lineage()
     if kind not in lineage and lineage[0] not in saved["derived_from"]:
         raise StateError(
@@ -100,7 +102,7 @@ _PARTS: dict[str, type] = {
 
 def _require_identity(saved: Any) -> None:
     """Refuse what `identity_of` has not given."""
-    fix = "give the made_with that state_dict() gave, or leave it out."
+    fix = _FIX
     if not isinstance(saved, Mapping):
         raise StateError(f'state["made_with"] is {saved!r:.80}, and a dict with {[*_PARTS]} is wanted: {fix}')
     for name, kind in _PARTS.items():
@@ -113,10 +115,62 @@ def _require_identity(saved: Any) -> None:
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 
 
+def _require_settings(policy: Policy, saved: Mapping[str, Any]) -> None:
+    """Refuse what `_recorded` does not give, and settings of this algorithm that its configuration refuses.
+
+    Settings that are missing, or that this version does not have, are no fault.
+    """
+    if not all(isinstance(name, str) for name in saved["derived_from"]):
+        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, and names are wanted: {_FIX}')
+    for section in ("config", "settings"):
+        _require_recorded(f'state["made_with"][{section!r}]', saved[section])
+    if saved["algorithm"] == policy.lineage()[0]:
+        trial = type(policy.cfg).from_dict(policy.cfg.to_dict())
+        _require_legal("state[\"made_with\"]['config']", trial, saved["config"])
+
+
+def _require_recorded(place: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _require_recorded(f"{place}[{name!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _require_recorded(f"{place}[{index}]", item)
+    elif type(value) not in _PLAIN:
+        wanted = "a number, a string, a list or a dict"
+        raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, and {wanted} is wanted: {_FIX}")
+
+
+def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
+        current = getattr(config, str(name), None)
+        if isinstance(current, Config) and isinstance(value, Mapping):
+            _require_legal(f"{place}[{name!r}]", current, value)
+        elif name in config.to_dict() and not (isinstance(value, str) and value.startswith("<")):  # not plain when it was saved
+            try:
+                setattr(config, name, value)
+            except ConfigError as error:
+                raise StateError(f"{place}[{name!r}] is {value!r:.80}, which is refused ({error}): {_FIX}") from None
+
+
+def _require_bound(place: str, space: Mapping[str, Any]) -> None:
+    for name in _BOUNDS:
+        if name in space:
+            try:
+                bound = np.array(space[name], np.float64)
+            except (TypeError, ValueError, OverflowError):
+                bound = np.array(np.nan)
+            if isinstance(space[name], bool) or np.isnan(bound).any() or [*bound.shape] not in ([], space.get("shape")):
+                raise StateError(
+                    f"{place}[{name!r}] is {space[name]!r:.80}, and a number, or one for each place, is wanted: {_FIX}"
+                )
+
+
 def _require_space(place: str, space: Any, fix: str) -> None:
     parts = space.get("parts", {}) if isinstance(space, Mapping) else None
     if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
         raise StateError(f'{place} is {space!r:.80}, and a dict with the "kind" of a space, such as "Box", is wanted: {fix}')
+    _require_bound(place, space)
     for name, part in parts.items():
         _require_space(f"{place}['parts'][{name!r}]", part, fix)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ding_lite.data import Tree, is_tree, nested, to_device, tree
+from ding_lite.data import Send, Transfer, Tree, is_tree, nested, to_device, tree
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.metrics import MetricsLogger
 
@@ -34,11 +34,20 @@ class LearnMode:
         if not is_tree(batch):
             batch = _as_tree(batch, policy)
         if policy.device.type != "cpu":
-            read = policy.columns
-            leaves = nested(batch)
-            kept = {name: leaf for name, leaf in leaves.items() if read is None or name in read or name == "valid"}
-            batch = tree(to_device(kept, policy.device))
+            batch = tree(to_device(self._read(batch), policy.device))
         return policy.learn(batch)
+
+    def sender(self) -> Send | None:
+        """Something that copies batches to the policy's device while that is at work; None where `forward` does it."""
+        if self._policy.device.type != "cuda":
+            return None
+        transfer = Transfer(self._policy.device)
+        return lambda batch: transfer.begin(self._read(batch))
+
+    def _read(self, batch: Tree) -> dict[str, Any]:
+        """The leaves of a batch that the policy's hooks read."""
+        read = self._policy.columns
+        return {name: it for name, it in nested(batch).items() if read is None or name in read or name == "valid"}
 
     @property
     def columns(self) -> tuple[str, ...] | None:

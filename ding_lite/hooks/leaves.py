@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,49 @@ def require_leaf(where: str, current: Any, given: Any) -> None:
         if isinstance(given, float) and not math.isnan(given):  # as what was best so far begins with -inf
             return
         raise StateError(f"{where} holds numbers that are not finite, and now there are none: take a checkpoint from before.")
+
+
+def ranges_of(thing: object) -> dict[str, tuple[float, float]]:
+    """The entries of its state that have a range, and from where to where: `state_ranges` of all its classes."""
+    return {
+        name: limits for kind in reversed(type(thing).__mro__) for name, limits in vars(kind).get("state_ranges", {}).items()
+    }
+
+
+def require_range(where: str, given: Any, limits: tuple[float, float], current: Any = 0.0) -> None:
+    """Refuse anything but finite numbers within these limits: a tensor where there is one now, a number or an array elsewhere.
+
+    Raises:
+        StateError
+    """
+    low, high = limits
+    wanted = "finite" + (f", at least {low:g}" if low > -math.inf else "") + (f", at most {high:g}" if high < math.inf else "")
+    kind = "a tensor" if isinstance(current, Tensor) else "a number"
+    allowed = (Tensor,) if isinstance(current, Tensor) else (Tensor, np.ndarray, np.generic, int, float)
+    if not isinstance(given, allowed) or isinstance(given, bool) or not is_plain(given):
+        raise StateError(f"{where} is {given!r:.80} of type {type(given).__name__}, and {kind} is wanted, {wanted}.")
+    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if array.dtype.kind not in "fiu":
+        raise StateError(f"{where} is {given!r:.80}, and {kind} is wanted, {wanted}.")
+    outside = array[~(np.isfinite(array) & (array >= low) & (array <= high))]
+    if outside.size:
+        raise StateError(
+            f"{where} holds {outside.flat[0].item()!r}, and {kind} is wanted, {wanted}: take a checkpoint from before that."
+        )
+
+
+def require_count(where: str, given: Any) -> None:
+    """Refuse anything but a whole number of at least 0 that fits into 64 bits.
+
+    Raises:
+        StateError
+    """
+    try:
+        is_count = not isinstance(given, bool) and is_plain(given) and 0 <= operator.index(given) < 2**63
+    except (TypeError, ValueError, RuntimeError):  # not a number, or one that is not whole
+        is_count = False
+    if not is_count:
+        raise StateError(f"{where} is {given!r:.80}, and a number of at least 0 is wanted, a whole one of 64 bits.")
 
 
 def is_plain(array: Any) -> bool:

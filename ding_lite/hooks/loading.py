@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
-from collections.abc import Callable, Mapping
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.engine import add_note
-from ding_lite.envs import load_random_state
+from ding_lite.basics import add_note
 from ding_lite.hooks.identities import StateError, differing_settings, require_alike
-from ding_lite.hooks.leaves import is_plain, require_like, require_tensor, told
+from ding_lite.hooks.leaves import ranges_of, require_count, require_like, require_range, require_tensor, told
 from ding_lite.hooks.optimizer_states import require_optimizer_state
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def require_loadable(policy: Policy, state: Mapping[str, Any], before: Mapping[s
     if policy.has_own_weights:
         require_like('state["model"]', before["model"], state["model"])
     else:
-        require_weights(policy, state["model"], saved)
+        require_weights(policy, state["model"], saved, 'state["model"]')
     networks = {name: vars(policy).get(name) for name in policy.saved_networks if name not in ("model", "optimizer")}
     for name, network in networks.items():
         if network is not None and name in state:
@@ -125,34 +124,32 @@ def require_loadable(policy: Policy, state: Mapping[str, Any], before: Mapping[s
     if policy.params:
         require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"])
     for name in ("train_iter", "version"):
-        if not _is_count(state[name]):
-            raise StateError(f"state[{name!r}] is {state[name]!r:.80}, and a number of at least 0 is wanted.")
+        require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
     _require_attached(policy, state.get("attached", {}))
     known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", *_NEEDED, *networks}
     for name, part in before.items():
         if name not in known and name in state:
             require_like(f"state[{name!r}]", part, state[name])
+    _require_ranges("state", policy, before, state)
 
 
-def _is_count(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and is_plain(value) and operator.index(value) >= 0
-    except (TypeError, ValueError, RuntimeError):  # no number, or one that is not whole
-        return False
-
-
-def require_weights(policy: PolicyState, weights: object, saved: Mapping[str, Any] | None = None) -> None:
+def require_weights(
+    policy: PolicyState, weights: object, saved: Mapping[str, Any] | None = None, where: str = "weights"
+) -> None:
     """Refuse weights of another network than the policy's, and such that are no numbers.
 
     Args:
         saved: what the policy was made with that saved them, where that is known.
+        where: their place in a state.
 
     Raises:
         TypeError: a path, or no mapping.
         StateError: the first that does not fit.
     """
     kind = type(policy).__name__
+    if where != "weights" and not isinstance(weights, Mapping):
+        raise StateError(f"{where} is {weights!r:.80}, and a dict of tensors by name is wanted, as get_weights() gives them.")
     if isinstance(weights, (str, PathLike)):
         require_state(f"{kind}.load_state_dict", weights)
     if not isinstance(weights, Mapping):
@@ -160,6 +157,8 @@ def require_weights(policy: PolicyState, weights: object, saved: Mapping[str, An
             f"{kind}.set_weights wants weights, as get_weights() gives them, got {weights!r:.80} of type "
             f"{type(weights).__name__}."
         )
+    if not weights and policy.model.state_dict():
+        raise StateError(f"{where} is empty, and the weights of a {type(policy.model).__name__} are wanted.")
     if isinstance(weights.get("model"), Mapping) and "model" not in policy.model.state_dict():
         raise StateError(f"{kind}.set_weights wants weights, and this is a state: use load_state_dict(state).")
     try:
@@ -167,6 +166,27 @@ def require_weights(policy: PolicyState, weights: object, saved: Mapping[str, An
     except StateError as error:
         differing = "" if saved is None else differing_settings(policy, saved)  # type: ignore[arg-type]  # a Policy
         raise StateError(f"{misfit(policy)} {error}{differing}") from None
+
+
+def warn_of_other_rates(policy: PolicyState, state: Mapping[str, Any]) -> None:
+    """Warn where the learning rates that came with the optimizer are not those of the configuration."""
+    saved = dict(_rates_in("", state.get("made_with", {}).get("config", {})))
+    now = dict(_rates_in("", policy.made_with["config"]))
+    others = [f"cfg.{name} is {now[name]!r}, and was {rate!r}" for name, rate in saved.items() if now.get(name, rate) != rate]
+    if others:
+        warnings.warn(
+            f"the optimizer that was loaded goes on with the learning rate that it was saved with: {'; '.join(others)}. Set "
+            'group["lr"] of each group of its param_groups, or take the weights alone, policy.set_weights(state["model"]).',
+            stacklevel=4,
+        )
+
+
+def _rates_in(way: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _rates_in(f"{way}{name}.", value)
+        elif "learning_rate" in name:
+            yield f"{way}{name}", value
 
 
 def misfit(policy: PolicyState) -> str:
@@ -189,7 +209,27 @@ def require_part(where: str, thing: Any, state: object) -> None:
     elif isinstance(thing, nn.Module) and type(thing).load_state_dict is nn.Module.load_state_dict:
         _require_tensors(where, thing, state)
     else:
-        require_like(where, thing.state_dict(), state, getattr(thing, "varying", ()))
+        own = thing.state_dict()
+        require_like(where, own, state, getattr(thing, "varying", ()))
+        _require_ranges(where, thing, own, state)
+
+
+def _require_ranges(where: str, thing: object, own: Mapping[str, Any], state: Any) -> None:
+    for name, limits in ranges_of(thing).items():
+        if name in own and name in state:
+            require_range(f"{where}[{name!r}]", state[name], limits, own[name])
+
+
+_TORCHS = {"running_var": (0.0, math.inf), "num_batches_tracked": (0.0, math.inf)}
+
+
+def _ranges_in(module: nn.Module) -> dict[str, tuple[float, float]]:
+    """The entries of a module's state that have a range, those of its parts included."""
+    found = {}
+    for place, part in module.named_modules(remove_duplicate=False):
+        ranges = _TORCHS if isinstance(part, nn.modules.batchnorm._NormBase) else ranges_of(part)
+        found.update({f"{place}.{name}" if place else name: limits for name, limits in ranges.items()})
+    return found
 
 
 def _require_attached(policy: Policy, states: object) -> None:
@@ -207,6 +247,9 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
     """Refuse tensors of another shape or kind than the module's; which names there are is for the module to say."""
     if not isinstance(state, Mapping):
         raise StateError(f"{where} is a {type(state).__name__}, and the state of a {type(module).__name__} is wanted.")
+    if not state and module.state_dict():
+        raise StateError(f"{where} is empty, and the state of a {type(module).__name__} is wanted.")
+    ranges = _ranges_in(module)
     learned = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, current in module.state_dict().items():
         if name in state and isinstance(current, Tensor):
@@ -214,26 +257,22 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
             if not isinstance(state[name], Tensor):
                 raise StateError(f"{place} is a {type(state[name]).__name__}, and a tensor of {told(current)} is wanted.")
             require_tensor(place, current, state[name], must_be_finite=name in learned)
+            if name in ranges:
+                require_range(place, state[name], ranges[name], current)
 
 
 def _require_random_numbers(policy: Policy, state: Mapping[str, Any]) -> None:
     for role in ("learn", "collect", "evaluate"):
         if role not in state:
             continue
-        if not isinstance(state[role], Mapping):
-            raise StateError(f"state[{role!r}] is a {type(state[role]).__name__}, and the state of random numbers is wanted.")
-        states = [state[role]]
-        if role != "learn":
-            face = policy.collect_mode if role == "collect" else policy.eval_mode
-            states = face.states_in(state[role])
-        for one in states:
-            try:
-                copy.deepcopy(policy.rng).bit_generator.state = one["rng"]
-                torch.Generator(policy.device).set_state(one["generator"].cpu())
-                if "action_space" in one:  # not in older ones
-                    load_random_state(copy.deepcopy(policy.action_space), one["action_space"])
-            except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RuntimeError) as error:
-                raise StateError(
-                    f"state[{role!r}] is no state of random numbers ({type(error).__name__}: {error}): give the whole of what "
-                    "state_dict() gave."
-                ) from None
+        where, found = f"state[{role!r}]", state[role]
+        if role == "learn" or not isinstance(found, Mapping) or "twins" not in found:
+            policy.require_generator_state(where, found)
+            continue
+        if not isinstance(found["twins"], (list, tuple)) or not found["twins"]:
+            raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, and a list of the states of workers is wanted.")
+        for index, twin in enumerate(found["twins"]):
+            policy.require_generator_state(f"{where}['twins'][{index}]", twin)
+    for face in (policy.collect_mode, policy.eval_mode):
+        if face.role in state:
+            face.states_in(state[face.role])

@@ -6,8 +6,9 @@ policy's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import torch
@@ -71,6 +72,8 @@ class EntropyCoeffSchedule(Base):
         entropy_coeff_schedule: (gradient step, weight); None keeps `entropy_coeff`.
     """
 
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
+
     def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
         self.entropy_coeff, self.entropy_coeff_schedule = entropy_coeff, entropy_coeff_schedule
         if entropy_coeff_schedule is not None:
@@ -107,6 +110,8 @@ class KLCoeffMixin(Base):
     Reference:
         Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with gentler factors and a wider band.
     """
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.kl_coeff, self.kl_target = float(config.get("kl_coeff", 0.2)), float(config.get("kl_target", 0.01))

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from torch import Tensor
 
-from ding_lite.data import is_tree, nested
+from ding_lite.data import has_leaf, is_tree, nested
 from ding_lite.envs import space_spec, subspaces
 
 
@@ -29,6 +29,35 @@ def misfit_of(policy: str, space: gymnasium.Space[Any], obs: Any) -> Observation
     """
     found = next(_misfits(space, nested(obs) if is_tree(obs) or type(obs) is dict else obs, "obs", {}), None)
     return None if found is None else ObservationError(f"{policy} cannot act on these observations: {found}")
+
+
+def misfit_in_batch(
+    policy: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any
+) -> ValueError | None:
+    """Which action or observation of a batch [..., ...] is not of its discrete space; None where all are.
+
+    Args:
+        policy: its name.
+        batch: that it learns from, with any leading dimensions.
+    """
+    for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
+        if has_leaf(batch, name) and (found := next(_not_of(space, nested(batch[name]), f"batch.{name}"), None)) is not None:
+            return ValueError(f"{policy} cannot learn from this batch: {found} Look at what writes it, such as a middleware.")
+    return None
+
+
+def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]:
+    parts = subspaces(space)
+    if parts is not None:
+        for name, part in parts.items():
+            if isinstance(leaf, Mapping) and name in leaf:
+                yield from _not_of(part, leaf[name], f"{where}[{name!r}]")
+    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and isinstance(leaf, (np.ndarray, Tensor)):
+        array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+        if array.dtype.kind not in "iu":
+            yield f"{where} is {_told(leaf)}, and integers of {space} are wanted."
+        elif not space.shape or array.shape[-1:] == space.shape:
+            yield from _out_of_range(space, array, where)
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:

@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.leaves import is_plain, require_tensor
 
+_HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # how it computes, not what
+_MOST = 1e6  # no rate, decay or epsilon that learns is larger
 _KEPT = "kept"  # in a saved state: the parameters that it has moments of, so that a lost one shows
 
 
@@ -42,15 +44,15 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
             f'{where}["param_groups"] is {given!r:.80}, and a list of dicts is wanted, each with "params", a list of numbers.'
         )
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in given]:
+        theirs, mine = ([len(group["params"]) for group in groups] for groups in (given, own))
         raise StateError(
-            f"{where} is of {[len(group['params']) for group in given]} parameters by group, and those of this "
-            f"{kind} have {[len(group['params']) for group in own]}."
+            f'{where}["param_groups"] is of {theirs} parameters by group, and those of this {kind} have {mine} in "params".'
         )
     trial = copy.deepcopy(optimizer)
     for index, group in enumerate(own):
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
-    _require_all_kept(where, state)
     params = [param for group in optimizer.param_groups for param in group["params"]]
+    _require_all_kept(where, state, len(params))
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(params)):
@@ -71,7 +73,14 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
         if name not in given:
             raise StateError(f"{place} lacks {name!r}, which {kind} has: it is of another optimizer.")
         if name != "params":
-            _require_setting(f"{place}[{name!r}]", own[name], given[name])
+            defaults = inspect.signature(type(trial)).parameters
+            may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
+            _require_setting(f"{place}[{name!r}]", own[name], given[name], may_lack)
+            if isinstance(own[name], bool) and name not in _HOW and given[name] != own[name]:
+                raise StateError(
+                    f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: it is of another one. Write "
+                    f"{own[name]!r} there, or make the optimizer with {name}={given[name]!r}."
+                )
     if list(given["params"]) != list(own["params"]):  # torch would give moments to other parameters than are looked at here
         raise StateError(f"{place}['params'] is {given['params']!r:.80}, and {own['params']!r:.80} is wanted.")
     judged = [name for name in inspect.signature(type(trial)).parameters if name != "params" and name in own]
@@ -86,27 +95,36 @@ def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], give
             )
 
 
-def _require_setting(place: str, own: Any, given: Any) -> None:
+def _require_setting(place: str, own: Any, given: Any, may_lack: bool = False) -> None:
     if isinstance(own, (list, tuple)):
         if not isinstance(given, (list, tuple)) or len(given) != len(own):
             raise StateError(f"{place} is {given!r:.80}, and {len(own)} numbers as in {own!r:.80} are wanted.")
         for index, (one, other) in enumerate(zip(own, given)):
             _require_setting(f"{place}[{index}]", one, other)
     elif isinstance(own, bool) or own is None:
-        if not (given is None or isinstance(given, bool) or (own is None and _is_number(given))):
+        if not (
+            (given is None and (may_lack or own is None)) or isinstance(given, bool) or (own is None and _is_number(given))
+        ):
             raise StateError(f"{place} is {given!r:.80}, and {own!r} or the like is wanted.")
     elif isinstance(own, (int, float, Tensor)):
         if not _is_number(given):
             found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _told(given)
             raise StateError(f"{place} is {found}, and a number or an array of numbers is wanted, such as {own!r:.80}.")
-        if not math.isfinite(float(given)) and math.isfinite(float(own)):
-            raise StateError(f"{place} is {float(given)}: take a checkpoint from before that.")
+        if _is_finite(own) and not (_is_finite(given) and abs(float(given)) <= max(_MOST, abs(float(own)))):
+            raise StateError(f"{place} is {given!r:.80}, and this one has {own!r:.80}: take a checkpoint from before that.")
 
 
 def _is_number(given: object) -> bool:
     if isinstance(given, Tensor):
         return is_plain(given) and given.numel() == 1 and not given.is_complex() and given.dtype != torch.bool
     return isinstance(given, (int, float)) and not isinstance(given, bool)
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return math.isfinite(float(number))
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def _told(given: Tensor) -> str:
@@ -122,18 +140,23 @@ def _refusal(trial: Optimizer, settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def _require_all_kept(where: str, state: Mapping[str, Any]) -> None:
+def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
     """Refuse a state that has lost the moments of a parameter, where it tells of which it had some."""
     if _KEPT not in state:
         return  # of older versions, or of an optimizer alone
     kept = state[_KEPT]
-    if not isinstance(kept, (list, tuple)):
+    if not isinstance(kept, (list, tuple)) or not all(type(index) is int and 0 <= index < count for index in kept):
         raise StateError(f'{where}["{_KEPT}"] is {kept!r:.80}, and a list of the numbers of parameters is wanted.')
     lost = [index for index in kept if index not in list(state["state"])]
     if lost:
         raise StateError(
             f'{where}["state"] lacks {lost[0]!r}, the moments of a parameter: it had those of {kept!r:.80} when it was saved. '
             "Give the whole state that state_dict() gave."
+        )
+    if more := [index for index in state["state"] if index not in kept and index in range(count)]:
+        raise StateError(
+            f'{where}["{_KEPT}"] is {kept!r:.80}, and {where}["state"] has a part {more[0]!r} as well. Give the whole state '
+            "that state_dict() gave."
         )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
+from ding_lite.basics import add_note
 from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, tree
-from ding_lite.engine import add_note
 from ding_lite.envs import space_spec
 from ding_lite.hooks.checks import (
     ADVICE,
@@ -30,6 +30,7 @@ from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
 from ding_lite.hooks.derivations import Hook, derive, renewing
 from ding_lite.hooks.loading import all_or_nothing
+from ding_lite.hooks.observations import misfit_in_batch
 from ding_lite.hooks.settings import resolve
 from ding_lite.hooks.states import PolicyState
 from ding_lite.hooks.trials import Reading, try_out
@@ -258,7 +259,9 @@ class Policy(PolicyState, metaclass=PolicyType):
             known = (*STANDARD, *self.derived, *self.reading.outputs, *(self.columns or ()))
             explain_missing(error, batch, known, f"learning of {type(self).__name__}")
             raise
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
+            if (misfit := misfit_in_batch(type(self).__name__, self.observation_space, self.action_space, batch)) is not None:
+                raise misfit from error
             add_note(error, f"learning from {described(nested(batch))}; one observation has {shapes_of(self._obs_spec)}")
             raise
         self.after_learning(batch)

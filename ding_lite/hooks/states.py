@@ -19,8 +19,9 @@ from ding_lite.hooks.checks import require_finite
 from ding_lite.hooks.hooks import Hooks
 from ding_lite.hooks.identities import StateError, identity_of
 from ding_lite.hooks.learn_modes import LearnMode
-from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights
+from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
 from ding_lite.hooks.optimizer_states import optimizer_state
+from ding_lite.hooks.random_states import require_random_state
 from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
@@ -171,7 +172,8 @@ class PolicyState(Hooks):
             name: under which its state is kept.
             thing: with `state_dict()`, plain data, and `load_state_dict(state)`. A state that is loaded has to have the names,
                 shapes and kinds of numbers of the one of now; what is free to have another shape stands in a list, or its name
-                in an attribute `varying`, a tuple of names.
+                in an attribute `varying`, a tuple of names. `state_ranges`, a dict by name on its class, holds the least and
+                the largest number of an entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
             TypeError: it has no such methods.
@@ -252,6 +254,7 @@ class PolicyState(Hooks):
             return
         if self.params:
             self.optimizer.load_state_dict(state["optimizer"])
+            warn_of_other_rates(self, state)
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
@@ -274,6 +277,14 @@ class PolicyState(Hooks):
         """Where the random numbers of this policy, or of this copy of it, are."""
         space = random_state(self.action_space)
         return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state(), "action_space": space}
+
+    def require_generator_state(self, where: str, state: Any) -> None:
+        """Refuse anything that `load_generator_state` cannot go on from; a policy with more random numbers looks at them too.
+
+        Raises:
+            StateError: the entry that does not fit, by its key, which begins with `where`.
+        """
+        require_random_state(where, self, state)
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the random numbers of a saved state."""

@@ -9,6 +9,11 @@ import torch
 from torch import nn
 
 from ding_lite.basics import seed_of
+from ding_lite.basics.torch_threads import torch_threads
+
+# The first call makes MKL take as many threads as it is given, where it took fewer for small problems. Lanes and local workers
+# make such calls; made here, the first run of a process computes what later ones do.
+torch.set_num_threads(torch.get_num_threads())
 
 
 @contextmanager
@@ -34,8 +39,13 @@ def orthogonal(module: nn.Module, gain: float = 2**0.5, last_gain: float | None 
     """
     layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     for layer in layers:
-        is_last = layer is layers[-1] and last_gain is not None
-        nn.init.orthogonal_(layer.weight, last_gain if is_last and last_gain is not None else gain)
+        fill_orthogonal(layer.weight, last_gain if last_gain is not None and layer is layers[-1] else gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
     return module
+
+
+def fill_orthogonal(weight: torch.Tensor, gain: float = 1.0) -> None:
+    """Set orthogonal weights in place: the same ones on every number of cores."""
+    with torch_threads(1):
+        nn.init.orthogonal_(weight, gain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -36,6 +36,13 @@ class RunningNorm(nn.Module):
         >>> norm(torch.tensor([[2.0], [1e9]])).tolist(), norm.count.item()
         ([[0.0], [10.0]], 3.0)
     """
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "mean": (-math.inf, math.inf),
+        "var": (0.0, math.inf),
+        "count": (0.0, math.inf),
+    }
+    """Between which numbers the entries of a saved state are; all are finite."""
 
     mean: Tensor
     """[*shape] float64."""

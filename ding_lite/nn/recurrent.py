@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.data import map_leaves, nested
+from ding_lite.nn.initialization import fill_orthogonal
 
 _SHUT = 1e4  # added to what a sigmoid takes: it is exactly 1 or, negative, exactly 0, in half precision too
 _FEW = 64  # rows up to which numpy takes a step faster than torch
@@ -47,7 +48,7 @@ class RecurrentFeatures(nn.Module):
         self.encoder, self.size = encoder, size
         for name, param in self.lstm.named_parameters():
             if name.startswith("weight"):
-                nn.init.orthogonal_(param)
+                fill_orthogonal(param)
             else:
                 nn.init.zeros_(param)
         shut, open_, as_is = -_SHUT * torch.ones(size), _SHUT * torch.ones(size), torch.zeros(size)

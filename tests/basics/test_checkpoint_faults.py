@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
+from ding_lite.basics import write_atomically
+from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint
 
 
 class Faults:

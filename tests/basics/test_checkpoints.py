@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.engine import arrays, load_checkpoint, plain, save_checkpoint
+from ding_lite.basics import arrays, plain
+from ding_lite.engine import load_checkpoint, save_checkpoint
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.complex_numbers()
 PLAIN = st.recursive(

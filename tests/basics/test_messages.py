@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
+from ding_lite.basics import add_note, did_you_mean, require_extra
 from ding_lite.basics.messages import describe_call, location_of, name_of, printable
-from ding_lite.engine import add_note, did_you_mean, require_extra
 
 
 class Object:
@@ -59,6 +59,14 @@ class TestNotes:
         add_note(error, "second")
 
         assert error.__notes__ == ["first", "second"]
+
+    def test_each_place_has_one_however_often_the_same_error_is_raised(self):
+        error = ValueError("broken")
+        for step in range(5):
+            add_note(error, f"in middleware step (a.py:12), iteration {step} of the task")
+            add_note(error, f"beside it, KeyError: {step}", place="part 1")
+
+        assert error.__notes__ == ["in middleware step (a.py:12), iteration 4 of the task", "beside it, KeyError: 4"]
 
     def test_they_are_added_to_errors_of_a_python_without_notes_too(self):
         class Old(ValueError):

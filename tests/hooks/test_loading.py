@@ -1,6 +1,7 @@
 """A state is looked at before anything of it is taken over, and all of it is taken over or nothing."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ MISFITS = {
     "a learning rate of NaN": (
         ("optimizer", "param_groups", 0, "lr"),
         float("nan"),
-        r"\['lr'\] is nan: take a checkpoint from",
+        r"\['lr'\] is nan, and this one has 0.001: take a checkpoint from",
     ),
     "a learning rate that is a bool": (("optimizer", "param_groups", 0, "lr"), True, r"\['lr'\] is a bool, and a number"),
     "no learning rate": (
@@ -112,7 +113,11 @@ MISFITS = {
         (2.0, 0.9),
         r"\['betas'\] is \(2.0, 0.9\), which Adam refuses",
     ),
-    "a decay of NaN": (("optimizer", "param_groups", 0, "betas"), (float("nan"), 0.9), r"\['betas'\]\[0\] is nan: take a"),
+    "a decay of NaN": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (float("nan"), 0.9),
+        r"\['betas'\]\[0\] is nan, and this one has 0.9: take",
+    ),
     "half of the decays": (
         ("optimizer", "param_groups", 0, "betas"),
         (0.9,),
@@ -219,14 +224,14 @@ MISFITS = {
     "half of the random numbers": (
         ("learn", "rng"),
         KeyError,
-        r"state\['learn'\] is no state of random numbers \(KeyError: 'rng'",
+        r"state\['learn'\] lacks 'rng', it has \['action_space', 'exploration', 'generator'\]: give all that",
     ),
     "random numbers of another kind": (
         ("collect", "generator"),
         torch.zeros(2),
-        r"state\['collect'\] is no state of random num",
+        r"state\['collect'\]\['generator'\] is of shape \[2\] float32 and not legal",
     ),
-    "something else for them": (("evaluate",), None, r"state\['evaluate'\] is a NoneType, and the state of random numbers"),
+    "something else for them": (("evaluate",), None, r"state\['evaluate'\] is None, and a dict of random numbers"),
     "a counter that is no number": (
         ("train_iter",),
         "7",
@@ -612,3 +617,36 @@ def test_a_state_made_by_hand_of_weights_alone_says_in_which_settings_it_differs
     policy.load_state_dict({"model": wide, "made_with": policy.made_with})
     with pytest.raises(StateError, match=r"'weight' is of shape \[5, 4\] .* Of the settings, width is 5 in it and 3 here"):
         policy.load_state_dict({"model": wider, "made_with": made_with})
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy])
+def test_a_learning_rate_that_the_optimizer_does_not_have_is_warned_of(kind):
+    actions = DISCRETE if kind is DQNPolicy else spaces.Box(-1, 1, (2,), np.float32)
+    policy = kind(None, BOX, actions)
+    saved, rate, other = policy.state_dict(), policy.cfg.learn.learning_rate, type(policy.cfg)()
+    other.learn.learning_rate = 1e-6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.load_state_dict(saved)
+    policy = kind(other, BOX, actions)
+    with pytest.warns(UserWarning, match=f"cfg.learn.learning_rate is 1e-06, and was {rate}"):
+        policy.load_state_dict(saved)
+    assert policy.optimizer.param_groups[0]["lr"] == rate
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", 2**70, r"\['lr'\] is 1180591620717411303424, and this one has 0.001"),
+        ("eps", 2**70, r"\['eps'\] is 1180591620717411303424"),
+        ("weight_decay", 1e12, r"\['weight_decay'\] is 1000000000000.0, and this one has 0"),
+        ("maximize", True, r"\['maximize'\] is True, and this Adam has False: it is of another one"),
+    ],
+)
+def test_settings_of_an_optimizer_that_no_training_has_are_refused(name, value, message):
+    policy = DQNPolicy(None, BOX, DISCRETE)
+    state = policy.state_dict()
+    state["optimizer"]["param_groups"][0][name] = value
+    with pytest.raises(StateError, match=message):
+        policy.load_state_dict(state)
+    assert policy.optimizer.param_groups[0]["lr"] == policy.cfg.learn.learning_rate

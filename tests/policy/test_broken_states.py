@@ -1,0 +1,219 @@
+"""Each entry of a policy's state is looked at for kind, shape, finiteness and range, and an error names its key."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch.optim import Optimizer
+
+import ding_lite.policy
+from ding_lite.config import PPOConfig
+from ding_lite.engine import ConfigError
+from ding_lite.hooks import StateError
+from ding_lite.middleware import reward_normalizer
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import DQNPolicy, PPOPolicy
+
+KINDS = [getattr(ding_lite.policy, name) for name in ding_lite.policy.__all__ if name.endswith("Policy") and name != "Policy"]
+BOX, DISCRETE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+VALUES = (None, "x", math.nan, math.inf, -1, 10**400, [], {}, object())
+
+
+def made(kind, seed=0, **settings):
+    """A small policy that has moments, random numbers drawn ahead and a normaliser of rewards."""
+    actions = BOX if kind.__name__ in ("SACPolicy", "DDPGPolicy", "TD3Policy") else DISCRETE
+    small = {"model.encoder_hidden_size_list": [3], "model.normalize_obs": True, "seed": seed}
+    has = vars(kind.config_type().model)
+    settings = {name: value for name, value in small.items() if name == "seed" or name.partition(".")[2] in has} | settings
+    policy = kind(settings, BOX, actions)
+    for optimizer in [value for value in vars(policy).values() if isinstance(value, Optimizer)]:
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                param.grad = torch.ones_like(param)
+        optimizer.step()
+    if policy.acting_settings:
+        policy.collect_mode.actor.exploration.mix(np.zeros(2, np.int64), 0.5)
+    reward_normalizer(PPOConfig(), policy.learn_mode)
+    return policy
+
+
+def leaves(value, path=()):
+    """Every entry with its place; of each list, and of alike parts such as the moments of parameters, the first alone."""
+    yield path, value
+    if isinstance(value, dict):
+        names = list(value)
+        alike = path[-1:] in (("model",), ("target_model",)) or (len(path) > 1 and path[-2:] == ("optimizer", "state"))
+        for name in names[:1] + [name for name in names if "normalizer" in str(name)] if alike else names:
+            yield from leaves(value[name], (*path, name))
+    elif isinstance(value, (list, tuple)) and value:
+        yield from leaves(value[0], (*path, 0))
+
+
+def with_entry(state, path, value):
+    if not path:
+        return value
+    changed = list(state) if isinstance(state, (list, tuple)) else dict(state)
+    changed[path[0]] = with_entry(state[path[0]], path[1:], value)
+    return tuple(changed) if isinstance(state, tuple) else changed
+
+
+def is_legal(policy, path, value):
+    """Whether loading may take this value there."""
+    last = path[-1]
+    if path[:2] == ("made_with", "config"):
+        config = copy.deepcopy(policy.cfg)
+        place = list(path[2:])
+        while len(place) > 1 and hasattr(getattr(config, place[0]), "to_dict"):
+            config = getattr(config, place.pop(0))
+        try:
+            whole = with_entry(getattr(config, place[0]), place[1:], value) if place else None
+            setattr(config, place[0] if place else "config", whole)
+        except ConfigError:
+            return value == {} and (last == "config" or hasattr(getattr(config, str(last), None), "to_dict"))
+        return True
+    if path[:2] == ("made_with", "observation_space") and last in ("low", "high"):
+        return isinstance(value, (int, float)) and abs(value) <= math.inf and value != 10**400
+    return (last, value) in (
+        ("attached", {}),  # something may be attached since
+        ("drawn", []),
+        ("entropy_coeff", -1),
+        ("fused", None),
+        ("foreach", None),
+        ("settings", {}),
+        ("derived_from", []),
+    )
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
+def refusal(policy, state):
+    """The error that loading raises; None where the state is taken."""
+    try:
+        policy.load_state_dict(state)
+    except Exception as error:  # noqa: BLE001  its kind is what the test asks
+        return error
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_entry_of_a_state_is_refused_by_its_key_where_it_is_broken(kind):
+    state, policy = made(kind).state_dict(), made(kind, seed=3)
+    before = plain(policy.state_dict())
+    for number, (path, current) in enumerate(leaves(state)):
+        if not path or path[0] in ("learn", "evaluate"):  # as in "collect"
+            continue
+        for value in VALUES if kind in (DQNPolicy, PPOPolicy) else VALUES[number % 3 :: 3]:
+            if is_legal(policy, path, value) or (
+                isinstance(value, (int, float)) and type(current) in (int, float) and value == current
+            ):
+                continue
+            error = refusal(policy, with_entry(state, path, value))
+            keys = [name for name in path if isinstance(name, str)]
+            assert isinstance(error, StateError), (path, value, error)
+            assert keys[-1] in str(error) or path[0] == "made_with", (path, value, error)
+    assert plain(policy.state_dict()) == before
+    policy.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (
+            ("collect", "exploration", "eps"),
+            math.nan,
+            r"state\['collect'\]\['exploration'\]\['eps'\] holds nan, and a number is",
+        ),
+        (("learn", "exploration", "eps"), math.inf, r"state\['learn'\]\['exploration'\]\['eps'\] holds inf, .*at most 1"),
+        (("collect", "exploration", "eps"), 0, r"\['eps'\] is 0, and random numbers were drawn for it: a number above 0"),
+        (("collect", "exploration"), {}, r"\['exploration'\] is {}, and a dict with \['eps', 'drawn'\] is wanted"),
+        (("collect", "exploration", "drawn", 0, 0), 1.0, r"\['drawn'\] is .*, and a list of rows of numbers in \[0, 1\)"),
+        (("collect", "rng", "state", "inc"), "7", r"\['rng'\]\['state'\]\['inc'\] is '7', and an integer of at least 0"),
+        (("collect", "rng", "has_uint32"), 2, r"\['has_uint32'\] is 2, .*at most 1"),
+        (
+            ("evaluate", "generator"),
+            torch.zeros(4),
+            r"\['generator'\] is of shape \[4\] float32 and not legal .*uint8, is wanted",
+        ),
+        (("evaluate", "action_space"), {"state": 3}, r"state\['evaluate'\]\['action_space'\] lacks 'bit_generator', it has"),
+        (("collect",), {"twins": 3}, r"state\['collect'\]\['twins'\] is 3, and a list of the states of workers"),
+        (("version",), 2**63, r"state\['version'\] is 9223372036854775808, and a number of at least 0"),
+        (
+            ("made_with", "config", "learn", "batch_size"),
+            -1,
+            r"\['learn'\]\['batch_size'\] is -1, which is refused \(.*at least 1",
+        ),
+        (("made_with", "config", "learn"), 3, r"\[.config.\]\['learn'\] is 3, which is refused \("),
+        (
+            ("made_with", "observation_space", "low"),
+            [1.0, 2.0, 3.0],
+            r"\['low'\] is \[1.0, 2.0, 3.0\], and a number, or one for",
+        ),
+        (("optimizer", "kept"), [], r'"kept"\] is \[\], and state\["optimizer"\]\["state"\] has a part 0 as well'),
+        (
+            ("attached", "reward_normalizer", "var"),
+            torch.tensor(-1.0).double(),
+            r"\['var'\] holds -1.0, and a tensor .* at least 0",
+        ),
+        (("attached", "reward_normalizer", "count"), None, r"\['count'\] is None of type NoneType, and a tensor is wanted"),
+    ],
+)
+def test_an_entry_that_is_out_of_its_range_is_named_with_what_is_wanted(path, value, words):
+    state, policy = made(DQNPolicy).state_dict(), made(DQNPolicy, seed=3)
+    before = plain(policy.state_dict())
+    with pytest.raises(StateError, match=words):
+        policy.load_state_dict(with_entry(state, path, value))
+
+    assert plain(policy.state_dict()) == before
+
+
+@pytest.mark.parametrize("name", ["var", "count"])
+def test_variances_and_counts_of_observations_are_not_negative(name):
+    state, policy = made(PPOPolicy).state_dict(), made(PPOPolicy, seed=3)
+    broken = with_entry(state, ("model", f"normalizer.{name}"), torch.full_like(state["model"][f"normalizer.{name}"], -1))
+    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0, and a tensor is wanted, finite, at least 0"):
+        policy.load_state_dict(broken)
+    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0"):
+        policy.set_weights(broken["model"])
+
+
+def test_statistics_of_torchs_own_batch_norm_and_of_a_policys_own_modules_have_ranges_too():
+    class Own(torch.nn.Module):
+        state_ranges = {"least": (2.0, math.inf)}
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("least", torch.tensor(3.0))
+
+    policy = made(DQNPolicy)
+    policy.attach("norm", torch.nn.Sequential(torch.nn.BatchNorm1d(2), RunningNorm((2,)), Own()))
+    state = policy.state_dict()
+    for name in ("0.running_var", "0.num_batches_tracked", "1.var", "2.least"):
+        negative = torch.full_like(state["attached"]["norm"][name], -1)
+        with pytest.raises(StateError, match=rf"state\[.attached.\]\['norm'\]\['{name}'\] holds -1"):
+            policy.load_state_dict(with_entry(state, ("attached", "norm", name), negative))
+
+
+def test_two_mixins_each_keep_the_range_of_their_own_entry():
+    policy = made(PPOPolicy)
+    for name, value in (("kl_coeff", -1.0), ("kl_coeff", math.inf), ("entropy_coeff", math.nan), ("entropy_coeff", None)):
+        with pytest.raises(StateError, match=rf"state\['{name}'\] "):
+            policy.load_state_dict({**policy.state_dict(), name: value})
+    policy.load_state_dict({**policy.state_dict(), "kl_coeff": 0.5, "entropy_coeff": -0.5})
+
+    assert (policy.kl_coeff, policy.entropy_coeff) == (0.5, -0.5)
+
+
+@pytest.mark.parametrize("eps", [math.nan, -0.5, 1.5, math.inf])
+def test_an_eps_that_is_no_probability_is_refused_where_it_is_used(eps):
+    policy = made(DQNPolicy)
+    with pytest.raises(ValueError, match=rf"eps is {eps}, and a probability is wanted, a number in \[0, 1\]"):
+        policy.collect_mode.forward(np.zeros((2, 2), np.float32), eps=eps)
