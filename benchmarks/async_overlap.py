@@ -95,7 +95,7 @@ def compare_walls(
         report("async_overlap", name, "seconds", statistics.median(row[name] for row in rows), work=what)
         if name != "limit":
             ratio = statistics.median(row[name] / row["limit"] for row in rows)
-            report("async_overlap", name, metric, ratio, work=what, **({"target": target} if name == "ours" else {}))
+            report("async_overlap", name, metric, ratio, work=what, **({"target": target} if target and name == "ours" else {}))
 
 
 def staged(stage: str, work: Callable[[], object]) -> Callable[[Any], None]:
@@ -329,10 +329,54 @@ def updates_for(cfg: DQNConfig, seconds: float) -> int:
     return max(1, round(seconds / statistics.median(seconds_of(lambda: learn(20)) / 20 for _ in range(9))))
 
 
+class Elsewhere:
+    """A policy whose gradient steps take so many products, as on a device that computes them by itself."""
+
+    train_iter = version = 0
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def forward(self, batch: Any) -> dict[str, Any]:
+        products(self._count)
+        return {}
+
+
+def prefetching() -> None:
+    """Eight batches of images an iteration: training alone, with the next batch made ready meanwhile, and without that."""
+    count, size, space = 2000, 256, gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (count, *space.shape), np.uint8)
+    buffer = ReplayBuffer(count)
+    rest = {"action": np.zeros(count, np.int64), "reward": np.zeros(count, np.float32), "terminated": np.zeros(count, np.bool_)}
+    buffer.push({"obs": images, "next_obs": images, **rest})
+    copying = statistics.median(seconds_of(lambda: buffer.sample(size)) for _ in range(21))
+    cfg = DQNConfig().override({"policy.learn": {"learning_starts": 1, "update_per_collect": 8}})
+    learn = DQNPolicy(cfg.policy, space, gymnasium.spaces.Discrete(4)).learn_mode
+    for what, policy, rows, iterations, target in (  # of eight batches, the first is copied before
+        ("training that takes as long as copying its batch", Elsewhere(calibrated(products, copying)), size, 20, "at most 1.3"),
+        ("DQN on the CPU", learn, 32, 1, ""),
+    ):
+        cfg.policy.learn.batch_size = rows
+        batch = buffer.sample(rows)
+
+        def run(prefetch: bool, policy: Any = policy, iterations: int = iterations) -> float:
+            with started(True, OffPolicyLearner(cfg, policy, buffer, prefetch=prefetch)) as task:
+                task.run(1)
+                return seconds_of(lambda: task.run(iterations))
+
+        def limit(policy: Any = policy, batch: Any = batch, iterations: int = iterations) -> float:
+            return seconds_of(lambda: [policy.forward(batch) for _ in range(8 * iterations)])
+
+        what = f"{what}, 8 batches of {rows} transitions of 84x84x4 an iteration"
+        without = partial(run, False)
+        compare_walls(what, "over_training_alone", target, limit, partial(run, True), **{"without prefetch": without})
+
+
 def main() -> None:
     one_thread()
     sleeping()
     processing()
+    prefetching()
     three_lanes()
     computing()
     empty()

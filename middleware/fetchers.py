@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.data import Buffers, Tree, has_leaf, nested, sampler
-from ding_lite.engine import contract
+from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
+from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import require_face, require_settings
 from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
 from ding_lite.policy import LearnMode
@@ -42,49 +43,82 @@ def offpolicy_data_fetcher(
             that do not sum to 1. After learning, a policy that gives no priorities to a buffer that goes by them.
         TypeError: no replay buffer.
     """
-    if policy is not None:
-        require_face("offpolicy_data_fetcher", policy, "learn_mode")
-    source = sampler(buffer_, "offpolicy_data_fetcher")
-    require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
-    batch_size = cfg.policy.learn.batch_size
-    enough = max(1, cfg.policy.learn.learning_starts)
-    if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
-        raise ValueError(
-            f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning would "
-            "never start. Lower the one or raise the other."
-        )
-    _require_room(batch_size, source.buffers)
-    columns = columns_read(policy, reward_model)
-    nstep = getattr(cfg.policy, "nstep", 1)
-    is_unchecked = nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
-    has_warned = False
+    replay = Replay(cfg, buffer_, policy, reward_model)
 
-    drawn = drawing(cfg, buffer_)
-
-    @contract(writes=("train_data",), **drawn, stage="learn")
+    @contract(writes=("train_data",), **replay.terms, stage="learn")
     def fetch(ctx: OnlineRLContext) -> None:
-        nonlocal has_warned, is_unchecked
-        ctx.train_data = source.sample(batch_size, columns) if source.has_enough(enough) else None
-        if ctx.train_data is not None:
-            if is_unchecked:
-                is_unchecked = False
-                _warn_of_single_steps(ctx.train_data, nstep)
-        elif not has_warned and (empty := source.waited_for(enough)):
-            has_warned = True
-            warnings.warn(
-                f"learning waits for transitions in {' and in '.join(empty)}: push some, or leave out what stays empty.",
-                stacklevel=2,
-            )
+        ctx.train_data = next((batch.data for batch in replay.batches(1)), None)
 
-    @contract(writes=("train_data",), **drawn, stage="learn", reads_after=("train_output",))
+    @contract(writes=("train_data",), **replay.terms, stage="learn", reads_after=("train_output",))
     def fetch_by_priority(ctx: OnlineRLContext) -> Iterator[None]:
         fetch(ctx)
         batch = ctx.train_data
         yield
         if batch is not None:
-            source.update_priority(batch, _priority_in(ctx.train_output))
+            replay.learned(batch, ctx.train_output)
 
-    return fetch_by_priority if source.takes_priorities else fetch
+    return fetch_by_priority if replay.takes_priorities else fetch
+
+
+class Replay:
+    """The batches that a configuration wants from replay, and what becomes of them: see `offpolicy_data_fetcher`.
+
+    Args:
+        cfg, buffer_, policy, reward_model: as there.
+        prefetch: whether the next batch may be made ready by a thread of its own; None where the policy learns on a GPU.
+    """
+
+    def __init__(
+        self, cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None, reward_model: Any, prefetch: bool | None = False
+    ) -> None:
+        if policy is not None:
+            require_face("offpolicy_data_fetcher", policy, "learn_mode")
+        self._source = source = sampler(buffer_, "offpolicy_data_fetcher")
+        require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
+        batch_size = cfg.policy.learn.batch_size
+        self._enough = enough = max(1, cfg.policy.learn.learning_starts)
+        if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
+            raise ValueError(
+                f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning "
+                "would never start. Lower the one or raise the other."
+            )
+        _require_room(batch_size, source.buffers)
+        # A reward model changes the batch before the policy learns from it.
+        send = policy.sender() if isinstance(policy, LearnMode) and reward_model is None and prefetch is not False else None
+        self._batches = Batches(source, batch_size, columns_read(policy, reward_model), send)
+        self._prefetches = send is not None if prefetch is None else prefetch
+        self._nstep = getattr(cfg.policy, "nstep", 1)
+        self._is_unchecked = self._nstep > 1 and "discount" in (getattr(policy, "columns", None) or ())
+        self._has_warned = False
+        self.takes_priorities = source.takes_priorities
+        """Whether `learned` is to be called after each batch."""
+        self.terms = drawing(cfg, buffer_)
+        """Of a contract of who takes batches."""
+
+    def batches(self, count: int) -> Generator[Batch, None, None]:
+        """So many batches, fewer or none where there is not enough in the buffers. To be closed."""
+        beside = self._prefetches and current_task().async_mode
+        with closing(self._batches.take(count, self._is_ready, beside)) as batches:
+            for batch in batches:
+                if self._is_unchecked:
+                    self._is_unchecked = False
+                    _warn_of_single_steps(batch.data, self._nstep)
+                yield batch
+
+    def _is_ready(self) -> bool:
+        is_ready = self._source.has_enough(self._enough)
+        if not is_ready and not self._has_warned and (empty := self._source.waited_for(self._enough)):
+            self._has_warned = True
+            warnings.warn(
+                f"learning waits for transitions in {' and in '.join(empty)}: push some, or leave out what stays empty.",
+                stacklevel=2,
+            )
+        return is_ready
+
+    def learned(self, batch: Tree, output: Any) -> None:
+        """Give the rows of a batch the priorities that learning from it gave, where they go by priority."""
+        if self.takes_priorities:
+            self._source.update_priority(batch, _priority_in(output))
 
 
 def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Buffers
-from ding_lite.engine import contract, engaged
+from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require, require_face, require_same_algorithm, require_transitions
-from ding_lite.middleware.fetchers import drawing, offpolicy_data_fetcher
+from ding_lite.middleware.fetchers import Replay
 from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
@@ -94,17 +95,17 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         if ctx.train_data is not None:
             lag = _lag(policy, ctx)
             with metrics.own.log_time(_TIME, reduce="mean"):
-                output = _learn(policy, lag, ctx)
+                output = _learn(policy, lag, ctx, batch_of(ctx.train_data))
                 _require_finite(policy)
             metrics.hand_over([output], lag, ctx)
 
     return learn_once
 
 
-def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext) -> dict[str, Any]:
-    """What learning gave to log, without the lag."""
+def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext, batch: Any) -> dict[str, Any]:
+    """What learning from this batch gave to log, without the lag."""
     before = policy.train_iter
-    output = policy.forward(batch_of(ctx.train_data))
+    output = policy.forward(batch)
     ctx.train_output = {**output, **lag}
     ctx.train_iter += policy.train_iter - before
     return output
@@ -149,7 +150,12 @@ def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
 class OffPolicyLearner:
     """Fetch and learn, `update_per_collect` times.
 
-    A buffer that goes by priority gets the new priorities after each gradient step, before the next batch is drawn.
+    A buffer that goes by priority gets the new priorities after each gradient step, before the next batch is drawn, or the next
+    but one where the buffer has a `lag`.
+
+    In an asynchronous run, where the policy learns on a GPU, the next batch is made ready while it learns from the present one:
+    copied out of the buffer, and moved. That changes no result. Not for buffers that go by priority without a `lag`, nor for
+    those made elsewhere.
 
     Reads:
         ctx.train_iter.
@@ -164,9 +170,17 @@ class OffPolicyLearner:
         policy: learns.
         buffer_: sampled for each gradient step; several as offpolicy_data_fetcher takes them.
         reward_model: learns from each batch, and says what its steps earned, before the policy learns; see reward_estimator.
+        prefetch: whether the next batch is made ready meanwhile in an asynchronous run; None where the policy learns on a GPU.
     """
 
-    def __init__(self, cfg: DQNConfig, policy: LearnMode, buffer_: Buffers, reward_model: Any = None) -> None:
+    def __init__(
+        self,
+        cfg: DQNConfig,
+        policy: LearnMode,
+        buffer_: Buffers,
+        reward_model: Any = None,
+        prefetch: bool | None = None,
+    ) -> None:
         wanted = "policy.learn.update_per_collect"
         require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
         require_face("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
@@ -174,16 +188,20 @@ class OffPolicyLearner:
         require_same_algorithm("OffPolicyLearner", cfg, policy)
         if reward_model is not None:
             require_reward_model("OffPolicyLearner", reward_model)
+        if prefetch not in (True, False, None):
+            raise TypeError(
+                f"OffPolicyLearner(prefetch={prefetch!r}) wants True or False, or None for where the policy learns on a GPU."
+            )
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._reward_model = reward_model
-        self._fetch = offpolicy_data_fetcher(cfg, buffer_, policy, reward_model)
+        self._replay = Replay(cfg, buffer_, policy, reward_model, prefetch)
         self._metrics = _Metrics("OffPolicyLearner", policy)
         contract(
             reads=("train_iter",),
             writes=("train_data", "train_output", "train_iter"),
             may_read=("policy_version", "learn_metrics"),
             may_write=("learn_metrics",),
-            **drawing(cfg, buffer_),
+            **self._replay.terms,
             uses=(policy, *(() if reward_model is None else (reward_model,))),
             stage="learn",
         )(self)
@@ -194,15 +212,23 @@ class OffPolicyLearner:
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         begun = perf_counter()
-        for _ in range(self._times):
-            with engaged(self._fetch, ctx):
-                if ctx.train_data is None:
-                    return
-                if self._reward_model is not None:
-                    ctx.train_data, output = estimate_rewards(self._reward_model, ctx.train_data)
-                    of_rewards.append(output)
-                outputs.append(_learn(self._policy, lag, ctx))
-            told.append(ctx.train_output)
+        data: Any = None
+        try:
+            with closing(self._replay.batches(self._times)) as batches:
+                for batch in batches:
+                    data, sent = batch
+                    if self._reward_model is not None:
+                        data, output = estimate_rewards(self._reward_model, data)
+                        sent = data
+                        of_rewards.append(output)
+                    outputs.append(_learn(self._policy, lag, ctx, sent))
+                    told.append(ctx.train_output)
+                    self._replay.learned(batch.data, ctx.train_output)
+        finally:
+            # Once, since what watches over contracts remembers each value, and the memory of a batch is to be used again.
+            ctx.train_data = data
+        if not outputs:
+            return
         _require_finite(self._policy)
         ctx.train_output = told
         self._metrics.own.log_value(_TIME, perf_counter() - begun)

@@ -1,8 +1,10 @@
 """Data: trees, columns, rollouts and replay."""
 
 from ding_lite.basics import unflatten
+from ding_lite.data.batches import Batch, Batches
 from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects
 from ding_lite.data.episodes import Episodes, cut_episodes
+from ding_lite.data.generators import require_generator_state
 from ding_lite.data.lists import listed_episodes, listed_transitions, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
 from ding_lite.data.mixtures import Buffers, Sampler, sampler
@@ -12,6 +14,7 @@ from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.sum_trees import SumTree
+from ding_lite.data.transfers import Send, Transfer
 from ding_lite.data.trees import (
     Tree,
     first_leaf,
@@ -28,6 +31,8 @@ from ding_lite.data.trees import (
 )
 
 __all__ = [
+    "Batch",
+    "Batches",
     "Buffers",
     "Episodes",
     "Leaf",
@@ -37,10 +42,12 @@ __all__ = [
     "ReplayBuffer",
     "RolloutBuffer",
     "Sampler",
+    "Send",
     "SequenceWindow",
     "Spec",
     "SumTree",
     "Trajectories",
+    "Transfer",
     "Tree",
     "allocate",
     "available_bytes",
@@ -57,6 +64,7 @@ __all__ = [
     "merge_lead",
     "minibatches",
     "nested",
+    "require_generator_state",
     "rollout_rows",
     "sampler",
     "spec_bytes",

@@ -52,6 +52,14 @@ class Episodes(TreeSequence):
                 f"they are {count}."
             )
         self._ends = np.cumsum(self.lengths)
+        self.limits: Mapping[str, Any] = {}
+        """See `Trajectories.limits`."""
+
+    def within(self, limits: Mapping[str, Any]) -> Episodes:
+        """The same, from now on with these limits; see `Trajectories.within`."""
+        self.limits = limits
+        self.__dict__.pop("batch", None)
+        return self
 
     def rows(self) -> dict[str, Any]:
         """Every step once, [N, ...] by leaf name, episode after episode; no copies before the columns were made."""
@@ -82,7 +90,7 @@ class Episodes(TreeSequence):
     @cached_property
     def batch(self) -> Tree:
         """The [T_max, E, ...] tree, with a leaf `valid` [T_max, E] bool."""
-        return view({**self.columns, "valid": self.valid}, "episodes")
+        return view({**self.columns, "valid": self.valid}, "episodes", limits=self.limits)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -96,8 +104,8 @@ class Episodes(TreeSequence):
             return [self[number] for number in range(*index.indices(len(self)))]
         end, length = self._ends[index], self.lengths[index]
         if self._rows is not None:
-            return view(map_leaves(lambda leaf: leaf[end - length : end], self._rows), "episodes")
-        return view(map_leaves(lambda leaf: leaf[:length, index], self.columns), "episodes")
+            return view(map_leaves(lambda leaf: leaf[end - length : end], self._rows), "episodes", limits=self.limits)
+        return view(map_leaves(lambda leaf: leaf[:length, index], self.columns), "episodes", limits=self.limits)
 
 
 def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:

@@ -6,7 +6,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -74,9 +74,11 @@ class Sampler:
         """Every buffer, for contracts."""
         self.takes_priorities = any(map(_takes_priorities, self.buffers))
         """Whether `update_priority` wants to be told of each batch."""
+        self.lead = min(map(_lead, self.buffers))
+        """How many batches are drawn before one has been learned from, 0 or 1."""
         self._called = [f"{name}, a {type(buffer).__name__}" for name, buffer in zip(names, buffers)]
         self._capacities = [getattr(buffer, "capacity", math.inf) for buffer in self.buffers]
-        self._sample = [_sampling(buffer) for buffer in self.buffers]
+        self._ways = [_ways_of(buffer) for buffer in self.buffers]
 
     def has_enough(self, count: int) -> bool:
         """Whether the buffers together hold so many rows, or are all full, and none of them is empty."""
@@ -91,15 +93,28 @@ class Sampler:
         sizes = list(map(len, self.buffers))
         return sum(sizes) >= count or all(size >= capacity for size, capacity in zip(sizes, self._capacities))
 
+    @property
+    def writes(self) -> int:
+        """Another number whenever rows were written into one of the buffers; only where there is a `lead`."""
+        return sum(buffer.writes for buffer in self.buffers)
+
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
         """`size` rows of these leaves of the top; None wants all."""
-        return self._sample[0](size, columns)
+        return self.take(self.draw(size), columns)
 
-    def _drawn(self, place: int, size: int, columns: Collection[str] | None) -> Tree:
-        """Rows of one of several buffers."""
+    def draw(self, size: int) -> Any:
+        """Which `size` rows the next batch has, for `take`; see ReplayBuffer."""
+        return self._ways[0].draw(size)
+
+    def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
+        """The rows that `draw` gave; see `sample`."""
+        return self._ways[0].take(drawn, columns)
+
+    def _drawn(self, place: int, size: int) -> Any:
+        """Which rows of one of several buffers."""
         if not len(self.buffers[place]):
             raise ValueError(f"sample() from {self._called[place]}, which is empty: push transitions into it first.")
-        return self._sample[place](size, columns)
+        return self._ways[place].draw(size)
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Give the rows of a sampled batch new priorities.
@@ -124,17 +139,25 @@ class JoinedSampler(Sampler):
         sizes = [buffer.capacity if _takes_priorities(buffer) else 0 for buffer in self.buffers]
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
 
-    def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
-        """`size` rows of these leaves of the top; None wants those that all buffers have.
+    def draw(self, size: int) -> Any:
+        """How many rows of each buffer the next `size` are, and which.
 
         Raises:
-            ValueError: an empty buffer, of which the share is a row or more. A leaf that one buffer has and another lacks, if
-                it is asked for, or is `discount`, without which rewards would be bootstrapped by another's. One that differs
-                in shape, or in dtype by more than a cast of the same kind.
+            ValueError: an empty buffer, of which the share is a row or more.
         """
         sizes = self._sizes(size)
         places = [place for place, count in enumerate(sizes) if count or len(self.buffers[place])] or [0]
-        parts = {self._called[place]: self._part(place, sizes[place], columns) for place in places}
+        return [(place, sizes[place], self._drawn(place, sizes[place])) for place in places]
+
+    def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
+        """These rows, of these leaves of the top; None wants those that all buffers have.
+
+        Raises:
+            ValueError: a leaf that one buffer has and another lacks, if it is asked for, or is `discount`, without which
+                rewards would be bootstrapped by another's. One that differs in shape, or in dtype by more than a cast of the
+                same kind.
+        """
+        parts = {self._called[place]: self._part(place, count, rows, columns) for place, count, rows in drawn}
         _require_leaves(parts, ("discount",) if columns is None else columns)
         first, *others = parts.values()
         names = [name for name in first if all(name in part for part in others)]
@@ -149,9 +172,9 @@ class JoinedSampler(Sampler):
             sizes[place] += 1
         return sizes
 
-    def _part(self, place: int, count: int, columns: Collection[str] | None) -> dict[str, Any]:
+    def _part(self, place: int, count: int, drawn: Any, columns: Collection[str] | None) -> dict[str, Any]:
         """Rows of one buffer, numbered as the batch's are."""
-        part: dict[str, Any] = nested(self._drawn(place, count, columns))
+        part: dict[str, Any] = nested(self._ways[place].take(drawn, columns))
         if not self.takes_priorities:
             return part
         if _takes_priorities(self.buffers[place]):
@@ -174,13 +197,21 @@ class NamedSampler(Sampler):
         super().__init__(tuple(buffers.values()), [f"the buffer {name!r}" for name in buffers])
         self._names = tuple(buffers)
 
-    def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
-        """`size` rows of each buffer, of these leaves of its top. None wants all, and so do names of buffers: who reads the
+    def draw(self, size: int) -> Any:
+        """Which `size` rows of each buffer the next batch has.
+
+        Raises:
+            ValueError: an empty buffer.
+        """
+        return [self._drawn(place, size) for place in range(len(self.buffers))]
+
+    def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
+        """These rows of each buffer, of these leaves of its top. None wants all, and so do names of buffers: who reads the
         batch of a buffer does not say what of it.
         """
         if columns is not None and any(name in columns for name in self._names):
             columns = None
-        return tree({name: self._drawn(place, size, columns) for place, name in enumerate(self._names)})
+        return tree({name: way.take(rows, columns) for name, way, rows in zip(self._names, self._ways, drawn)})
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
         """Give the rows of each buffer that goes by priority new ones.
@@ -208,11 +239,31 @@ def _takes_priorities(buffer: Any) -> bool:
     return hasattr(buffer, "update_priority")
 
 
-def _sampling(buffer: Any) -> Callable[[int, Collection[str] | None], Tree]:
-    """Its `sample`; for a buffer made elsewhere that cannot be asked for single leaves, one that asks for all."""
+def _is_split(buffer: Any) -> bool:
+    """Whether its `sample` is ours, which is `draw` and then `take`."""
+    return getattr(buffer.sample, "__func__", None) is ReplayBuffer.sample
+
+
+def _lead(buffer: Any) -> int:
+    if not _is_split(buffer):
+        return 0  # it draws and copies in one, so that drawing earlier would change what others find in it
+    return getattr(buffer, "lag", 0) if _takes_priorities(buffer) else 1
+
+
+class _Ways(NamedTuple):
+    """How rows are drawn from a buffer, and then taken."""
+
+    draw: Callable[[int], Any]
+    take: Callable[[Any, Collection[str] | None], Tree]
+
+
+def _ways_of(buffer: Any) -> _Ways:
+    """Its `draw` and `take`; a buffer made elsewhere only samples, and may not be one to ask for single leaves."""
+    if _is_split(buffer):
+        return _Ways(buffer.draw, buffer.take)
     if len(inspect.signature(buffer.sample).parameters) > 1:
-        return buffer.sample  # type: ignore[no-any-return]
-    return lambda size, columns: buffer.sample(size)
+        return _Ways(int, buffer.sample)
+    return _Ways(int, lambda size, columns: buffer.sample(size))
 
 
 def _require_leaves(parts: Mapping[str, Mapping[str, Any]], wanted: Collection[str]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ding_lite.data.columns import Spec, as_array
-from ding_lite.data.replay import Pushed, ReplayBuffer, named_rows
+from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
 from ding_lite.data.restoring import broken, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree
-from ding_lite.data.trees import Tree, first_leaf, tree
+from ding_lite.data.trees import first_leaf
 
 _LARGEST = 1e100  # a priority; the sum of any number of them is finite
 _GIVEN = ("weight", "index")
@@ -24,9 +24,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         P(i) = (priority_i + eps)^alpha / sum_k (priority_k + eps)^alpha
         weight_i = (N * P(i))^-beta / max_j (N * P(j))^-beta, over the j of the batch
 
-    A batch of B is one draw from each of B equal parts of the total, so that it is spread over it. New transitions get the
-    largest priority so far, 1 at first, so that each is soon seen; where a batch is pushed with a leaf `priority` [N], it says
-    their priorities instead, and is not kept as a leaf.
+    A batch of B is one draw from each of B equal parts of the total, so that it is spread over it. Beside the leaves of its
+    transitions it has weight [B] float32, at most 1, for the loss of each, and index [B] int64, for `update_priority`.
+
+    New transitions get the largest priority so far, 1 at first, so that each is soon seen; where a batch is pushed with a leaf
+    `priority` [N], it says their priorities instead, and is not kept as a leaf.
 
     Args:
         capacity: transitions.
@@ -37,6 +39,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta_end: and how much in the end, in [0, 1]; 1 takes back all of it.
         beta_samples: sampled batches until then; in between beta is linear. The default suits runs of that many gradient steps.
         eps: added to each priority, so that none is never drawn again, in (0, 1].
+        lag: 0, or 1 where a learner that takes several batches an iteration draws each before the one before it has its new
+            priorities, so that the next batch can be made ready during a gradient step.
 
     Raises:
         ValueError: an argument out of its range, and what ReplayBuffer raises.
@@ -67,6 +71,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta_end: float = 1.0,
         beta_samples: int = 100_000,
         eps: float = 1e-6,
+        lag: int = 0,
     ) -> None:
         for name, value in {"alpha": alpha, "beta": beta, "beta_end": beta_end}.items():
             if not 0 <= value <= 1:
@@ -75,8 +80,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"PrioritizedReplayBuffer(eps={eps}): it lies in (0, 1].")
         if beta_samples < 1:
             raise ValueError(f"PrioritizedReplayBuffer(beta_samples={beta_samples}): it is 1 or more.")
+        if lag not in (0, 1):
+            raise ValueError(f"PrioritizedReplayBuffer(lag={lag!r}): it is 0, or 1.")
         self._alpha, self._eps = float(alpha), float(eps)
         self._beta, self._beta_end, self._beta_samples = float(beta), float(beta_end), beta_samples
+        self.lag = int(lag)
+        """How many batches a learner draws before a batch has its new priorities."""
         self._highest = 1.0
         self._sampled = 0
         self._tree = SumTree(0)
@@ -127,16 +136,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         else:
             self._tree.put(where, value[-len(where) :] if np.ndim(value) else value)
 
-    def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
-        """`size` transitions drawn by priority, as a tree of CPU tensors [size, ...].
+    def draw(self, size: int) -> Draw:
+        """Which transitions the next batch has, drawn by priority, with their weight and index.
 
         Args:
             size: transitions.
-            columns: which leaves of the top are wanted, beside weight and index; None wants all.
-
-        Returns:
-            The leaves, and beside them weight [size] float32, at most 1, for the loss of each, and index [size] int64, for
-            `update_priority`.
 
         Raises:
             ValueError: the buffer is empty, or the size negative.
@@ -150,10 +154,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         # N and the total are in all weights of the batch alike; the largest belongs to the smallest priority.
         weight = (value.min(initial=_LARGEST) / value) ** self.beta
         self._sampled += 1
-        taken = self._take(self._chosen(columns), index)
-        taken["weight"] = torch.from_numpy(weight.astype(np.float32))
-        taken["index"] = torch.from_numpy(index)
-        return tree(taken)
+        return Draw(index, {"weight": torch.from_numpy(weight.astype(np.float32)), "index": torch.from_numpy(index)})
 
     def update_priority(self, index: Any, priority: Any) -> None:
         """Give transitions new priorities; where one comes twice, the last counts.

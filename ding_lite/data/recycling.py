@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 _LARGE = 1 << 16  # bytes; below that, a new array costs less than looking for an old one
-_KEPT = 4  # arrays of one kind; more in use at a time are simply made new
+# Arrays of one kind, such as obs and next_obs of a batch that is learned from, of one in the making, and of those that contexts
+# still hold: in asynchronous runs 6 were too few. More in use at a time are simply made new.
+_KEPT = 12
 _HELD_HERE = 3  # references to an array that only this file holds: the list, the loop's name, and getrefcount's argument
 
 
@@ -17,7 +19,7 @@ class Recycler:
     """Hands out uninitialised arrays, and hands one out again when neither an array nor a tensor refers to it any more.
 
     A fresh large array comes as untouched pages, which the system fills one by one: three times the cost of copying into
-    memory that is already there.
+    memory that is already there. Several threads may ask: one that looks at an array holds it, so no other gets it.
     """
 
     def __init__(self) -> None:

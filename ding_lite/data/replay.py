@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,15 @@ from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tre
 
 Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
 """What `push` takes."""
+
+
+class Draw(NamedTuple):
+    """Which transitions a batch has."""
+
+    rows: np.ndarray[Any, Any]
+    """Where each of them stands, [size] int64."""
+    beside: dict[str, torch.Tensor]
+    """Leaves [size] that the draw itself gives them, such as a weight."""
 
 
 class ReplayBuffer:
@@ -63,6 +72,8 @@ class ReplayBuffer:
         self._order: list[Any] = []
         self._count = 0
         self._recycler = Recycler()
+        self.writes = 0
+        """How often transitions were written, or all of them forgotten."""
         if spec is not None:
             self._allocate(dict(spec))
 
@@ -122,6 +133,7 @@ class ReplayBuffer:
         if stop > self.capacity:
             # The rows that stay are the last `capacity`, and they stand where they would have come one by one.
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
+        self.writes += 1
         write_rows(self._order, rows.values(), where)
         self._next = stop % self.capacity
         self._size = min(self._size + count, self.capacity)
@@ -174,8 +186,31 @@ class ReplayBuffer:
         Raises:
             ValueError: the buffer is empty, or the size negative.
         """
+        _require_names(columns)
+        return self.take(self.draw(size), columns)
+
+    def draw(self, size: int) -> Draw:
+        """Which transitions the next batch has: what `sample` does at random, without the copying.
+
+        Args:
+            size: transitions.
+
+        Raises:
+            ValueError: the buffer is empty, or the size negative.
+        """
         self._require_some(size)
-        return tree(self._take(self._chosen(columns), self.rng.integers(0, self._size, size)))
+        return Draw(self.rng.integers(0, self._size, size), {})
+
+    def take(self, draw: Draw, columns: Collection[str] | None = None) -> Tree:
+        """The transitions of a draw, as they are now, as a tree of CPU tensors [size, ...].
+
+        Nothing is drawn and nothing changes here, so another thread may call it while nobody writes.
+
+        Args:
+            draw: by this buffer.
+            columns: as `sample` takes them.
+        """
+        return tree({**self._take(self._chosen(columns), draw.rows), **draw.beside})
 
     def _require_some(self, size: int) -> None:
         if size < 0:
@@ -186,8 +221,7 @@ class ReplayBuffer:
     def _chosen(self, columns: Collection[str] | None) -> dict[str, Any]:
         if columns is None:
             return self._columns  # type: ignore[no-any-return]
-        if isinstance(columns, str):
-            raise TypeError(f"sample(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
+        _require_names(columns)
         return {name: column for name, column in self._columns.items() if name in columns}
 
     def _take(self, columns: dict[str, Any], rows: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -212,6 +246,7 @@ class ReplayBuffer:
 
     def clear(self) -> None:
         """Forget every transition; the memory stays allocated."""
+        self.writes += 1
         self._size = self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -277,12 +312,18 @@ class ReplayBuffer:
 
     def _restore(self, checked: Mapping[str, Any]) -> None:
         held = checked["columns"]
+        self.writes += 1
         if held is not None:
             if self._columns is None:
                 self._allocate(spec_like(held))
             write_rows([self._columns], [held], slice(0, checked["size"]))
         self._size, self._next = checked["size"], checked["next"]
         self.rng.bit_generator.state = checked["rng"]
+
+
+def _require_names(columns: Collection[str] | None) -> None:
+    if isinstance(columns, str):
+        raise TypeError(f"sample(columns={columns!r}) wants several names, got one string: write ({columns!r},).")
 
 
 def named_rows(batch: Any) -> Any:

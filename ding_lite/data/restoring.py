@@ -11,6 +11,7 @@ import torch
 
 from ding_lite.basics import unflatten
 from ding_lite.data.columns import as_array, to_objects
+from ding_lite.data.generators import require_generator_state
 from ding_lite.data.trees import flatten
 
 
@@ -59,14 +60,10 @@ def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most
 
 def require_generator(saved: Any, kind: str, rng: np.random.Generator) -> None:
     """Refuse what is no state of such a random generator."""
-    trial = type(rng.bit_generator)()
     try:
-        trial.state = saved
-        fits = not isinstance(trial, np.random.PCG64) or trial.state == saved  # numpy cuts off what does not fit
-    except (KeyError, TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits:
-        raise broken(kind, "rng", saved, f"it is the state of a {type(trial).__name__} of numpy")
+        require_generator_state("rng", saved, rng.bit_generator)
+    except ValueError as error:
+        raise broken(kind, "rng", saved, f"it is the state of a {type(rng.bit_generator).__name__} of numpy") from error
 
 
 def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:

@@ -210,6 +210,8 @@ class Trajectories(TreeSequence):
         single transitions side by side, [1, N], as of a list of which nothing else is known. See `listed_transitions`."""
         self.valid = valid
         """[T, B] bool, or None where every step is a real one."""
+        self.limits: Mapping[str, Any] = {}
+        """The least and the largest number of each place in columns that have such, as `within` was given them."""
         first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
         self._batch: Tree | None = None
@@ -218,8 +220,18 @@ class Trajectories(TreeSequence):
     def batch(self) -> Tree:
         """The [T, B, ...] tree; with a leaf `valid` [T, B] bool where some steps were only a reset."""
         if self._batch is None:
-            self._batch = view(self.columns if self.valid is None else {**self.columns, "valid": self.valid}, "a rollout")
+            leaves = self.columns if self.valid is None else {**self.columns, "valid": self.valid}
+            self._batch = view(leaves, "a rollout", limits=self.limits)
         return self._batch
+
+    def within(self, limits: Mapping[str, Any]) -> Trajectories:
+        """The same, from now on with these limits: numbers outside them cannot be written into a transition or the batch.
+
+        Args:
+            limits: (low, high) by the name of a column, nested as it is, as `ding_lite.envs.column_limits` gives them.
+        """
+        self.limits, self._batch = limits, None
+        return self
 
     @property
     def end_idx(self) -> list[int]:
@@ -254,7 +266,7 @@ class Trajectories(TreeSequence):
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
         made = Trajectories({**self.columns, **added}, self.valid)
-        made.order = self.order
+        made.order, made.limits = self.order, self.limits
         return made
 
     def _places(self) -> np.ndarray[Any, Any]:
@@ -282,7 +294,7 @@ class Trajectories(TreeSequence):
         def element(leaf: Any) -> Any:
             return leaf[t, b, ...] if holds_objects(leaf) else torch.from_numpy(leaf[t, b, ...])  # an array [] is a view too
 
-        return view(map_leaves(element, self.columns), "a rollout", (self, b, t))
+        return view(map_leaves(element, self.columns), "a rollout", (self, b, t), self.limits)
 
 
 def writable(column: Any) -> Any:

@@ -63,12 +63,12 @@ class View(Row):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        return _as_view(found, self, is_leaf=True) if type(found) is View else found
+        return _as_view(found, self, name) if type(found) is View else found
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         if type(found) is View and (isinstance(key, str) or _is_slice(key)):
-            return _as_view(found, self, is_leaf=isinstance(key, str))
+            return _as_view(found, self, key)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -131,16 +131,25 @@ _OF, _PLACE = "_of", "_place_of"  # what a view is a view of, in words; where a 
 _IS_ONE = "_is_one"  # whether it is of a single step, so that one number is no value for several
 
 
-def view(leaves: Mapping[str, Any], of: str, place: tuple[Any, int, int] | None = None) -> View:
+_LIMITS = "_limits"  # the least and the largest number of leaves that have such
+
+
+def view(
+    leaves: Mapping[str, Any],
+    of: str,
+    place: tuple[Any, int, int] | None = None,
+    limits: Mapping[str, Any] | None = None,
+) -> View:
     """A view of this memory.
 
     Args:
         leaves: tensors, arrays of objects, and mappings of them, all of them views of what is to be written to.
         of: what it is a view of, for messages: "a rollout" or "episodes".
         place: the rollout, the environment and the step, of a transition.
+        limits: by name, nested as the leaves are, the least and the largest number that may be written there.
     """
     made = View(create_storage(_tensors(leaves)))
-    made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None})
+    made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None, _LIMITS: limits})
     return made
 
 
@@ -174,11 +183,17 @@ def _are_equal(leaf: Any, other: Any) -> bool:
     return all(mine is its or np.array_equal(mine, its) for mine, its in pairs)
 
 
-def _as_view(found: View, parent: View, is_leaf: bool) -> View:
+def _as_view(found: View, parent: View, key: Any) -> View:
     if _OF in (known := vars(parent)):
+        is_leaf = isinstance(key, str)
         found.__dict__[_OF] = known[_OF]
         found.__dict__[_IS_ONE] = is_leaf and known[_IS_ONE]
+        found.__dict__[_LIMITS] = _inner(known[_LIMITS], key) if is_leaf else known[_LIMITS]
     return found
+
+
+def _inner(limits: Any, name: str) -> Any:
+    return limits.get(name) if isinstance(limits, Mapping) else None
 
 
 def _is_slice(key: Any) -> bool:
@@ -193,7 +208,8 @@ def _write(target: View, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not Tree._detach(target).contains(name):
             raise _no_such_leaf(target, name)
-        _collect(name, Tree._detach(target).get(name), nested(value), vars(target)[_OF], found, vars(target)[_IS_ONE])
+        leaf, known = Tree._detach(target).get(name), vars(target)
+        _collect(name, leaf, nested(value), known[_OF], found, known[_IS_ONE], _inner(known[_LIMITS], name))
     for leaf, array in found:
         (leaf if isinstance(leaf, np.ndarray) else leaf.numpy())[...] = array
 
@@ -211,7 +227,7 @@ def _no_such_leaf(target: View, name: Any) -> ValueError:
     )
 
 
-def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]], is_one: bool) -> None:
+def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]], is_one: bool, limits: Any = None) -> None:
     """Add to `found` each leaf, and what is to be written there, in its dtype."""
     if isinstance(leaf, TreeStorage):
         names = {inner for inner, _ in leaf.iter_items()}
@@ -219,7 +235,7 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
             given = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise ValueError(f"{name} of {of} has the leaves {sorted(names)}, and was given {given}: give the same.")
         for inner, own in leaf.iter_items():
-            _collect(f"{name}.{inner}", own, value[inner], of, found, is_one)
+            _collect(f"{name}.{inner}", own, value[inner], of, found, is_one, _inner(limits, inner))
         return
     array = _numbers(name, leaf, value, of) if isinstance(leaf, torch.Tensor) else _objects(leaf, value)
     if array.dtype.kind == "O" and leaf.dtype.kind in "US" and (is_cut := array.astype(leaf.dtype) != array).any():
@@ -230,11 +246,22 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
             f"t.{name}.fill_(...) sets all of them to one."
         )
     try:
-        found.append((leaf, np.broadcast_to(array, tuple(leaf.shape))))
+        fitted = np.broadcast_to(array, tuple(leaf.shape))
     except ValueError:
         raise ValueError(
             f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given values of shape {array.shape}: give as many."
         ) from None
+    _require_within(name, fitted, limits, of)
+    found.append((leaf, fitted))
+
+
+def _require_within(name: str, array: np.ndarray[Any, Any], limits: Any, of: str) -> None:
+    if not isinstance(limits, tuple) or np.shape(limits[0]) != array.shape[array.ndim - np.ndim(limits[0]) :]:
+        return  # none are known, or not of the places of such a slice
+    if (outside := (array < limits[0]) | (array > limits[1])).any():
+        place = tuple(np.argwhere(outside)[0])
+        least, most = (np.broadcast_to(limit, array.shape)[place] for limit in limits)
+        raise ValueError(f"{name} of {of} cannot be {array[place]}: its space has {least} to {most} there. Give one of these.")
 
 
 def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[Any, Any]:

@@ -253,6 +253,49 @@ def test_it_knows_whether_any_buffer_takes_priorities():
     assert sampler([(uniform(0), 0.5), (prioritized(0), 0.5)]).takes_priorities
 
 
+class Own(ReplayBuffer):
+    """Draws and copies in one."""
+
+    def sample(self, size, columns=None):
+        return super().sample(size, columns)
+
+
+def test_batches_are_drawn_ahead_where_no_buffer_needs_what_is_learned_from_the_one_before():
+    late = PrioritizedReplayBuffer(10, lag=1)
+    leads = {
+        1: (uniform(0), late, {"x": uniform(0), "y": late}),
+        0: (prioritized(0), Own(10), [(uniform(0), 0.5), (Own(10), 0.5)]),
+    }
+    for lead, forms in leads.items():
+        assert [sampler(form).lead for form in forms] == [lead] * 3
+
+
+@pytest.mark.parametrize("make", [lambda a, b: a, lambda a, b: [(a, 0.5), (b, 0.5)], lambda a, b: {"a": a, "b": b}])
+@pytest.mark.parametrize("kind", [uniform, prioritized])
+def test_what_is_drawn_and_taken_later_is_what_is_sampled(make, kind):
+    one, other = sampler(make(kind(0), kind(100))), sampler(make(kind(0), kind(100)))
+    sampled, drawn = [one.sample(6) for _ in range(3)], [other.draw(6) for _ in range(3)]
+
+    for first, second in zip(sampled, map(other.take, drawn), strict=True):
+        assert repr(nested(first)) == repr(nested(second))
+
+
+def test_every_change_of_the_rows_is_told():
+    buffer = uniform(0)
+    source, seen = sampler(buffer), []
+    for change in (
+        lambda: buffer.push(numbered(5, 2)),
+        buffer.clear,
+        lambda: buffer.load_state_dict(uniform(3).state_dict()),
+        lambda: source.sample(4),
+    ):
+        change()
+        seen.append(source.writes)
+
+    assert len(set(seen)) == 3
+    assert seen[2] == seen[3]
+
+
 def test_there_is_enough_when_the_buffers_together_have_enough():
     own, demos = uniform(0, n=700, capacity=50_000), uniform(0, n=299, capacity=50_000)
     sources = sampler([(own, 0.75), (demos, 0.25)]), sampler({"own": own, "demos": demos})

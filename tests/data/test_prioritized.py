@@ -304,6 +304,7 @@ def test_leaves_of_names_that_it_gives_itself_are_refused(name):
         ({"beta_end": float("nan")}, r"\(beta_end=nan\)"),
         ({"eps": 0.0}, r"\(eps=0.0\): it lies in \(0, 1\]"),
         ({"beta_samples": 0}, r"\(beta_samples=0\): it is 1 or more"),
+        ({"lag": 2}, r"PrioritizedReplayBuffer\(lag=2\): it is 0, or 1"),
         ({"capacity": 0}, "it holds at least 1 transition"),
     ],
 )

@@ -321,3 +321,42 @@ def test_a_leaf_of_one_step_is_given_as_many_numbers_as_it_has(name, value):
 def test_a_number_is_no_column():
     with pytest.raises(ValueError, match=r"the column bonus of shape \(\) was given to a rollout of 3 steps of 2 environments"):
         rollout().with_columns(bonus=1.0)
+
+
+LIMITS = {"action": (0, 9), "obs": {"y": {"z": (0, 9)}}, "next": (np.array([0, 1]), np.array([2, 3]))}
+
+
+@pytest.mark.parametrize("made", [rollout, episodes])
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda t: setattr(t, "action", 10), r"action of .* cannot be 10: its space has 0 to 9 there. Give one of these"),
+        (lambda t: t.__setitem__("action", -1), "action of .* cannot be -1"),
+        (lambda t: t.update(action=99), "action of .* cannot be 99"),
+        (lambda t: setattr(t.obs.y, "z", 10), "z of .* cannot be 10"),
+        (lambda t: setattr(t, "obs", {"x": t.obs.x, "y": {"z": 77}}), "obs.y.z of .* cannot be 77"),
+    ],
+)
+def test_a_number_that_is_not_of_its_space_is_refused_where_it_is_written(made, write, words):
+    collected = made().within(LIMITS)
+    before = [listed(one) for one in collected]
+    for one in (collected[0][:1] if made is episodes else collected[0], collected.batch, collected.batch[0]):
+        if one.action.ndim and "obs" in words:
+            continue
+        with pytest.raises(ValueError, match=words):
+            write(one)
+
+    assert [listed(one) for one in collected] == before
+    collected[0].action = collected[0].action * 0 + 9
+
+
+def test_limits_stay_with_other_columns_and_hold_for_each_place():
+    two = np.zeros((T, B, 2), np.int64) + 1
+    collected = Trajectories(columns()).within(LIMITS).with_columns(next=two)
+    collected[1].next = [2, 3]
+    with pytest.raises(ValueError, match="next of a rollout cannot be 0: its space has 1 to 3 there"):
+        collected[1].next = [0, 0]
+    collected.batch[0, 0].next = [0, 1]
+
+    assert collected[1].next.tolist() == [2, 3]
+    assert collected[0].next.tolist() == [0, 1]

@@ -1,0 +1,115 @@
+"""Batches: those that a learner takes in one iteration, the next one made ready while it learns from the present one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from ding_lite.basics.torch_threads import use_torch_threads
+from ding_lite.data.mixtures import Sampler
+from ding_lite.data.transfers import Send
+from ding_lite.data.trees import Tree
+
+BATCH_THREAD = "task.batches"
+"""What the name of the thread begins with that makes batches ready."""
+
+
+class Batch(NamedTuple):
+    """What one gradient step learns from."""
+
+    data: Tree
+    """As it came from the buffer."""
+    sent: Tree
+    """The same on the device that learns, if it was sent there; else `data` itself."""
+
+
+class _Ahead(NamedTuple):
+    """A batch that another thread makes ready."""
+
+    writes: int
+    """Of the buffers, when that began."""
+    made: Future[tuple[Tree, Callable[[], Tree] | None]]
+
+
+class Batches:
+    """Draws batches from replay, one after the other.
+
+    Which rows a batch has, and what else about it is random, is decided on the thread of the caller, `source.lead` batches
+    before the caller gets it. A second thread only copies these rows and sends them to the device. So the batches, and the
+    state of the buffers and their generators, are the same with that thread and without it, also when the caller fails or
+    breaks off. Where somebody writes into a buffer in between, the rows are copied once more.
+
+    Args:
+        source: of the batches.
+        size: rows of each.
+        columns: the leaves of the top that are wanted; None for all.
+        send: copies a batch to the device that learns; None where the learner does that, or nothing is to be done.
+
+    Example:
+        >>> import numpy as np
+        >>> from ding_lite.data import ReplayBuffer, sampler
+        >>> buffer = ReplayBuffer(10)
+        >>> buffer.push({"x": np.ones(10)})
+        >>> [batch.data.x.tolist() for batch in Batches(sampler(buffer), 2).take(3, lambda: True)]
+        [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        source: Sampler,
+        size: int,
+        columns: Collection[str] | None = None,
+        send: Send | None = None,
+    ) -> None:
+        self._source, self._size, self._columns, self._send = source, size, columns, send
+
+    def take(self, count: int, is_ready: Callable[[], bool], beside: bool = False) -> Generator[Batch, None, None]:
+        """So many batches, or fewer where the source is not ready for one.
+
+        Args:
+            count: batches.
+            is_ready: asked before each is drawn.
+            beside: whether a second thread makes the next one ready. It ends with the last batch, or when the iterator is
+                closed.
+        """
+        source, draws = self._source, self._draws(count, is_ready)
+        drawn = next(draws, None)
+        if drawn is None:
+            return
+        batch = self._here(drawn)
+        beside = beside and count > 1 and source.lead > 0
+        with ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(1, BATCH_THREAD, use_torch_threads, (1,))) if beside else None
+            while True:
+                following = next(draws, None) if source.lead else None
+                ahead = None if pool is None or following is None else self._begun(pool, following)
+                yield batch
+                following = following if source.lead else next(draws, None)
+                if following is None:
+                    return
+                batch = self._here(following) if ahead is None else self._arrived(ahead, following)
+
+    def _draws(self, count: int, is_ready: Callable[[], bool]) -> Iterator[Any]:
+        while count and is_ready():
+            count -= 1
+            yield self._source.draw(self._size)
+
+    def _here(self, drawn: Any) -> Batch:
+        data = self._source.take(drawn, self._columns)
+        return Batch(data, data)
+
+    def _begun(self, pool: ThreadPoolExecutor, drawn: Any) -> _Ahead:
+        return _Ahead(self._source.writes, pool.submit(self._made, drawn))
+
+    def _made(self, drawn: Any) -> tuple[Tree, Callable[[], Tree] | None]:
+        data = self._source.take(drawn, self._columns)
+        return data, None if self._send is None else self._send(data)
+
+    def _arrived(self, ahead: _Ahead, drawn: Any) -> Batch:
+        wait([ahead.made])
+        if self._source.writes != ahead.writes:
+            return self._here(drawn)
+        data, arrive = ahead.made.result()
+        return Batch(data, data if arrive is None else arrive())
