@@ -4,13 +4,17 @@ from strangers.
 
 from __future__ import annotations
 
+import contextvars
 import difflib
 import functools
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
+
+_MOMENT = re.compile(r"\b(?:iteration|step|episode|attempt) \d+")
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -34,6 +38,9 @@ def location_of(fn: Callable[..., Any]) -> str:
     """`file:line` of the definition of `fn` or of its class, or an empty string where Python cannot tell."""
     if isinstance(fn, functools.partial):
         return location_of(fn.func)
+    given: str | None = getattr(fn, "__location__", None)  # of what stands for other functions
+    if given is not None:
+        return given
     code = getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
@@ -71,14 +78,29 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
 
 
-def add_note(error: BaseException, note: str) -> None:
-    """`error.add_note(note)`, once; also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it."""
-    if note in getattr(error, "__notes__", ()):
+def add_note(error: BaseException, note: str, place: str | None = None) -> None:
+    """`error.add_note(note)`; also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it.
+
+    One exception object may be raised again and again, and handled. So there is one note for each place: a later one takes the
+    place of the one before.
+
+    Args:
+        error: is given the note.
+        note: a clause.
+        place: where it comes from. None is the note itself, without the numbers of iterations, steps and episodes in it.
+    """
+    place = _MOMENT.sub("", note) if place is None else place
+    places: dict[str, str] = error.__dict__.setdefault("_note_of_place", {})
+    before, places[place] = places.get(place), note
+    notes = [*getattr(error, "__notes__", ())]
+    if note in notes:
         return
-    if hasattr(error, "add_note"):
+    if before in notes:
+        error.__notes__ = [*(other for other in notes if other != before), note]
+    elif hasattr(error, "add_note"):
         error.add_note(note)
     else:
-        error.__notes__ = [*getattr(error, "__notes__", []), note]
+        error.__notes__ = [*notes, note]
 
 
 def require_extra(module: str, extra: str, wanted_by: str) -> None:
@@ -88,10 +110,26 @@ def require_extra(module: str, extra: str, wanted_by: str) -> None:
 
 
 def _is_running(function: str, module: str | None) -> bool:
-    for top in sys._current_frames().values():  # all threads: the one that asks may be a helper of the one that runs it
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
-                return True
-            frame = frame.f_back
-    return False
+    return (function, module) in _running_elsewhere.get() or (function, module) in _running_here()
+
+
+def _running_here() -> set[tuple[str, str | None]]:
+    """Name and module of each function that runs on this thread. Frames of other threads may vanish while they are read."""
+    found = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.add((frame.f_code.co_name, frame.f_globals.get("__name__")))
+        frame = frame.f_back
+    return found
+
+
+_running_elsewhere: contextvars.ContextVar[frozenset[tuple[str, str | None]]] = contextvars.ContextVar(
+    "running elsewhere", default=frozenset()
+)
+
+
+def context_for_helper() -> contextvars.Context:
+    """A copy of the context for a thread that helps the one that calls: to it, what runs here is running as well."""
+    context = contextvars.copy_context()
+    context.run(_running_elsewhere.set, _running_elsewhere.get() | _running_here())
+    return context

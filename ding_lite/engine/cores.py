@@ -22,28 +22,17 @@ def quick_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def one_thread_of_torch() -> None:
-    """On the thread that calls: on a fresh one, torch gathers a team for each operation, several times slower than none."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
+def threads_of_torch(max_lag: int) -> tuple[int | None, int | None]:
+    """How many threads an operation of torch takes on the thread of the learn lane, and on any other; None for torch's own.
 
-
-@contextlib.contextmanager
-def cores_left_free() -> Iterator[None]:
-    """For the time of the block, let torch have half of the cores: an operation on all of them waits for one that is busy.
-
-    Measured with one worker process on two cores: 1 ms a gradient step on one thread, up to 66 on two. It is the same where
-    the lanes run on one thread, so that the results are.
+    They belong to the lane, wherever it is carried out: with another number some results differ in their last bits. With
+    `max_lag=0` it is what a plain loop has. Where iterations overlap, the learn lane has half of the cores, since an operation
+    on all of them waits for one that is busy. Measured with one worker process on two cores: 1 ms a gradient step on one
+    thread, up to 66 on two. The others have one: on a fresh thread, torch gathers a team for each operation, which takes
+    several times longer than a small operation itself.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
+    if torch is None or max_lag == 0:
+        return None, None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(before, cores // 2)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return max(1, min(torch.get_num_threads(), cores // 2)), 1

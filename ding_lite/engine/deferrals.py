@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import itertools
 import threading
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, call_of, context_for_helper, describe_call, name_of
+from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
+from ding_lite.engine.inputs import Prints
+from ding_lite.engine.lanes import enter
+from ding_lite.pipeline.checks import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
 """What the names of threads begin with that run deferred work."""
+_PATIENCE_S = 5.0  # that work may take after the run has ended, before a warning says what is waited for
+_WATCHED = 5  # works of a function whose inputs are watched
+Place = tuple[int, int]
+"""(iteration, position) of the half that deferred something."""
+
+
+class Origin(NamedTuple):
+    """Where work was deferred."""
+
+    place: Place
+    words: str
+    """The middleware, with its file and line, and the iteration."""
 
 
 class BrokenOff(RuntimeError):
-    """The run ended before this work did."""
+    """The run ended before this work did, or before its result was taken."""
 
 
 class Deferred(Generic[Result]):
@@ -24,83 +47,332 @@ class Deferred(Generic[Result]):
     changes_by_itself = True
     """In a field of a context it changes, and no middleware has changed it."""
 
-    def __init__(self, fn: Callable[..., Result], args: tuple[Any, ...]) -> None:
-        self._fn, self._args = fn, args
+    def __init__(
+        self, fn: Callable[..., Result], args: tuple[Any, ...], origin: Origin, order: tuple[int, ...], owner: Deferrals
+    ) -> None:
+        self._call: Callable[[], Result] | None = functools.partial(fn, *args)
+        self.name = name_of(fn)
+        self.place, self.order, self.origin, self._owner = origin.place, order, origin, owner
+        self.description = f"{describe_call(fn)}, deferred by {origin.words}"
+        self._prints: Prints | None = None
         self._result: Result
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """What it raised, until `result()` has raised it."""
+        self._has_failed: BaseException | None = None
         self.done = False
         """Whether the result is there."""
-        self._settled = threading.Event()  # the result is there, or nobody takes it any more
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
+        """On which it runs; None where it ran at once."""
         self.outlasts = False
         """Whether it goes on when the run has ended in order, for an `end_run` that takes its result."""
         self.is_over = False
         """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
+        self.knows_that_it_is_over = False
+        """Whether it has asked since, so that an error may be its way to end."""
+        self.is_left = False
+        """Whether the run did not wait for its end."""
 
-    def run_here(self) -> Deferred[Result]:
-        """Do the work now. What it raises leaves here."""
-        self._result = self._fn(*self._args)
-        self._settle()
-        self._ended.set()
-        return self
+    def watch(self, prints: Prints) -> None:
+        """Before the work: let `result()` refuse one whose inputs have changed since the work ended."""
+        self._prints = prints
 
-    def run_beside(self, prepare: Callable[[], None], fail: Callable[[BaseException], None]) -> Deferred[Result]:
-        """Do the work on a thread of its own.
-
-        Args:
-            prepare: called on that thread first.
-            fail: called with what the work raises before it is broken off.
-        """
-
-        def work() -> None:
-            try:
-                prepare()
-                self._result = self._fn(*self._args)
-            except BaseException as error:  # noqa: BLE001  raised by the run, and where the result is asked for
-                self._error = error
-                if not self.is_over:
-                    add_note(error, f"in {name_of(self._fn)}, deferred by a middleware of the task")
-                    fail(error)
-            finally:
-                self._settle()
-                self._ended.set()
-
-        target = contextvars.copy_context().run
-        self._thread = threading.Thread(target=target, args=(work,), name=f"{DEFERRED_THREAD}.{name_of(self._fn)}", daemon=True)
-        self._thread.start()
-        return self
-
-    def _settle(self) -> None:
-        self.done = True
-        self._settled.set()
+    def run(self) -> None:
+        """Do the work. What it raises is kept."""
+        assert self._call is not None
+        token = _current.set(self)
+        try:
+            self._result = self._call()
+            if self._prints is not None:  # what the work itself has changed does not count
+                self._prints.take()
+        except BaseException as error:
+            self._has_failed = error
+            add_note(error, f"in {self.description}")
+            if self.thread is None and not isinstance(error, Exception):
+                raise  # it ends the program
+            is_its_end = self.is_over and (self.knows_that_it_is_over or isinstance(error, BrokenOff))
+            self.error = None if is_its_end or self.is_left else error
+            if not isinstance(error, Exception) and not self.is_over:
+                self._owner.fail(error)
+        finally:
+            _current.reset(token)
+            self._call = None
+            self.done = True
 
     def break_off(self) -> None:
         """The run that it belongs to has ended: its result is not taken any more, and `result()` raises at once."""
         self.is_over = True
-        self._settled.set()
-
-    def join(self) -> None:
-        """Wait until its thread has ended."""
-        self._ended.wait()
-        if self._thread is not None:
-            self._thread.join()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the work is done, and its thread has nothing left to do."""
-        return self._ended.is_set()
+        self._owner.notify()
 
     def result(self) -> Result:
-        """Wait for the result.
+        """Wait for the result. A middleware whose iteration may still be dropped waits until that is known as well.
 
         Raises:
-            BrokenOff: the run ended meanwhile.
-            BaseException: what the work raised.
+            BrokenOff: the run ended meanwhile, or the iteration of the caller is dropped.
+            RuntimeError: what the work was given has changed since it ended: a list, an array, a module.
+            Exception: what the work raised.
         """
-        self._settled.wait()
-        if self.is_over:
-            raise BrokenOff(f"the run has ended, and with it {name_of(self._fn)}, which it deferred.")
-        if self._error is not None:
-            raise self._error
+        if not self._owner.wait_for(self) or not isinstance(self._has_failed, Exception | None):
+            raise BrokenOff(
+                f"the run has ended, and with it {self.name}, which it deferred. Where `end_run` takes the result, set "
+                "`work.outlasts = True` on what task.defer() returned; where the next run takes it, end this one by "
+                "task.run(n, final=False)."
+            )
+        self._refuse_changes()
+        if self._has_failed is not None:
+            self.error = None
+            raise self._has_failed
         return self._result
+
+    def _refuse_changes(self) -> None:
+        prints, self._prints = self._prints, None
+        problem = None if prints is None or self._has_failed is not None else prints.problem()
+        if problem is not None:
+            self._has_failed = RuntimeError(f"{self.description}: {problem}")
+
+    def __copy__(self) -> Deferred[Result]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Deferred[Result]:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.description} cannot be pickled, saved or sent to another process: it is work of this run. Take its "
+            "result() before, and save that."
+        )
+
+
+class Caller(NamedTuple):
+    """What a task says of the middleware that asks for a result."""
+
+    belongs_to_run: Callable[[], bool]
+    """Whether its iteration belongs to the run; waits until that is known."""
+    is_stopped: Callable[[], bool]
+    """Whether the run has ended for it, or failed before it."""
+    resting: Callable[[], AbstractContextManager[Any]]
+    """For the time of this block it waits for others."""
+    is_at_end: Callable[[], bool]
+    """Whether at most one iteration follows that of the caller."""
+    fail: Callable[[BaseException], None]
+    """Ends the run at once where it overlaps, by what ends a program: SystemExit or KeyboardInterrupt."""
+
+
+class Deferrals:
+    """The deferred work of one task, with one meaning on one thread and on several.
+
+    Work belongs to the run that began it. Its result may be taken until that run has ended for good, and by middleware only in
+    iterations that belong to the run; later, `result()` raises BrokenOff. What work raises is raised by `result()`; where
+    nobody has asked, at the end of the run.
+
+    Args:
+        caller: what is known about the one that asks for a result.
+        changed: notified when work ends or is broken off.
+    """
+
+    def __init__(self, caller: Caller, changed: threading.Condition) -> None:
+        self._caller, self._changed = caller, changed
+        self._open: list[Deferred[Any]] = []  # that is under way, or has failed and nobody knows
+        self._done: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()  # whose result somebody may ask for
+        self._numbers = itertools.count()
+        self._watched: Counter[Any] = Counter()
+        self.is_ending = False
+        """Whether the run has ended, so that a wait for work is a wait for the end."""
+
+    def fail(self, error: BaseException) -> None:
+        """End the run at once: work has raised what ends a program."""
+        self._caller.fail(error)
+
+    def begin(
+        self, fn: Callable[..., Result], args: tuple[Any, ...], origin: Origin, is_beside: bool, torch_count: int | None
+    ) -> Deferred[Result]:
+        """Do this work on a thread of its own, or now.
+
+        Args:
+            fn: the work.
+            args: what it is called with.
+            origin: the half that defers it.
+            is_beside: whether it runs on a thread of its own.
+            torch_count: threads of torch that its operations take; None for torch's own.
+        """
+        outer = _current.get()
+        # By where and when it begins, never by when it ends.
+        before = origin.place if outer is None else outer.order
+        work = Deferred(fn, args, origin if outer is None else outer.origin, (*before, next(self._numbers)), self)
+        key = _code_of(fn) or type(fn)
+        self._watched[key] += 1
+        if self._watched[key] <= _WATCHED:
+            work.watch(Prints(fn, args))
+        if is_beside:
+            target = context_for_helper().run
+            name = f"{DEFERRED_THREAD}.{work.name}"
+            work.thread = threading.Thread(target=target, args=(self._run_beside, work, torch_count), name=name, daemon=True)
+            with self._changed:
+                self._open.append(work)
+            try:
+                work.thread.start()
+            except BaseException:
+                self._open.remove(work)
+                raise
+        else:
+            with torch_threads(torch_count):
+                work.run()
+            with self._changed:
+                self._file(work)
+        return work
+
+    def _run_beside(self, work: Deferred[Any], torch_count: int | None) -> None:
+        enter(None)  # it belongs to no iteration any more
+        use_torch_threads(torch_count)
+        work.run()
+        with self._changed:
+            self._open.remove(work)
+            self._file(work)
+            self._changed.notify_all()
+
+    def _file(self, work: Deferred[Any]) -> None:
+        self._done.add(work)
+        if work.error is not None:
+            self._open.append(work)
+
+    def notify(self) -> None:
+        """Let everyone who waits look again at what the run has come to."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, work: Deferred[Any]) -> bool:
+        """Wait until work is done; false where its result is not to be taken."""
+        if work.is_over or not self._caller.belongs_to_run():
+            return False
+        with self._caller.resting():
+            is_end = self.is_ending or self._caller.is_at_end()
+            if is_end and not self._wait_for(lambda: self._is_let_go(work), _PATIENCE_S):
+                _warn_of_waiting([work])
+            self._wait_for(lambda: self._is_let_go(work))
+        return work.done and not work.is_over
+
+    def _is_let_go(self, work: Deferred[Any]) -> bool:
+        return work.done or work.is_over or self._caller.is_stopped()
+
+    def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(condition, timeout)
+
+    def break_off(self, last: int | None = None) -> None:
+        """The run has ended: no result is taken any more.
+
+        Args:
+            last: the last iteration, where an `end_run` may follow, which takes the results of what outlasts the run; not of
+                what was begun in a later iteration, which is dropped.
+        """
+        with self._changed:
+            self.is_ending = True
+            for work in (*self._open, *self._done):
+                is_kept = work.outlasts and last is not None and work.place[0] <= last
+                work.is_over = work.is_over or not is_kept
+            self._changed.notify_all()
+
+    def wait(self, is_at_once: bool = False) -> None:
+        """Wait until everything that is broken off has ended.
+
+        Args:
+            is_at_once: the run ends at once: what has not ended after some seconds is left behind, with a warning.
+        """
+        self._wait([work for work in self._open if work.is_over], is_at_once)
+
+    def close(self) -> None:
+        """Break off what no run has ended, and wait for it; not for what a run has left behind, nor for the caller itself."""
+        left = [work for work in self._open if not work.is_over and work is not _current.get()]
+        self.break_off()
+        self._wait(left)
+
+    def _wait(self, works: list[Deferred[Any]], is_at_once: bool = False) -> None:
+        works = [work for work in works if not work.is_left]
+        try:
+            if not self._wait_for(lambda: all(work.done for work in works), _PATIENCE_S):
+                if is_at_once:
+                    _leave(works)
+                    return
+                _warn_of_waiting(works)
+                self._wait_for(lambda: all(work.done for work in works))
+            for work in works:
+                if work.thread is not None:
+                    work.thread.join()
+        except BaseException:  # a signal that asks to stop at once
+            _leave(works)
+            raise
+
+    def failures(self, last: int | None = None) -> Iterator[BaseException]:
+        """What work has raised that nobody has asked for, in the order in which it was begun; each once.
+
+        Args:
+            last: the last iteration of the run; what was begun in a later one, which was dropped, is a warning, unless it ends
+                a program. None takes all.
+        """
+        with self._changed:
+            failed = sorted((work for work in self._open if work.error is not None), key=lambda work: work.order)
+            self._open = [work for work in self._open if work.error is None]
+        for work in failed:
+            error, work.error = work.error, None
+            if error is not None and (last is None or work.place[0] <= last or not isinstance(error, Exception)):
+                yield error
+            elif error is not None:
+                warn_of(error, f"{work.name} was deferred in an iteration that was begun beside the last one")
+
+
+def _leave(works: Iterable[Deferred[Any]]) -> None:
+    """Do not wait for the end of this work any more. Its threads are daemons, which end with the program."""
+    left = [work for work in works if not work.done]
+    for work in left:
+        work.is_left = True
+    if left:
+        names = "; ".join(work.description for work in left)
+        warnings.warn(f"deferred work did not end, and is left behind: {names}.", RuntimeWarning, stacklevel=4)
+
+
+def _warn_of_waiting(works: Iterable[Deferred[Any]]) -> None:
+    names = "; ".join(work.description for work in works if not work.done)
+    warnings.warn(
+        f"the run ends, and waits for deferred work, which did not return within {_PATIENCE_S:g} s: {names}. Let long "
+        "work end when task.stopping is true. Ctrl-C, twice at most, ends the wait.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def warn_of(error: BaseException, where: str) -> None:
+    """Warn of what deferred work has raised, where no run is left to raise it."""
+    text = f"{where}, and raised {type(error).__name__}: {error}. Nobody has taken its result."
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+_current: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar("deferred", default=None)
+
+
+def current_work() -> Deferred[Any] | None:
+    """The deferred work that calls this, or None outside of any."""
+    return _current.get()
+
+
+def middleware_around(entries: Iterable[Entry], frame: FrameType) -> str:
+    """The middleware that runs in this frame or around it, with its place; where there is none, the function of the frame."""
+    codes = [(entry, _code_of(entry.fn)) for entry in entries]
+    here: FrameType | None = frame
+    while here is not None:
+        for entry, code in codes:
+            if code is here.f_code and _is_of(entry.fn, here):
+                return f"middleware {entry.name} ({entry.location})"
+        here = here.f_back
+    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def _code_of(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
+
+
+def _is_of(fn: Any, frame: FrameType) -> bool:
+    """Whether a frame with the code of `fn` runs for this object, where `fn` is one or a method of one."""
+    owner = getattr(fn, "__self__", None if hasattr(fn, "__code__") or isinstance(fn, functools.partial) else fn)
+    names = frame.f_code.co_varnames[:1]
+    return owner is None or not names or frame.f_locals.get(names[0], owner) is owner

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextvars
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.basics.messages import add_note, name_of
+from ding_lite.basics.messages import add_note, context_for_helper, name_of
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import HasPipeline
 from ding_lite.pipeline.checks import require_middleware
@@ -66,7 +66,7 @@ class Drivable(HasPipeline):
         """
         self._require_open(f"forward({name_of(fn)!r})")
         if async_mode if async_mode is not None else self.async_mode and not self._iterating:
-            future = self._executor().submit(contextvars.copy_context().run, self._begin, fn, ctx)
+            future = self._pool.submit(functools.partial(context_for_helper().run, self._begin, fn, ctx))
             self._begun_by_hand.append(future)
             return future
         half = self._begin(fn, ctx)
@@ -86,6 +86,8 @@ class Drivable(HasPipeline):
             BaseException: what the first of them raised, in the order in which they were begun; the others as notes.
         """
         first: BaseException | None = None
+        others = 0
+        self._pool.wait(self._begun_by_hand)
         while self._begun_by_hand:
             future = self._begun_by_hand.pop(0)
             error = future.exception()
@@ -96,7 +98,8 @@ class Drivable(HasPipeline):
             elif first is None:
                 first = error
             else:
-                add_note(first, f"beside it, {type(error).__name__}: {error}")
+                others += 1
+                add_note(first, f"beside it, {type(error).__name__}: {error}", place=f"beside it {others}")
         if first is not None:
             raise first
 

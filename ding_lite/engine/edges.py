@@ -176,11 +176,10 @@ def _between_threads(
         return token
 
     def wait() -> Any:
-        begun, taker.is_idle = time.perf_counter_ns(), True
+        begun = time.perf_counter_ns()
         try:
             return next_token()
         finally:
-            taker.is_idle = False
             timeline.waited(lane.number, lane.iteration, begun, time.perf_counter_ns(), edge)
 
     return tokens.put, get, lambda: _CLOSED if is_empty() else next_token()

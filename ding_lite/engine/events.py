@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import numbers
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ding_lite.basics.messages import add_note
+from ding_lite.engine.deferrals import current_work
+from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
-from ding_lite.pipeline.lifecycles import POOL, Openable
+from ding_lite.pipeline.lifecycles import Openable
+from ding_lite.pipeline.pools import Pool, WouldBlockError
 
 Listener = Callable[..., Any]
+_LOOK_S = 0.2  # between two looks at whether threads of the script have ended
 EventArguments = tuple[tuple[Any, ...], dict[str, Any]]
-_POLL_S = 0.05
 
 
 class Events:
@@ -24,9 +27,14 @@ class Events:
 
     Delivery happens on the thread that emits, before `emit` returns, and one listener runs at a time: another thread that emits
     meanwhile waits for its turn. What a listener emits is queued behind the events before it.
+
+    Args:
+        changed: notified when an event comes that somebody waits for, and by others when such waiting may end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._is_closed = False
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._queue: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque()
@@ -70,6 +78,7 @@ class Events:
 
     def _deliver(self) -> None:
         first: BaseException | None = None
+        later = 0
         while self._queue:
             event, args, kwargs = self._queue.popleft()
             with self._lock:
@@ -83,25 +92,50 @@ class Events:
                         first = error
                         add_note(first, f"raised by a listener of the event {event!r}")
                     else:
-                        add_note(first, f"a later listener, of {event!r}, raised {type(error).__name__}: {error}")
+                        later += 1
+                        text = f"a later listener, of {event!r}, raised {type(error).__name__}: {error}"
+                        add_note(first, text, place=f"later listener {later}")
         if first is not None:
             raise first
 
-    def wait_for(self, event: str, timeout: float, give_up: Callable[[], bool]) -> EventArguments | None:
-        """Block until `event` is next emitted; its arguments, or None after `timeout` seconds or when `give_up()` is true."""
+    def wait_for(
+        self,
+        event: str,
+        timeout: float | None,
+        give_up: Callable[[], bool],
+        waiting: AbstractContextManager[Any],
+        came: Callable[[], None] | None = None,
+    ) -> EventArguments | None:
+        """Block until `event` is next emitted; its arguments, or None.
+
+        It ends when the event comes, after the timeout, when the task stops, or when `give_up()` is true; the one that makes
+        it true notifies `changed`.
+
+        Args:
+            event: its name.
+            timeout: seconds; None for no limit.
+            give_up: whether waiting ends.
+            waiting: entered when it listens, for the time in which it waits.
+            came: called by the thread that emits, once, when the event comes.
+        """
         received: list[EventArguments] = []
-        arrived = threading.Event()
 
         def receive(*args: Any, **kwargs: Any) -> None:
-            received.append((args, kwargs))
-            arrived.set()
+            with self._changed:
+                received.append((args, kwargs))
+                if came is not None:
+                    came()
+                self._changed.notify_all()
 
         self.on(event, receive, once=True)
-        deadline = time.monotonic() + timeout
-        while not arrived.wait(max(0.0, min(_POLL_S, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline or give_up():
-                self.off(event, receive)
-                break
+        try:
+            with waiting, self._changed:
+                limit = _LOOK_S if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+                while not self._changed.wait_for(lambda: bool(received) or self._is_closed or give_up(), limit):
+                    if timeout is not None:
+                        break
+        finally:
+            self.off(event, receive)
         return received[0] if received else None
 
     def close(self, timeout: float = 5.0) -> None:
@@ -112,11 +146,9 @@ class Events:
             self._turn.release()
         with self._lock:
             self._listeners.clear()
-
-
-def _is_idle(thread: threading.Thread, in_pool: bool) -> bool:
-    """Whether this other thread cannot emit: the pool's to anybody outside it; to those in it, the one that waits for them."""
-    return thread.name.startswith(POOL) or (in_pool and thread is threading.main_thread())
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
 
 class HasEvents(Openable):
@@ -124,6 +156,7 @@ class HasEvents(Openable):
 
     _events: Events
     _network: Network | None
+    _pool: Pool
 
     def emit(self, event: str, *args: Any, only_remote: bool = False, only_local: bool = False, **kwargs: Any) -> None:
         """Call every listener of `event` with these arguments, in order; their errors leave here.
@@ -156,8 +189,12 @@ class HasEvents(Openable):
     ) -> EventArguments | None:
         """Block until another thread emits `event`.
 
+        What ends it: the event, the timeout, `task.stop()`, and the end of the run for the middleware that waits. Without a
+        timeout, the thread that runs the task, and parts of `parallel` and `forward`, wait only as long as another of these,
+        or a thread of the script's own, may emit. A thread of the script's own waits without a limit until the task stops.
+
         Args:
-            timeout: seconds; None for no limit.
+            timeout: seconds; None for no limit. Where iterations overlap, middleware need one.
             ignore_timeout_exception: return None after the timeout instead of raising.
 
         Returns:
@@ -165,37 +202,50 @@ class HasEvents(Openable):
 
         Raises:
             TimeoutError: nobody emitted it in time.
-            RuntimeError: no timeout is set, and nobody is left who could emit it: no other thread, or inside `parallel` only
-                others that wait as well.
+            TypeError: the event is no text, or the timeout no number.
+            ValueError: the timeout is negative or NaN.
+            RuntimeError: no timeout is set, and nothing is left to emit it, or iterations overlap.
         """
         self._require_open(f"wait_for({event!r})")
-        timeout = math.inf if timeout is None else timeout
-        with nullcontext() if self._network is None else self._network.resting():
-            if timeout == math.inf:
-                received = self._wait_without_limit(event)
-            else:
-                received = self._events.wait_for(event, timeout, give_up=lambda: self.stopping)
+        _require_timeout(event, timeout)
+        limit = None if timeout is None or timeout == math.inf else timeout
+        if limit is None and (self._pool.knows_caller or current_lane() is not None or current_work() is not None):
+            received = self._wait_without_limit(event)
+        else:
+            received = self._events.wait_for(event, limit, lambda: self.stopping, self._pool.resting())
         if received is None and not ignore_timeout_exception:
             raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
         return received
 
     def _wait_without_limit(self, event: str) -> EventArguments | None:
-        here, network = threading.current_thread(), self._network
-        in_pool = here.name.startswith(POOL)
-        may_start = in_pool or network is not None  # something else, in a moment
-        looks = 0
+        """Wait in the thread that runs the task, or in one that it began: as long as another of them is awake to emit it."""
+        if self._network is not None:
+            raise RuntimeError(
+                f"task.wait_for({event!r}) may block for ever: no contract says that another lane emits it. Set a timeout "
+                "where iterations overlap."
+            )
+        pool = self._pool
+        sleep = pool.asleep()
 
         def nobody_is_left() -> bool:
-            nonlocal looks
-            others = [it for it in threading.enumerate() if it is not here and not _is_idle(it, in_pool)]
-            alone = all(network is not None and network.is_at_rest(thread) for thread in others)
-            stuck = alone and (not in_pool or self._parts.waiting >= self._parts.running)
-            looks = looks + 1 if stuck else 0
-            return looks > (2 if may_start else 0)
+            return self.stopping or (pool.is_asleep and not _is_script_on_other_threads(pool))
 
-        with self._parts.counted("waiting") if in_pool else nullcontext():
-            stuck = not may_start and nobody_is_left()
-            received = None if stuck else self._events.wait_for(event, math.inf, lambda: self.stopping or nobody_is_left())
+        received = self._events.wait_for(event, None, nobody_is_left, sleep, sleep.end)
         if received is None and not self.stopping:
-            raise RuntimeError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")
+            raise WouldBlockError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")
         return received
+
+
+def _is_script_on_other_threads(pool: Pool) -> bool:
+    """Whether there are threads that the task has not begun. When they end nothing says so, hence one has to look."""
+    mine = pool.home, threading.get_ident()
+    return any(it.ident not in mine and not it.name.startswith("task.") for it in threading.enumerate())
+
+
+def _require_timeout(event: object, timeout: object) -> None:
+    if not isinstance(event, str):
+        raise TypeError(f"task.wait_for({event!r}) wants the name of one event, got {type(event).__name__}.")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, numbers.Real)):
+        raise TypeError(f"task.wait_for({event!r}, timeout={timeout!r}) wants seconds, or None, got {type(timeout).__name__}.")
+    if timeout is not None and not float(timeout) >= 0:
+        raise ValueError(f"task.wait_for({event!r}, timeout={timeout!r}) wants seconds of at least 0, or None for no limit.")

@@ -28,6 +28,7 @@ class Lane:
         "done",
         "error",
         "failed_at",
+        "is_beside_learning",
         "is_over",
         "is_renewed",
         "iteration",
@@ -36,6 +37,7 @@ class Lane:
         "released_ns",
         "skips",
         "taken",
+        "torch_threads",
         "waited_ns",
         "waiting",
     )
@@ -50,6 +52,10 @@ class Lane:
         """Halves done since the first iteration."""
         self.taken = 0
         """Along how many edges the end of the iteration, where it is next, has taken what they hold."""
+        self.is_beside_learning = False
+        """Whether it has another thread than the learn lane, where each lane has one."""
+        self.torch_threads: int | None = None
+        """How many an operation of torch takes there; None for torch's own."""
         self.is_renewed = True
         """Whether its context is already that of the next iteration."""
         self.is_over = False
@@ -62,7 +68,7 @@ class Lane:
         self.error: BaseException | None = None
         """What a half raised, on its way to the generators that wait here."""
         self.failed_at = -1
-        """The position of that half."""
+        """The position of that half; -1 where none has failed in this iteration."""
         self.skips = False
         """Whether the first halves that are left of this iteration are skipped: one failed, or needs what was skipped."""
         self.busy_ns = 0
@@ -78,6 +84,7 @@ class Lane:
         if not self.is_renewed:
             self.ctx = self.ctx.renew()
         self.is_renewed = self.skips = False
+        self.failed_at = -1
         self.begun.clear()
 
     def wait(self, entry: Entry, half: Half) -> None:
@@ -115,8 +122,6 @@ class LaneThread:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = tuple(lanes)
-        self.is_idle = False
-        """Whether it waits for other threads, or has ended."""
         self.has_ended = False
         """Whether it has nothing more to do in this run."""
 

@@ -7,21 +7,20 @@ alone.
 
 from __future__ import annotations
 
-import contextvars
 import copy
+import dataclasses
 import queue
 import threading
 import time
 import warnings
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ding_lite.basics.messages import add_note
-from ding_lite.engine.cores import cores_left_free, one_thread_of_torch, quick_switches
-from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.basics.messages import add_note, context_for_helper
+from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
+from ding_lite.engine.cores import quick_switches, threads_of_torch
+from ding_lite.engine.deferrals import BrokenOff, Deferrals
 from ding_lite.engine.edges import EdgeEnds, Over, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
@@ -42,7 +41,8 @@ _AT_ONCE = -1, -1  # before every half
 _ENDLESS = int(1e12)
 
 
-class _Work(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class _Work:
     """One half as a network carries it out."""
 
     half: HalfStep
@@ -52,7 +52,7 @@ class _Work(NamedTuple):
     takes: tuple[Callable[[Lane], None], ...]
     call: Callable[[Any], Any]
     """The middleware under its contract."""
-    give: Callable[[Lane], None]
+    give: Callable[[Lane], None] | None
     is_first: bool
     """Of its lane."""
     is_closing: bool
@@ -69,11 +69,14 @@ class Network:
         ctx: of the first iteration.
         timeline: records what ran and what waited.
         checker: enforces the contracts, in every iteration.
+        deferrals: the deferred work of the task.
         is_threaded: on a thread a lane; else all on the one that calls `run`, with the same result.
     """
 
-    def __init__(self, plan: Plan, ctx: Context, timeline: Timeline, checker: Checker, is_threaded: bool) -> None:
-        self.plan, self.timeline = plan, timeline
+    def __init__(
+        self, plan: Plan, ctx: Context, timeline: Timeline, checker: Checker, deferrals: Deferrals, is_threaded: bool
+    ) -> None:
+        self.plan, self.timeline, self._deferrals = plan, timeline, deferrals
         self.max_step = 0
         """Iterations since the first one, when the run that goes on has ended."""
         self._is_final = True
@@ -93,6 +96,10 @@ class Network:
         self._learn = self.lanes[LEARN]
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
         self._threads = [LaneThread([self.lanes[number] for number in group]) for group in groups]
+        self.torch_threads_beside: int | None = None
+        """How many an operation of torch takes beside the learn lane; None for torch's own."""
+        for lane in self.lanes:
+            lane.is_beside_learning = not any({lane.number, LEARN} <= set(group) for group in plan.threads)
         thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(half, checker) for half in plan.halves]
@@ -102,14 +109,10 @@ class Network:
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
-        self._deferred: list[Deferred[Any]] = []
-        self._done: weakref.WeakSet[Deferred[Any]] = (
-            weakref.WeakSet()
-        )  # deferred work that somebody may still ask for its result
 
     def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
-        give = giver([self._ends[edge] for edge in half.outputs])
+        give = giver([self._ends[edge] for edge in half.outputs]) if half.outputs else None
         call = _nothing if half.entry is None else checker.guard(half.entry)
         last = [it for it in self.plan.lanes[half.lane] if it.entry is not None][-1:]
         ran = self.timeline.ran[half.lane].append
@@ -168,6 +171,10 @@ class Network:
             iteration, position = iteration + 1, -1
         self._requests.setdefault(iteration, []).append(Request(position, reason))
 
+    def fail_at_once(self, error: BaseException) -> None:
+        """End the run where it stands, by an error that belongs to no lane: deferred work ends the program."""
+        self._fail(error)
+
     def ask_to_stop(self) -> None:
         """End the run where it stands."""
         self.asked_to_stop = True
@@ -177,48 +184,23 @@ class Network:
         """The most iterations that may follow that of the caller."""
         return self.max_step - 1 - (current_lane() or self._learn).iteration if self._is_final else _ENDLESS
 
-    def is_at_rest(self, thread: threading.Thread) -> bool:
-        """Whether this is the thread of a lane, and no thread of a lane but the caller's runs anything."""
-        lane = current_lane()
-        others = [it for it in self._threads if lane is None or lane not in it.lanes]
-        return (thread is self._home or thread.name.startswith(LANE_THREAD)) and all(it.is_idle for it in others)
+    @property
+    def is_threaded(self) -> bool:
+        """Whether lanes run at the same time."""
+        return len(self._threads) > 1
 
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """For the time of the block, the caller waits for something that another lane may have to do."""
-        lane = current_lane()
-        mine = [it for it in self._threads if lane is not None and lane in it.lanes]
-        for thread in mine:
-            thread.is_idle = True
-        try:
-            yield
-        finally:
-            for thread in mine:
-                thread.is_idle = False
-
-    def defer(self, work: Deferred[Any]) -> None:
-        """Do this beside what follows, or now where nothing overlaps."""
-        if len(self._threads) == 1:
-            work.run_here()
-            return
-        if self.stopping:
-            work.break_off()
-
-        def prepare() -> None:
-            enter(None)  # it belongs to no iteration any more
-            one_thread_of_torch()
-
-        work.run_beside(prepare, self._fail)
-        with self._mutex:  # several lanes may come at once
-            self._done.update(other for other in self._deferred if other.has_ended)
-            self._deferred = [*(other for other in self._deferred if not other.has_ended), work]
+    @property
+    def place(self) -> tuple[int, int]:
+        """(iteration, position) of the half that asks; a thread of the script's own counts as the learn lane."""
+        lane = current_lane() or self._learn
+        return self.first_step + lane.iteration, lane.position
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
         """Wait until another lane has done so many halves; false if it ends before that."""
         if other.done >= done or other.is_over or len(self._threads) == 1:
             return other.done >= done
         begun = time.perf_counter_ns()
-        with self._progress, self.resting():
+        with self._progress:
             self._askers += 1
             self._progress.wait_for(lambda: other.done >= done or other.is_over)
             self._askers -= 1
@@ -256,18 +238,17 @@ class Network:
                 thread would have come to first.
         """
         outside = current_lane()
-        self._home = threading.current_thread()
         self._is_final, self._last = is_final, None
         self.timeline.begin(self.max_step)
         self.max_step += max_step
-        self._deferred = [work for work in self._deferred if not work.is_over]
         try:
-            with cores_left_free():
+            self._allot_torch()
+            with torch_threads(None):
                 self._carry_out(max_step)
                 if not is_final and self.reason is not None and self.error is None:  # other lanes go on, as if it had no limit
                     self._carry_out(_ENDLESS)
         finally:
-            self._break_off_work(in_order=self.error is None)
+            self._end_work()
             self.timeline.sum_up(self.lanes)
             self._unwind_rest()
             enter(outside)
@@ -303,6 +284,12 @@ class Network:
         for ends in self._ends.values():
             ends.replace(changed)
 
+    def _allot_torch(self) -> None:
+        """Work out how many threads operations of torch take on each lane."""
+        learn, self.torch_threads_beside = threads_of_torch(self.plan.max_lag)
+        for lane in self.lanes:
+            lane.torch_threads = self.torch_threads_beside if lane.is_beside_learning else learn
+
     def _carry_out(self, max_step: int) -> None:
         if len(self._threads) > 1:
             self._run_on_threads(max_step)
@@ -316,7 +303,7 @@ class Network:
         *others, mine = self._threads
         threads = {
             it: threading.Thread(
-                target=contextvars.copy_context().run,
+                target=context_for_helper().run,
                 args=(self._run_thread, it, max_step),
                 name=f"{LANE_THREAD}.{LANES[it.lanes[-1].number]}",
                 daemon=True,  # a middleware that never ends must not keep the process alive
@@ -337,7 +324,6 @@ class Network:
 
     def _run_thread(self, mine: LaneThread, max_step: int) -> None:
         try:
-            one_thread_of_torch()
             self._run_lanes(mine, max_step)
         except BaseException as error:  # noqa: BLE001  raised by run()
             self._fail(error)
@@ -351,7 +337,8 @@ class Network:
         mine_in_order = [work for work in self._work if work.lane in mine.lanes]
         last = mine.lanes[-1]
         here: Lane | None = None
-        mine.is_idle = False
+        use_torch_threads(last.torch_threads)
+        is_torch_alike = len({lane.torch_threads for lane in mine.lanes}) == 1
         if len(self._threads) > 1:
             self.timeline.begin_lane(last.number)
         try:
@@ -363,6 +350,8 @@ class Network:
                     if lane is not here:
                         here = lane
                         enter(lane)
+                        if not is_torch_alike:
+                            use_torch_threads(lane.torch_threads)
                     self._step(work, lane)
                 if last.is_over and all(work.lane.is_over for work in mine_in_order):
                     return
@@ -394,7 +383,8 @@ class Network:
             else:
                 self._run_half(work, work.entry, lane)
             lane.done += 1
-            work.give(lane)
+            if work.give is not None:
+                work.give(lane)
         except Over:
             self._end_lane(lane)
         except BaseException as error:  # noqa: BLE001  raised by run()
@@ -439,12 +429,12 @@ class Network:
             has_work = self.plan.lanes[lane.number]
             if has_work and not lane.is_over and (self.error is not None or lane.iteration + 1 < self.max_step):
                 self._end_lane(lane)
-        thread.is_idle = True
 
     def _join(self, threads: dict[LaneThread, threading.Thread]) -> None:
         """Wait until every lane has ended, and what was deferred, but for work that outlasts the run.
 
-        A signal that asks to stop at once is heard here as well; one more leaves behind what still runs.
+        A signal that asks to stop at once is heard here as well; one more leaves behind what still runs. Deferred work that
+        alone is still waited for is left behind by the first.
         """
         is_asked = False
         while True:
@@ -455,13 +445,14 @@ class Network:
                         self._end_lanes(it)
                         it.has_ended = True
                 self._wait_for_lanes(threads)
-                self._wait_for_work()
+                self._end_work()
+                self._deferrals.wait(is_at_once=not isinstance(self.error, Exception | None))
             except BaseException as error:  # noqa: BLE001  a signal
                 self._fail(error)
-                if is_asked:
-                    names = ", ".join(thread.name for it, thread in threads.items() if not it.has_ended)
-                    text = f"{names or 'a thread of deferred work'} did not end, and is left behind."
-                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+                left = [thread.name for it, thread in threads.items() if not it.has_ended]
+                if is_asked and left:
+                    warnings.warn(f"{', '.join(left)} did not end, and is left behind.", RuntimeWarning, stacklevel=2)
+                if is_asked or not left:  # where only deferred work was waited for, that is left behind as well
                     return
                 is_asked = True
             else:
@@ -486,14 +477,6 @@ class Network:
             if thread.ident is not None:
                 thread.join()
 
-    def _wait_for_work(self) -> None:
-        self._break_off_work(in_order=self.error is None)
-        if not self._is_over():
-            return  # it goes on in the next run
-        for work in self._deferred:
-            if not work.outlasts or work.is_over:
-                work.join()
-
     def _running_on(self, thread: LaneThread) -> str:
         return next((half.name for lane in thread.lanes for half in self.plan.halves if half.position == lane.position), "-")
 
@@ -516,6 +499,8 @@ class Network:
             if work.is_closing and lane.waiting:
                 lane.end_rest()
         except BaseException as error:
+            if thrown is None:
+                lane.failed_at = work.position
             if error is not thrown:
                 where = f"iteration {self.first_step + lane.iteration} of the task"
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
@@ -523,7 +508,6 @@ class Network:
                 raise
             # The generators that wait may handle it, where their second halves stand.
             lane.error, lane.skips = error, True
-            lane.failed_at = work.position if thrown is None else lane.failed_at
         if work.is_closing and lane.error is not None:  # what is left are halves that no middleware ends
             lane.end_rest()
         ended = time.perf_counter_ns()
@@ -565,29 +549,32 @@ class Network:
         self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
 
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
-        if kept_fields(lane.ctx) is not self.plan.kept and kept_fields(lane.ctx) != self.plan.kept:
-            new = set(kept_fields(lane.ctx)) - set(self.plan.kept)
+        kept = kept_fields(lane.ctx)
+        if kept is not self.plan.kept and kept != self.plan.kept:
+            new = set(kept) - set(self.plan.kept)
             raise RuntimeError(
                 f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
                 "has to be known before the run. Call keep() in the context's __post_init__."
             )
-        self.reason = self._decided(lane.iteration, work.position)
-        self._requests.pop(lane.iteration, None)
+        self.reason = None
+        if self._requests:
+            self.reason = self._decided(lane.iteration, work.position)
+            self._requests.pop(lane.iteration, None)
         is_finished = self.reason is not None
         if is_finished or (lane.iteration + 1 >= self.max_step and self._is_final):
             self._last = lane.iteration
-            self._break_off_work(in_order=True)
+            self._deferrals.break_off(self.first_step + lane.iteration)
         if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
             lane.done += 1
             raise Over
 
     # Errors and ends.
 
-    def _fail(self, error: BaseException, lane: Lane | None = None, position: int | None = None) -> None:
+    def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
         """The run fails there; lanes that are behind go on until there, so that the first error is the one that is raised."""
         at = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
-            at = lane.iteration, lane.position if position is None else position
+            at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
             if isinstance(error, BrokenOff) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for work that the end of the run broke off
         with self._mutex:  # several lanes may fail at once
@@ -603,7 +590,9 @@ class Network:
     def _stop(self, at: tuple[int, int]) -> None:
         with self._mutex:
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
-        self._break_off_work(in_order=False)
+        if at == _AT_ONCE:
+            self._deferrals.break_off()
+        self._deferrals.notify()
 
     def _unwind_rest(self) -> None:
         """Their iteration is dropped: generators that still wait see the error, or are closed, and remainders are dropped."""
@@ -616,7 +605,7 @@ class Network:
                 try:
                     lane.end_rest()
                 except BaseException as raised:  # noqa: BLE001  raised by run()
-                    self._fail(raised, lane, lane.failed_at)
+                    self._fail(raised, lane)
         for lane in self.lanes:
             enter(lane)
             while lane.waiting:
@@ -656,20 +645,12 @@ class Network:
         for edge in end.inputs[lane.taken if lane.position == end.position else 0 :]:
             self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
 
-    def _is_over(self) -> bool:
-        """Whether no iteration follows the last one."""
-        return self._is_final or self._last is not None or self._stop_at is not None
-
-    def _break_off_work(self, in_order: bool) -> None:
-        for work in (*self._deferred, *self._done):
-            if not (in_order and (work.outlasts or not self._is_over())):
-                work.break_off()
-
-    def close(self) -> None:
-        """Break off the work that has outlasted the run, and wait until it has ended."""
-        self._break_off_work(in_order=False)
-        for work in self._deferred:
-            work.join()
+    def _end_work(self) -> None:
+        """Break off what is deferred, unless another run takes its result."""
+        if self._last is not None and (self._stop_at is None or self._stop_at[0] > self._last):
+            self._deferrals.break_off(self.first_step + self._last)
+        elif self._stop_at is not None:
+            self._deferrals.break_off()
 
 
 def _nothing(ctx: Any) -> None:

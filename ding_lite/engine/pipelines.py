@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
+from ding_lite.engine.deferrals import current_work
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
 from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
@@ -19,8 +19,9 @@ from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import end_of, halves_kept, locked
-from ding_lite.pipeline.lifecycles import POOL, Openable, Parts
+from ding_lite.pipeline.lifecycles import Openable
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
+from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole
 
 Wrapper = Callable[[Middleware], Middleware]
@@ -38,14 +39,24 @@ class HasPipeline(Openable):
     """Middleware in order, each with its contract."""
 
     n_async_workers: int
-    """The most threads that `parallel` uses."""
+    """How many of what `parallel` and `forward` begin are at work at a time."""
+    _pool: Pool
     _iterating: bool
     _network: Network | None
     _ctx: Any
 
     @property
     def ctx(self) -> Any:
-        """The context of the iteration that runs where this is asked, or of the last one."""
+        """The context of the iteration that runs where this is asked, or of the last one. Deferred work has none.
+
+        Raises:
+            RuntimeError: deferred work asks.
+        """
+        if current_work() is not None:
+            raise RuntimeError(
+                "task.ctx was asked by deferred work, which belongs to no iteration: take the values in the middleware that "
+                "defers it, and pass them on: task.defer(work, ctx.train_iter)."
+            )
         lane = current_lane() if self._network is not None else None
         return self._ctx if lane is None else lane.ctx
 
@@ -56,9 +67,7 @@ class HasPipeline(Openable):
     def _clear_pipeline(self) -> None:
         self._entries: list[Entry] = []
         self._wrappers: list[Wrapper] = []
-        self._lock, self._pool_lock = threading.RLock(), threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._parts = Parts()
+        self._lock = threading.RLock()
 
     def use(self: Self_, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Self_:
         """Add a middleware at the end of the pipeline.
@@ -118,7 +127,7 @@ class HasPipeline(Openable):
 
     def parallel(self, *fns: Middleware) -> Middleware:
         """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
-        return Parallel(*fns, executor=self._executor, parts=self._parts)
+        return Parallel(*fns, pool=lambda: self._pool)
 
     @staticmethod
     def void() -> Middleware:
@@ -144,15 +153,3 @@ class HasPipeline(Openable):
         if isinstance(lock, bool):
             return self._lock if lock else None
         return lock
-
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._pool_lock:  # several lanes may ask at once
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.n_async_workers, thread_name_prefix=POOL)
-            return self._pool
-
-    def _shut_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(
-                wait=not threading.current_thread().name.startswith(POOL)
-            )  # one of its own cannot wait for itself

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics.files import write_atomically, writing
 from ding_lite.engine.plans import LEARN
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contracts import LANES
@@ -34,14 +35,16 @@ class HasTimeline:
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
+            ValueError: the path has another ending.
+            WriteError: an OSError; the path cannot be written.
         """
         timeline, path = self._recorded("timeline()"), Path(path)
         if path.suffix not in (".json", ".svg"):
             raise ValueError(f"task.timeline({str(path)!r}) writes .json or .svg: change the ending.")
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
-            path.write_text(json.dumps({"traceEvents": list(_trace(timeline)), "displayTimeUnit": "ms"}), encoding="utf-8")
-        path.with_suffix(".svg").write_text(_picture(timeline, iterations), encoding="utf-8")
+            trace = {"traceEvents": list(_trace(timeline)), "displayTimeUnit": "ms"}
+            write_atomically(path, json.dumps(trace).encode())
+        write_atomically(path.with_suffix(".svg"), _picture(timeline, iterations).encode())
         return path
 
     def report(self, path: str | PathLike[str] | None = None) -> str:
@@ -52,12 +55,14 @@ class HasTimeline:
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
+            WriteError: an OSError; the path cannot be written.
         """
         text = "\n".join(_report(self._recorded("report()")))
         if path is None:
             print(text)
         else:
-            Path(path).write_text(f"{text}\n", encoding="utf-8")
+            with writing(path):
+                Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 
     def _recorded(self, verb: str) -> Timeline:

@@ -32,7 +32,9 @@ def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None
         running = None
         if waiting:
             unwind(waiting)
-    except BaseException as error:  # noqa: BLE001  the generators that wait may handle it
+    except BaseException as error:
         where = f"middleware {running.name} ({running.location}), " if running else ""
         add_note(error, f"in {where}iteration {ctx.total_step} of the task")
+        if not waiting:
+            raise
         unwind(waiting, error)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
-from ding_lite.engine.deferrals import Deferred
+from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, current_work, middleware_around, warn_of
 from ding_lite.engine.drives import Drivable, running_task
 from ding_lite.engine.endings import EndReason, HasEnding, settle, where_set
 from ding_lite.engine.events import Events, HasEvents
+from ding_lite.engine.inputs import require_work
 from ding_lite.engine.interrupts import interruptible
+from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.reports import HasTimeline
@@ -25,6 +28,7 @@ from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
 Result = TypeVar("Result")
@@ -51,8 +55,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
     def __init__(self) -> None:
         self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
-        self._left = 0
-        self._errors_at_end: list[Exception] = []
+        self._left, self.n_async_workers = 0, 1
+        self._errors_at_end: list[BaseException] = []
         self.async_mode, self.max_lag = False, 0
         self._timeline: Timeline | None = None
         self._clear()
@@ -62,7 +66,11 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._clear_pipeline()
         self._clear_halves()
         self._clear_ending()
-        self._events = Events()
+        self._changed = threading.Condition()
+        self._events = Events(self._changed)
+        self._pool = Pool(self.n_async_workers, self._changed)
+        caller = Caller(self._belongs_to_run, self._is_stopped, self._pool.resting, self._is_at_end, self._fail_at_once)
+        self._deferrals = Deferrals(caller, self._changed)
         self._network: Network | None = None
         self._paused: _Paused | None = None
         self._checked: tuple[tuple[object, list[tuple[int, int]]], Checker] | None = None
@@ -81,7 +89,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         Args:
             async_mode: overlap evaluation, collection and training, each on its lane. The result is a function of the seeds
                 and of `max_lag` alone.
-            n_async_workers: the most threads that `parallel`, and `forward(..., async_mode=True)`, may use.
+            n_async_workers: how many of what `parallel`, and `forward(..., async_mode=True)`, begin are at work at a time. What
+                waits for another lane, for deferred work or for an event lends its place to the next.
             ctx: the context of the first iteration.
             labels: what `match_labels` looks for, beside "local" and "node.0".
             max_lag: by how many iterations exactly what only an earlier lane reads, such as the weights that collect, comes
@@ -105,13 +114,13 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             raise ValueError(f"task.start(n_async_workers={n_async_workers}): at least 1 thread is needed.")
         if max_lag is not None and (isinstance(max_lag, bool) or not isinstance(max_lag, SupportsIndex) or int(max_lag) < 0):
             raise ValueError(f"task.start(max_lag={max_lag!r}) wants a whole number of iterations, 0 or more.")
+        self.n_async_workers = n_async_workers
         self._clear()
         self.async_mode = bool(async_mode)
         self.max_lag = int(self.async_mode) if max_lag is None else int(max_lag)
         self._timeline = None
         self.ctx = Context() if ctx is None else ctx
         self.labels = {"local", "node.0", *([labels] if isinstance(labels, str) else labels)}
-        self.n_async_workers = n_async_workers
         self._finish = self._ended = self._ran = False
         self._end_reason = None
         caller = sys._getframe(1)
@@ -139,11 +148,16 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 self._own_waiting.pop().close()
             self._events.close()
         finally:
-            self._forget_paused()
-            self._shut_pool()
-            self._started_at = None
-            self._entries.clear()  # where an iteration is going through them, it ends
-            self._clear()
+            self._paused = None
+            self._pool.close()
+            try:
+                self._deferrals.close()
+            finally:  # also where a signal ends the wait
+                for error in self._deferrals.failures():
+                    warn_of(error, "the task has stopped before deferred work could be asked for its result")
+                self._started_at = None
+                self._entries.clear()  # where an iteration is going through them, it ends
+                self._clear()
             for thing in things.values():
                 release = getattr(thing, "release", None)
                 if callable(release):
@@ -203,31 +217,59 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             self._asked = None
         self._iterating, self._end_reason, self._signal, self._progress = True, None, None, None
         self._errors_at_end.clear()
+        self._deferrals.is_ending = False
         try:
             with self._current(), interruptible(self._ask_to_finish) as interrupts, contextlib.ExitStack() as after:
+                after.callback(setattr, self._pool, "home", self._pool.home)
+                self._pool.home = threading.get_ident()
                 if self._ran:
                     self.ctx = self.ctx.renew()
                 self._ran = True
                 if self.async_mode or self.max_lag:
-                    after.callback(self._close_what_outlasted, self._overlap(max_step.__index__(), final), final)
+                    self._overlap(max_step.__index__(), final)
                 else:
                     self._loop(max_step.__index__(), final)
                 if self.running:
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
                     if final or self._asked is not None:
-                        self._end_run()
+                        self._complete()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
         except BaseException as error:
-            for other in self._errors_at_end:
-                add_note(error, f"and {type(other).__name__}: {other}")
-            if isinstance(error, Exception):
-                self._end_reason = EndReason("error", f"{type(error).__name__} was raised: {error}")
+            first = self._first_of(error)
+            if isinstance(first, Exception):
+                self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+            if first is not error:
+                raise first from error
             raise
         finally:
             self._ended, self._iterating = True, False
+
+    def _first_of(self, error: BaseException) -> BaseException:
+        """What the run raises that this error has ended: what deferred work ends the program with comes before an error."""
+        self._deferrals.break_off()
+        self._deferrals.wait(is_at_once=not isinstance(error, Exception))
+        others = [*self._errors_at_end, *self._deferrals.failures()]
+        ends = [other for other in others if not isinstance(other, Exception)]
+        first = ends[0] if ends and isinstance(error, Exception) else error
+        for other in (error, *others):
+            if other is not first:
+                add_note(first, f"and {type(other).__name__}: {other}")
+        return first
+
+    def _complete(self) -> None:
+        """What is done when the last iteration is complete: `end_run`, and the end of what was deferred."""
+        self._deferrals.break_off(self.ctx.total_step)
+        self._deferrals.wait()
+        try:
+            self._end_run()
+        finally:
+            self._deferrals.break_off()
+        self._deferrals.wait()
+        self._errors_at_end += self._deferrals.failures(self.ctx.total_step)
+        self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 
     def _loop(self, max_step: int, is_final: bool) -> None:
         checker, is_checked = self._checker(), True
@@ -236,11 +278,11 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             self._left = max_step if is_final else _ENDLESS
             if not self._left:
                 self._finish = True
-            is_checked = is_checked and checker.is_checked(self.ctx)
-            iterate(self.ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
+            is_checked = is_checked and checker.is_checked(self._ctx)
+            iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
             if self._finish or not max_step or not self.running:
                 return
-            self.ctx = self.ctx.renew()
+            self._ctx = self._ctx.renew()
 
     def _pipeline(self) -> list[tuple[int, int]]:
         """Which middleware it has, with which wrappers: equal as long as nothing of that is changed."""
@@ -254,10 +296,10 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             self._checked = key, checker
         return self._checked[1]
 
-    def _overlap(self, max_step: int, is_final: bool) -> Network:
+    def _overlap(self, max_step: int, is_final: bool) -> None:
         network = self._resumed()
         if network is None:
-            self._forget_paused()
+            self._paused = None
             network = self._new_network()
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
@@ -272,11 +314,6 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
             prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
             self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints)
-        return network
-
-    def _close_what_outlasted(self, network: Network, is_final: bool) -> None:
-        if is_final or self._paused is None:
-            network.close()
 
     def _new_network(self) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
@@ -287,12 +324,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         checker = Checker(
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
         )
-        return Network(plan, self.ctx, Timeline(), checker, is_threaded=self.async_mode)
-
-    def _forget_paused(self) -> None:
-        if self._paused is not None:
-            self._paused.network.close()
-            self._paused = None
+        return Network(plan, self.ctx, Timeline(), checker, self._deferrals, is_threaded=self.async_mode)
 
     def _resumed(self) -> Network | None:
         """The network of the last run, if this one goes on with the same pipeline and context."""
@@ -333,21 +365,70 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         self._ran = False
         return self
 
-    def defer(self, fn: Callable[..., Result], *args: Any) -> Deferred[Result]:
+    def defer(self, fn: Callable[..., Result], *args: Any, **named: Any) -> Deferred[Result]:
         """Begin long work whose result a later iteration takes: `fn(*args)`, beside what follows where iterations overlap.
 
-        Take the result in an iteration that does not depend on when the work is done, or the run depends on it too. Work
-        that ends when `task.stopping` is true lets the task stop at once.
+        Take the result in an iteration that does not depend on when the work is done, or the run depends on it too. What the
+        work raises is raised by `result()`, and where nobody asks, at the end of the run, as by `raise_at_end`. SystemExit and
+        KeyboardInterrupt end the run at once.
+
+        The result may be taken until the run has ended for good; `run(n, final=False)` is no such end. Later, and in
+        iterations that are dropped, `result()` raises BrokenOff. An `end_run` that takes the result sets `outlasts = True` on
+        what this returns: the work then goes on until every `end_run` is done.
+
+        Give the work values that do not change any more: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In
+        the first works of each function, `result()` raises a RuntimeError where a list, a dict, an array or a module that the
+        work was given has changed since the work ended. This is so on one thread, too. Other objects are not looked at.
+
+        On several threads, work that ends when `task.stopping` is true lets the task stop at once; the end of the run waits
+        for all work that has begun. On one thread the work is done at once, inside this call. `task.stopping` is then false
+        until it returns: work that only ends when `task.stopping` is true never ends there.
+
+        Outside of a run the work is done at once, and its error raised.
+
+        Args:
+            fn: a function. One that asks for `task.ctx` fails: work belongs to no iteration.
+            args: what it is called with.
+            named: none; `functools.partial` takes arguments by name.
 
         Returns:
-            Something with `done` and `result()`.
+            Something with `done`, `result()` and `outlasts`.
+
+        Raises:
+            TypeError: `fn` can be no work, does not take these arguments, is given a context, or uses one from around it:
+                middleware see it through their contracts.
         """
-        work = Deferred(fn, args)
-        if self._network is None:
-            work.run_here()
-        else:
-            self._network.defer(work)
+        self._refuse_beside_another("to defer work")
+        require_work(fn, args, named)
+        network = self._network
+        place = (self._ctx.total_step, 0) if network is None else network.place
+        words = middleware_around((*self._ends, *self._entries), sys._getframe(1))
+        origin = Origin(place, f"{words} in iteration {place[0]} of the task" if self._iterating else words)
+        is_beside, count = (False, None) if network is None else (network.is_threaded, network.torch_threads_beside)
+        work = self._deferrals.begin(fn, args, origin, is_beside, count)
+        if not self._iterating:
+            for error in self._deferrals.failures():
+                raise error
         return work
+
+    def _belongs_to_run(self) -> bool:
+        """Whether deferred work may give its result to the caller."""
+        if self._network is None or current_lane() is None or current_work() is not None:
+            return True
+        self._refuse_in_listener("the result of deferred work")
+        with self._pool.resting():
+            return self._network.is_certain()
+
+    def _is_stopped(self) -> bool:
+        return self._network is not None and current_lane() is not None and self._network.stopping
+
+    def _is_at_end(self) -> bool:
+        return self.steps_left <= 1
+
+    def _fail_at_once(self, error: BaseException) -> None:
+        network = self._network
+        if network is not None:
+            network.fail_at_once(error)
 
     def raise_at_end(self, error: Exception) -> None:
         """Raise this error when the run has ended as it would without it: for a loss that need not stop the others.
@@ -370,7 +451,11 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
     @property
     def stopping(self) -> bool:
-        """Whether the run breaks off, so that long work may end early."""
+        """Whether the run breaks off, so that long work may end early. Deferred work is asked for its own run."""
+        work = current_work()
+        if work is not None:
+            work.knows_that_it_is_over = work.is_over
+            return work.is_over or not self.running
         return not self.running or (self._network is not None and self._network.stopping)
 
     @property
@@ -382,7 +467,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         if self._network is None:
             return self._finish
         self._refuse_in_listener("task.finish")
-        return self._network.is_last()
+        with self._pool.resting():
+            return self._network.is_last()
 
     @finish.setter
     def finish(self, value: bool) -> None:
@@ -406,7 +492,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         if self._network is None:
             return True
         self._refuse_in_listener("task.is_certain")
-        return self._network.is_certain()
+        with self._pool.resting():
+            return self._network.is_certain()
 
     def _refuse_in_listener(self, asked: str) -> None:
         """Refuse what waits for other lanes while these may wait for their turn to emit."""
@@ -416,7 +503,17 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
                 "lanes have gone on, and they wait to emit. Ask in the middleware that emits, and pass the answer on."
             )
 
+    def _refuse_beside_another(self, asked: str) -> None:
+        """Refuse a middleware's request to `ding_lite.task` where another task runs that middleware."""
+        running = running_task()
+        if self is task and not self._iterating and running is not None and running is not self:
+            raise RuntimeError(
+                f"{asked} was asked of ding_lite.task, which does not run, by a middleware of another Task: ask that one, or "
+                "ding_lite.engine.current_task(), which is the one that runs."
+            )
+
     def _ask(self, reason: EndReason | None) -> None:
+        self._refuse_beside_another("to finish")
         if self._network is not None:
             self._network.ask_to_finish(reason)
             return

@@ -87,6 +87,10 @@ class Timeline:
     def waited(self, lane: int, iteration: int, begun: int, ended: int, edge: Edge | None) -> None:
         """A lane waited."""
         self.waited_for[lane].append(Waited(iteration, begun, ended, edge))
-        key = (edge.source.name, edge.why) if edge else ("what stands before it", "it asked for task.finish")
+        key = (
+            (edge.source.name, edge.why)
+            if edge
+            else ("what stands before it", "it asked for task.finish, task.is_certain or a result")
+        )
         spent = self.waiting_ns[lane]
         spent[key] = spent.get(key, 0) + ended - begun

@@ -14,7 +14,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.pipeline.contexts import Context, is_scalar
@@ -24,8 +24,10 @@ _MOST_PARTS = 20_000
 _MOST_BYTES = 1 << 20
 """Of an array; of a larger one every n-th element is compared."""
 _PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
-_SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, GeneratorType, type)
+_SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # A class that says `changes_by_itself`, such as what stands for work under way, is left out.
+_MEMORY = (list, dict, set, deque, bytearray, array.array)
+_EMPTY_CELL = CellType()
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 _ROOT = 0
 _SHARED_BY_DESIGN = "/"
@@ -63,7 +65,7 @@ _Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
 
 
 class _Bytes(int):
-    """The hash of an array's content."""
+    """The hash of the content of an array, or of the state of a random generator: what counts in private attributes too."""
 
 
 def fingerprint(value: Any) -> Print:
@@ -164,7 +166,9 @@ def may_change(value: Any) -> bool:
     """Whether a value can change in place."""
     if is_scalar(value) or isinstance(value, _PLAIN):
         return False
-    return not isinstance(value, _SKIPPED) or (isinstance(value, FunctionType) and bool(value.__dict__))
+    if isinstance(value, FunctionType):
+        return bool(value.__dict__ or _memory_of_call(value))
+    return not isinstance(value, _SKIPPED)
 
 
 class _Kind:
@@ -218,6 +222,8 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
         return _of(lambda it: _Bytes(hash(it.get_state().numpy().tobytes()))), None
     if hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items")):  # a tree, or a branch of one
         return _of_tree, _leaves
+    if issubclass(cls, Iterator) and cls.__module__ == "builtins" and cls.__reduce__ is not object.__reduce__:
+        return _of(_of_iterator), _behind_iterator
     return next((ways for base, ways in _BY_BASE.items() if issubclass(cls, base)), (_of(_names_of), None))
 
 
@@ -254,6 +260,41 @@ def _names_of(value: Any) -> Any:
     return kind.__qualname__, frozenset([name for name in names if name[0] != "_" and not hasattr(kind, name)])
 
 
+def _of_iterator(value: Any) -> Any:
+    return repr(value.__reduce__()[2:]), operator.length_hint(value)
+
+
+def _behind_iterator(value: Any) -> _Parts:
+    """What an iterator of Python's own goes through."""
+    behind = value.__reduce__()[1]
+    if type(value).__name__.startswith(("dict_", "set_", "odict_")):  # a list that is made here: what counts are its items
+        behind = tuple(behind[0])
+    return _items(behind)
+
+
+def _of_generator(value: Any) -> Any:
+    return None if value.gi_frame is None else value.gi_frame.f_lasti
+
+
+def _locals_of(value: Any) -> _Parts:
+    frame = value.gi_frame
+    return [] if frame is None else [(f".<locals>.{name}", inner) for name, inner in list(frame.f_locals.items())]
+
+
+def _memory_of_call(value: Any) -> _Parts:
+    """What a function keeps from one call to the next: numbers, containers and arrays of its closure and its defaults."""
+    places = [(f".<closure>.{name}", cell) for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ())]
+    found = [(place, cell.cell_contents) for place, cell in places if cell != _EMPTY_CELL]
+    found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(value.__defaults__ or ())]
+    found += [(f".<defaults>.{name}", inner) for name, inner in (value.__kwdefaults__ or {}).items()]
+    return [(name, inner) for name, inner in found if is_scalar(inner) or isinstance(inner, _MEMORY) or _is_array(inner)]
+
+
+def _is_array(value: Any) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (numpy is not None and isinstance(value, numpy.ndarray)) or (torch is not None and isinstance(value, torch.Tensor))
+
+
 def _items(value: Any) -> _Parts:
     steady = list(value) if isinstance(value, deque) else value  # another thread may append meanwhile
     return [(f"[{index}]", inner) for index, inner in enumerate(itertools.islice(steady, _MOST_PARTS))]
@@ -275,7 +316,10 @@ def _nothing(value: Any) -> _Parts:
 _BY_BASE: dict[Any, tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]] = {
     (bytearray, array.array, memoryview): (_of(lambda it: _Bytes(hash(bytes(it)))), None),
     (io.BytesIO, io.StringIO): (_of(_of_file), None),
-    random.Random: (_of(lambda it: repr(it.getstate())), None),
+    random.Random: (_of(lambda it: _Bytes(hash(it.getstate()))), None),
+    GeneratorType: (_of(_of_generator), _locals_of),
+    itertools.count: (_of(repr), None),
+    FunctionType: (_of(_names_of), _memory_of_call),
     Set: (_of_set, lambda it: [(f"[{index}]", inner) for index, inner in enumerate(list(it)) if not is_scalar(inner)]),
     Mapping: (_of(_of_keys), _entries),
     tuple: (_of_tuple, _items),
@@ -317,11 +361,10 @@ def _shown(key: Any, index: int) -> str:
     return repr(key) if is_short else f"{type(key).__name__} {index}"
 
 
-def _state_of_numpy(value: Any) -> str:
+def _state_of_numpy(value: Any) -> _Bytes:
     """Of a random generator."""
-    if hasattr(value, "get_state"):
-        return repr(value.get_state(legacy=False))
-    return repr(getattr(value, "bit_generator", value).state)
+    state = value.get_state(legacy=False) if hasattr(value, "get_state") else getattr(value, "bit_generator", value).state
+    return _Bytes(hash(repr(state)))
 
 
 def _of_array(value: Any) -> _Content:

@@ -147,7 +147,8 @@ class Guard:
         """`act(*given)`, while the context is what this half sees."""
         outside = type(ctx)
         reach, terms = self._halves[half].get(outside) or self._know(outside, half)
-        before = self._before(ctx, reach) if self._compares else None
+        compares = self._compares
+        before = self._before(ctx, reach) if compares else None
         view = reach.take(terms)
         become(ctx, view.cls)
         try:
@@ -159,9 +160,9 @@ class Guard:
             refusal = view.give_back()
         if refusal is not None:  # it was caught, and must not be missed
             raise refusal
-        if before is not None:
-            self._after(ctx, half, reach, before)
-        if self._checker.watched:
+        if compares:
+            if before is not None:
+                self._after(ctx, half, reach, before)
             for watched in self._checker.watched.get(id(self.fn), ()):
                 watched.warn_if_changed()
         return result

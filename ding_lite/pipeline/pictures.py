@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from ding_lite.basics.files import write_atomically
 from ding_lite.basics.messages import require_extra
 from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contracts import Contract
@@ -68,14 +70,14 @@ def draw_pipeline(pipeline: Sequence[Entry], context: str, path: Path) -> Path:
     Raises:
         ValueError: the path ends neither in .svg nor in .png, or there is nothing to draw.
         ImportError: a PNG without the extra `plot`.
+        WriteError: the path cannot be written.
     """
     if not pipeline:
         raise ValueError("task.draw() has nothing to draw: use() some middleware first.")
-    writers = {".svg": _write_svg, ".png": _write_png}
+    writers = {".svg": _as_svg, ".png": _as_png}
     if path.suffix not in writers:
         raise ValueError(f"task.draw({str(path)!r}) writes .svg or .png: change the ending.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writers[path.suffix](_scene(pipeline, context), path)
+    write_atomically(path, writers[path.suffix](_scene(pipeline, context)))
     return path
 
 
@@ -148,7 +150,7 @@ def _wrapped(verb: str, names: Iterable[str]) -> list[str]:
     return textwrap.wrap(f"{verb} {_listed(names)}", 68)
 
 
-def _write_svg(scene: _Scene, path: Path) -> None:
+def _as_svg(scene: _Scene) -> bytes:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{scene.width:g}" height="{scene.height:g}" '
         f'viewBox="0 0 {scene.width:g} {scene.height:g}" font-family="Helvetica, Arial, sans-serif">',
@@ -171,10 +173,10 @@ def _write_svg(scene: _Scene, path: Path) -> None:
                 f'<text x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}" fill="{shape.colour}"{weight} '
                 f'text-anchor="{shape.anchor}">{html.escape(shape.words)}</text>'
             )
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+    return ("\n".join([*parts, "</svg>"]) + "\n").encode(errors="replace")  # a name may hold half a letter
 
 
-def _write_png(scene: _Scene, path: Path) -> None:
+def _as_png(scene: _Scene) -> bytes:
     require_extra("matplotlib", "plot", "task.draw() to a PNG")
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
@@ -195,7 +197,9 @@ def _write_png(scene: _Scene, path: Path) -> None:
             weight, align = ("bold" if shape.bold else "normal"), {"start": "left", "end": "right"}[shape.anchor]
             points = shape.size * 72 / dpi
             axes.text(shape.x, shape.y, shape.words, size=points, color=shape.colour, weight=weight, ha=align)
-    figure.savefig(path, dpi=dpi)
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=dpi)
+    return written.getvalue()
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.fingerprints import changed, fingerprint
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
+_MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 
 
 @dataclasses.dataclass
@@ -29,6 +30,8 @@ class _Seen:
     name: str
     location: str
     terms: dict[str, list[str]]
+    attributes: frozenset[str]
+    """Of an object before its first call: those that its `__init__` has made."""
 
 
 class Touches:
@@ -55,7 +58,8 @@ class Touches:
         if owner is not fn:
             is_second, fn = True, cast("Callable[..., Any]", owner)
         suffix = "_after" if is_second else ""
-        seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}))
+        attributes = frozenset(f"self.{attribute}" for attribute in getattr(fn, "__dict__", {}))
+        seen = self._seen.setdefault(_written_as(fn), _Seen(fn, name, location, {}, attributes))
 
         def note(verb: str, field: str) -> None:
             names = seen.terms.setdefault(f"{verb}s{suffix}", [])
@@ -81,7 +85,8 @@ def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
     """The contract as code, and where it goes."""
     fn, function = seen.fn, _function_of(seen.fn)
     terms = [f"{term}={_listed(repr(name) for name in names)}" for term, names in sorted(seen.terms.items()) if names]
-    objects = [name for name, _ in objects_held(fn if function is None else function)]
+    held = [name for name, _ in objects_held(fn if function is None else function)]
+    objects = [name for name in held if function is not None or name in seen.attributes]
     if objects:
         terms.append(f"uses={_listed(objects)}")
     terms.append(f"stage={_likely_stage(fn, pipeline)!r}")
@@ -259,7 +264,7 @@ def _is_named(thing: Any, terms: Contract) -> bool:
 
 
 def _has_state(value: object) -> bool:
-    if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value):
+    if is_scalar(value) or isinstance(value, _NO_STATE) or _is_task(value) or type(value).__module__ in _MADE_TO_BE_SHARED:
         return False
     return isinstance(value, (list, dict, set, deque, bytearray)) or hasattr(value, "__dict__") or hasattr(value, "__array__")
 

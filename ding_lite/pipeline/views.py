@@ -8,6 +8,7 @@ The classes are made once for each class of contexts and each set of fields that
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ class Reach:
             view = self.free.pop()
         except IndexError:  # or another thread was faster
             view = View(self)
-        view.terms = terms
+        view.terms, view.owner = terms, threading.get_ident()
         return view
 
 
@@ -88,12 +89,14 @@ class View:
         reach: what it allows.
     """
 
-    __slots__ = ("cls", "reach", "refusal", "terms", "written")
+    __slots__ = ("cls", "owner", "reach", "refusal", "terms", "written")
 
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.terms: Terms | None = None
         """Of the half that uses it; None while it is free."""
+        self.owner = 0
+        """The thread of that half."""
         self.written: set[str] = set()
         """What this half has written so far, which it may read again."""
         self.refusal: ContractError | None = None
@@ -116,17 +119,27 @@ class View:
     def refuse(self, ctx: Any, verb: str, name: str) -> None:
         """Raise an error for this access; or note it, where that is wanted."""
         terms = self.terms
-        assert terms is not None
-        if terms.note is not None:
-            terms.note(ctx, verb, name)
-            self.written.add(name)
+        if self.reach.is_noted:
+            if terms is not None and terms.note is not None:  # else a thread outlives the half
+                terms.note(ctx, verb, name)
+                self.written.add(name)
             return
         place, through = _place(self.reach.cls)
         way = f", through the property ctx.{through}," if through else ""
-        self.refusal = ContractError(
-            f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. {terms.advice(verb, name)}"
-        )
-        raise self.refusal
+        if terms is None or self.owner != threading.get_ident():
+            runs = "another middleware" if terms is None else terms.who
+            text = (
+                f"the thread {threading.current_thread().name!r} {verb}s ctx.{name}{way} at {place}, while {runs} runs, whose "
+                "contract does not name it. A context belongs to the middleware that runs, on its own thread: take the value "
+                "there, and pass it on."
+            )
+        else:
+            text = f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. "
+            text += terms.advice(verb, name)
+        refusal = ContractError(text)
+        if terms is not None:
+            self.refusal = refusal
+        raise refusal
 
 
 def real_class(ctx: object) -> type[Any]:

@@ -1,9 +1,24 @@
 """task.defer: long work beside the iterations that follow, taken at a fixed one."""
 
+import copy
 import dataclasses
+import functools
+import pickle
+import random
+import re
+import signal
+import subprocess
+import sys
 import threading
+import warnings
+from collections import deque
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from random_runs import cases, pacing
 
 from ding_lite.engine import BrokenOff, Context, Task, contract
 
@@ -31,6 +46,7 @@ def train(ctx):
 
 
 learner = contract(("count",), ("count",), stage="learn")(train)
+learner_of_all = contract(("count",), ("count",), may_read=("work",), stage="learn")(train)
 collector = contract(stage="collect")(lambda ctx: None)  # where all is on one lane, nothing overlaps
 
 
@@ -64,7 +80,6 @@ class TestDefer:
         later, got = threading.Event(), []
 
         def work(text):
-            assert loop.ctx is not None
             return text if later.wait(30) else None
 
         @contract(stage=stage)
@@ -84,8 +99,8 @@ class TestDefer:
 
     @MODES
     @pytest.mark.parametrize("stage", STAGES)
-    def test_its_error_ends_the_run_and_is_the_one_that_was_raised(self, mode, stage):
-        error = ValueError("no score")
+    def test_its_error_is_raised_at_the_end_of_the_run_where_nobody_has_asked(self, mode, stage):
+        error, ended = ValueError("no score"), []
 
         def fail():
             raise error
@@ -95,13 +110,145 @@ class TestDefer:
             if ctx.total_step == 2:
                 loop.defer(fail)
 
+        class Ends:
+            def __call__(self, ctx):
+                pass
+
+            def end_run(self, ctx):
+                ended.append(ctx.total_step)
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner).use(contract(stage="learn")(Ends()))
+            with pytest.raises(ValueError, match="no score") as caught:
+                loop.run(max_step=6)
+            assert caught.value is error
+            [note] = error.__notes__
+            here = r"\(.*test_deferrals\.py:\d+\)"
+            assert re.fullmatch(rf"in fail {here}, deferred by middleware evaluate {here} in iteration 2 of the task", note)
+            assert (loop.ctx.total_step, ended) == (5, [5])
+            assert loop.end_reason.kind == "error"
+        assert threads() == []
+
+    @MODES
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_its_error_is_raised_where_the_result_is_asked_for_and_may_be_handled_there(self, mode, stage):
+        seen, works = [], []
+
+        def fail():
+            raise ValueError("no score")
+
+        @contract(stage=stage)
+        def evaluate(ctx):
+            if ctx.total_step == 1:
+                works.append(loop.defer(fail))
+            if ctx.total_step == 3:
+                try:
+                    works.pop().result()
+                except ValueError as error:
+                    seen.append(str(error))
+
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(evaluate).use(learner)
-            with pytest.raises(ValueError, match="no score") as caught:
-                loop.run(max_step=10**6)
-            assert caught.value is error
-            assert "fail, deferred by a middleware" in str(error.__notes__) or not mode["async_mode"]
+            loop.run(max_step=6)
+        assert seen == ["no score"]
+
+    @MODES
+    @pytest.mark.parametrize("final", [True, False])
+    def test_its_result_may_be_taken_in_a_later_run_only_where_this_one_said_that_it_follows(self, mode, final):
+        works, seen = [], []
+
+        @contract(stage="evaluate")
+        def evaluate(ctx):
+            if ctx.total_step == 1:
+                works.append(loop.defer(pow, 2, 3))
+            if ctx.total_step == 4:
+                try:
+                    seen.append(works[0].result())
+                except BrokenOff as error:
+                    seen.append(str(error))
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner)
+            loop.run(3, final=final)
+            loop.run(3)
+            with pytest.raises(BrokenOff):
+                works[0].result()
+        if final:
+            [text] = seen
+            assert text.startswith("the run has ended, and with it pow, which it deferred.")
+            assert "`work.outlasts = True`" in text
+            assert "task.run(n, final=False)" in text
+        else:
+            assert seen == [8]
+
+    @MODES
+    def test_work_that_is_given_a_context_is_refused(self, mode):
+        def closes_over(ctx):
+            loop.defer(lambda: ctx.count)
+
+        def passes(ctx):
+            loop.defer(len, ctx)
+
+        for begins in (closes_over, passes):
+            with Task().start(ctx=Counts(), **mode) as loop:
+                loop.use(collector).use(contract(("count",), stage="learn")(begins))
+                with pytest.raises(TypeError, match=r"task\.defer\(.*context, which the iteration goes on to change"):
+                    loop.run(3)
+
+    @MODES
+    def test_an_error_of_it_that_nobody_asked_for_is_a_warning_where_the_task_stops_after_a_slice(self, mode):
+        def fail():
+            raise ValueError("no score")
+
+        loop = Task().start(ctx=Counts(), **mode)
+        loop.use(collector).use(contract(stage="learn")(lambda ctx: loop.defer(fail) and None))
+        loop.run(1, final=False)
+        with pytest.warns(RuntimeWarning, match="raised ValueError: no score. Nobody has taken its result."):
+            loop.stop()
         assert threads() == []
+
+    @MODES
+    def test_it_belongs_to_no_iteration_and_has_no_context(self, mode):
+        works = []
+
+        @contract(stage="learn")
+        def learn(ctx):
+            if not works:
+                works.append(loop.defer(lambda: loop.ctx.count))
+            works[0].result()
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(learn)
+            with pytest.raises(RuntimeError, match=r"task.ctx was asked by deferred work, which belongs to no iteration"):
+                loop.run(3)
+
+    def test_outside_of_a_run_its_error_is_raised_at_once(self):
+        with Task().start(ctx=Counts()) as loop:
+            assert loop.defer(pow, 2, 3).result() == 8
+            with pytest.raises(ZeroDivisionError):
+                loop.defer(divmod, 1, 0)
+
+    @MODES
+    def test_an_error_of_it_that_nobody_asked_for_is_a_note_on_the_error_that_ends_the_run(self, mode):
+        failed = threading.Event()
+
+        def fail():
+            failed.set()
+            raise ValueError("no score")
+
+        @contract(stage="learn")
+        def learn(ctx):
+            work = loop.defer(fail)
+            assert failed.wait(30)
+            while not work.done:
+                threading.Event().wait(0.001)
+            raise KeyError("lost")
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(learn)
+            with pytest.raises(KeyError, match="lost") as caught:
+                loop.run(3)
+        assert "and ValueError: no score" in caught.value.__notes__
 
     @pytest.mark.parametrize("stage", STAGES)
     def test_unfinished_work_is_broken_off_at_the_end_of_the_run(self, stage):
@@ -174,3 +321,515 @@ class TestDefer:
             loop.run(20)
             assert threads() == []
         assert begun[0] == 300
+
+    @MODES
+    def test_of_two_errors_that_nobody_asked_for_the_one_of_the_work_that_began_first_is_raised(self, mode):
+        ended = threading.Event()
+
+        def slow():
+            if mode == {"async_mode": True}:
+                assert ended.wait(30)
+            raise ValueError("first")
+
+        def quick():
+            ended.set()
+            raise KeyError("second")
+
+        @contract(stage="evaluate")
+        def evaluate(ctx):
+            if ctx.total_step == 1:
+                works = [loop.defer(slow), loop.defer(quick)]
+                while not works[1].done:
+                    threading.Event().wait(0.001)
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner)
+            with pytest.raises(ValueError, match="first") as caught:
+                loop.run(4)
+        assert "and KeyError: 'second'" in caught.value.__notes__
+
+    @MODES
+    @pytest.mark.parametrize("asks", [True, False])
+    @pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+    def test_what_ends_a_program_ends_the_run_at_once_and_is_no_result(self, mode, asks, end):
+        handled = []
+
+        def leave():
+            raise end
+
+        @contract(stage="evaluate")
+        def evaluate(ctx):
+            if ctx.total_step == 1:
+                work = loop.defer(leave)
+                try:
+                    work.result() if asks else None
+                except BaseException as error:
+                    handled.append(type(error))
+                    raise
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner)
+            with pytest.raises(type(end)) as caught:
+                loop.run()
+        assert caught.value is end
+        assert handled in ([], [BrokenOff])
+        assert threads() == []
+
+    @MODES
+    def test_what_ends_a_program_at_the_end_of_the_run_comes_before_an_error(self, mode):
+        class Ends:
+            def __call__(self, ctx):
+                if ctx.total_step == 0 and mode == {"async_mode": True}:
+                    self.work = loop.defer(self.leave)
+                    self.work.outlasts = True
+
+            def leave(self):
+                assert go.wait(30)
+                raise SystemExit(3)
+
+            def end_run(self, ctx):
+                go.set()
+                if mode == {"async_mode": True}:
+                    self.work.result()
+                loop.defer(sys.exit, 3)
+
+        go = threading.Event()
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(contract(stage="evaluate")(Ends())).use(learner)
+            with pytest.raises(SystemExit) as caught:
+                loop.run(3)
+        assert caught.value.code == 3
+
+    @MODES
+    def test_an_error_names_the_middleware_that_deferred_it_also_where_it_is_an_object_or_a_method(self, mode):
+        class Judge:
+            def __call__(self, ctx):
+                if ctx.total_step == 1:
+                    self.defer(lambda: 1 // 0)
+
+            def end_run(self, ctx):
+                self.defer(lambda: [][1])
+
+            def defer(self, work):
+                try:
+                    loop.defer(work).result()
+                except (ZeroDivisionError, IndexError) as error:
+                    notes.extend(error.__notes__)
+
+        notes = []
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(contract(stage="evaluate")(Judge())).use(learner)
+            loop.run(3)
+        assert [re.sub(r"\(.*?\)", "()", note) for note in notes] == [
+            "in <lambda> (), deferred by middleware Judge () in iteration 1 of the task",
+            "in <lambda> (), deferred by middleware Judge.end_run () in iteration 2 of the task",
+        ]
+
+    @MODES
+    def test_it_may_stand_in_a_kept_field_and_is_copied_as_itself(self, mode):
+        @dataclasses.dataclass
+        class Holds(Counts):
+            work: object = None
+
+            def __post_init__(self):
+                self.keep("work")
+
+        got = []
+
+        @contract(("work",), ("work",), stage="evaluate")
+        def evaluate(ctx):
+            if ctx.total_step > 0:
+                got.append(ctx.work.result())
+            ctx.work = loop.defer(pow, ctx.total_step, 2)
+
+        with Task().start(ctx=Holds(), **mode) as loop:
+            loop.use(contract(("work",), stage="collect")(lambda ctx: None)).use(evaluate).use(learner_of_all)
+            loop.run(2, final=False)
+            assert copy.copy(loop.ctx.work) is loop.ctx.work is copy.deepcopy(loop.ctx.work)
+            loop.run(2)
+        assert got == [0, 1, 4]
+
+    def test_it_cannot_be_pickled(self):
+        with Task().start(ctx=Counts()) as loop:
+            work = loop.defer(pow, 2, 3)
+            with pytest.raises(TypeError, match=r"pow, deferred by test_it_cannot.*cannot be pickled.*Take its result"):
+                pickle.dumps(work)
+
+    @pytest.mark.parametrize("where", ["run", "last but one", "end_run"])
+    def test_a_long_wait_for_it_at_the_end_says_once_what_it_waits_for(self, where, monkeypatch):
+        monkeypatch.setattr("ding_lite.engine.deferrals._PATIENCE_S", 0.01)
+        told = threading.Event()
+
+        class Ends:
+            def __call__(self, ctx):
+                if ctx.total_step == 1:
+                    self.work = loop.defer(told.wait, 30)
+                    self.work.outlasts = where == "end_run"
+                if ctx.total_step == 3 and where == "last but one":
+                    assert self.work.result()
+
+            def end_run(self, ctx):
+                if where == "end_run":
+                    assert self.work.result()
+
+        def tell(text, *kind, **place):
+            texts.append(text)
+            told.set()
+
+        texts = []
+        monkeypatch.setattr(warnings, "warn", tell)
+        with Task().start(async_mode=True, ctx=Counts()) as loop:
+            loop.use(collector).use(contract(stage="evaluate")(Ends())).use(learner)
+            loop.run(5)
+        [text] = texts
+        assert re.search(
+            r"waits for deferred work, .* 0.01 s: wait .*, deferred by middleware Ends \(.*\) in iteration 1", text
+        )
+        assert threads() == []
+
+    @pytest.mark.parametrize("ends", ["max_step", "finish", "end_run", "error"])
+    def test_a_second_signal_leaves_it_behind_and_names_it(self, ends):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen([sys.executable, "-c", WAITS, ends], **pipes, text=True) as process:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.readline().startswith("SIGINT: this iteration finishes")
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=30)
+        assert output == "KeyboardInterrupt\n"
+        assert re.search(
+            r"deferred work did not end, and is left behind: endless .*by middleware begins \(.*in iteration 1", errors
+        )
+
+
+class Score(torch.nn.Linear):
+    def score(self):
+        return float(self.weight.detach().sum())
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+    def go(self):
+        return self.held.count
+
+
+def total(values):
+    return len(values)
+
+
+def of_closure(rows):
+    return lambda: len(rows)
+
+
+def of_default(rows):
+    return lambda rows=rows: len(rows)
+
+
+def of_keyword_default(rows):
+    def work(*, rows=rows):
+        return len(rows)
+
+    return work
+
+
+def change(thing):
+    if isinstance(thing, torch.nn.Module):
+        thing = thing.weight.data
+    if isinstance(thing, (np.ndarray, torch.Tensor)):
+        thing += 1
+    elif isinstance(thing, dict):
+        change(thing["a"])
+    elif isinstance(thing, set):
+        thing.add(len(thing))
+    elif isinstance(thing, tuple):
+        change(thing[0])
+    else:
+        thing.append(0)
+
+
+MAKES = {
+    "a list": lambda: [1],
+    "a list in a tuple": lambda: ([1],),
+    "a deque": lambda: deque([1]),
+    "a set": lambda: {5},
+    "a dict of arrays": lambda: {"a": np.zeros(3), "b": Box(None)},
+    "a dict of tensors": lambda: {"a": torch.zeros(3)},
+    "an array": lambda: np.zeros(3),
+    "a tensor": lambda: torch.zeros(3),
+    "a module": lambda: Score(2, 2),
+    "a module in a list": lambda: [Score(2, 2)],
+}
+GIVES = {
+    "argument": lambda it: (type, it),
+    "partial": lambda it: (functools.partial(type, it),),
+    "closure": lambda it: (lambda: type(it),),
+    "default": lambda it: (lambda it=it: type(it),),
+}
+
+
+def run_with_change(mode, make, work_of, change=change):
+    """Work is deferred in iteration 0, what it was given changes in 1, its result is taken in 2."""
+    things, works = [], []
+
+    @contract(stage="evaluate")
+    def evaluate(ctx):
+        if ctx.total_step == 0:
+            things.append(make())
+            work, *args = work_of(things[0])
+            works.append(loop.defer(work, *args))
+            while not works[0].done:
+                threading.Event().wait(0.001)
+        if ctx.total_step == 1:
+            change(things[0][0] if type(things[0]) is list and isinstance(things[0][0], Score) else things[0])
+        if ctx.total_step == 2:
+            works[0].result()
+
+    with Task().start(ctx=Counts(), **mode) as loop:
+        loop.use(collector).use(evaluate).use(learner).run(4)
+
+
+class TestInputs:
+    @MODES
+    @pytest.mark.parametrize("made", MAKES)
+    @pytest.mark.parametrize("given_as", GIVES)
+    def test_work_whose_input_goes_on_changing_is_refused_when_its_result_is_taken(self, mode, made, given_as):
+        with pytest.raises(RuntimeError, match=r"deferred by middleware evaluate .*was changed after the work had ended"):
+            run_with_change(mode, MAKES[made], GIVES[given_as])
+
+    @MODES
+    @pytest.mark.parametrize(
+        ("make", "work_of", "fix"),
+        [
+            (lambda: Score(2, 2), lambda net: (lambda: net.score(),), r"`net\.weight`.*copy\.deepcopy\(net\)\."),
+            (lambda: Score(2, 2), lambda net: (net.score,), r"`self\.weight`.*task\.defer\(copy\.deepcopy\(it\)\.score\)"),
+            (lambda: [1], lambda rows: (lambda rows: len(rows), rows), r"`rows\[1\]`, an argument.*rows\.copy\(\)"),
+            (lambda: [[1]], lambda rows: (lambda rows: len(rows), rows), r"`rows\[1\]`.*copy\.deepcopy\(rows\)"),
+            (
+                lambda: {"a": torch.ones(2)},
+                lambda w: (lambda w: len(w), w),
+                r"`w\['a'\]`.*deepcopy\(w\).*policy\.get_weights\(\)",
+            ),
+            (lambda: torch.ones(2), lambda x: (x.sum,), r"`self`, the object of the method"),
+        ],
+    )
+    def test_the_message_names_the_input_and_the_fix(self, mode, make, work_of, fix):
+        with pytest.raises(RuntimeError, match=fix):
+            run_with_change(mode, make, work_of)
+
+    @MODES
+    def test_a_variable_that_is_bound_again_is_an_input_that_changes(self, mode):
+        works = []
+
+        @contract(stage="evaluate")
+        def evaluate(ctx):
+            for k in range(2):
+                works.append(loop.defer(lambda: k))  # noqa: B023  that is the fault
+                while not works[-1].done:
+                    threading.Event().wait(0.001)
+            works[0].result()
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner)
+            with pytest.raises(RuntimeError, match=r"`k`, which it uses from around it.*task\.defer\(<lambda>, k\)"):
+                loop.run(3)
+
+    @MODES
+    def test_what_the_work_itself_changes_does_not_count_and_neither_does_an_object(self, mode):
+        def work(rows, net, box):
+            rows.append(1)
+            net.weight.data += 1
+            return len(rows)
+
+        got, box = [], Box([])
+
+        @contract(stage="evaluate")
+        def evaluate(ctx):
+            if ctx.total_step == 0:
+                got.append(loop.defer(work, [], Score(2, 2), box))
+            box.held.append(1)
+            if ctx.total_step == 2:
+                got.append(got[0].result())
+                got.append(got[0].result())
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(evaluate).use(learner).run(4)
+        assert got[1:] == [1, 1]
+
+    @MODES
+    @pytest.mark.parametrize(
+        ("work_of", "way"),
+        {
+            "list": (lambda ctx: (len, [1, ctx]), r"uses `obj\[1\]`"),
+            "dict in tuple": (lambda ctx: (len, ({"c": ctx},)), r"uses `obj\[0\]\['c'\]`"),
+            "set": (lambda ctx: (total, {Box(ctx)}), r"uses `values\.held`"),
+            "default": (lambda ctx: (lambda c=ctx: c.count,), "uses `c`"),
+            "keyword default": (lambda ctx: (of_keyword_default(ctx),), "uses `rows`"),
+            "method": (lambda ctx: (Box(ctx).go,), r"uses `self\.held`"),
+            "method of a list": (lambda ctx: (Box([ctx]).go,), r"uses `self\.held\[0\]`"),
+            "partial of a method": (lambda ctx: (functools.partial(Box.go, Box(ctx)),), r"uses `self\.held`"),
+            "partial": (lambda ctx: (functools.partial(total, ctx),), "is given a context"),
+            "object in a closure": (lambda ctx: (of_closure(Box(ctx)),), r"uses `rows\.held`"),
+            "closure in a closure": (lambda ctx: (of_closure(of_default(ctx)),), "uses `rows` in `rows`"),
+        }.values(),
+    )
+    def test_a_context_is_found_wherever_the_work_gets_at_it(self, mode, work_of, way):
+        @contract(("count",), stage="learn")
+        def defers(ctx):
+            loop.defer(*work_of(ctx))
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(defers)
+            with pytest.raises(TypeError, match=rf"task\.defer\(.*{way}, a context,|{way}, which the iteration goes on"):
+                loop.run(3)
+
+    @MODES
+    def test_what_can_be_no_work_is_refused_at_that_line(self, mode):
+        async def asynchronous():
+            pass
+
+        def generates():
+            yield
+
+        def work(x):
+            return x
+
+        wrong = {
+            "wants a function, and behind it its arguments, got 9 of type int": lambda: loop.defer(work(9)),
+            "got None of type NoneType": lambda: loop.defer(None),
+            "got 'no' of type str": lambda: loop.defer("no"),
+            r"write task\.defer\(functools\.partial\(work, x=\.\.\.\)\)": lambda: loop.defer(work, x=3),
+            "which nobody would await": lambda: loop.defer(asynchronous),
+            "got a generator function": lambda: loop.defer(functools.partial(generates)),
+            r"work \(.*\) takes \(x\): missing a required argument": lambda: loop.defer(work),
+            r"work \(.*\) takes \(x\): too many": lambda: loop.defer(work, 1, 2),
+        }
+
+        @contract(stage="learn")
+        def defers(ctx):
+            for message, call in wrong.items():
+                with pytest.raises(TypeError, match=rf"^task\.defer\(.*{message}"):
+                    call()
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(collector).use(defers).run(1)
+
+
+WAITS = """
+import signal, sys, threading, ding_lite.engine.deferrals
+from ding_lite.engine import Task, contract
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
+ding_lite.engine.deferrals._PATIENCE_S = 1.0
+ends, loop = sys.argv[1], Task()
+begun, over = threading.Event(), threading.Event()
+
+def endless():
+    begun.set()
+    while not loop.stopping and ends != "end_run":
+        threading.Event().wait(0.001)
+    if ends == "end_run":
+        over.wait()
+    print("ready", flush=True)
+    threading.Event().wait()
+
+class begins:
+    def __call__(self, ctx):
+        if ctx.total_step == 1:
+            self.work = loop.defer(endless)
+            self.work.outlasts = ends == "end_run"
+            begun.wait()
+
+    def end_run(self, ctx):
+        over.set()
+        if ends == "end_run":
+            self.work.result()
+
+@contract(stage="learn")
+def learn(ctx):
+    if ctx.total_step == 3 and ends == "finish":
+        loop.finish = True
+    if ctx.total_step == 3 and ends == "error":
+        raise ValueError("lost")
+
+try:
+    with loop.start(async_mode=True):
+        loop.use(contract(stage="collect")(lambda ctx: None)).use(contract(stage="evaluate")(begins())).use(learn)
+        loop.run(5)
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+class Plan(random.Random):
+    """What the middleware of one random run do."""
+
+    def happens(self, *what):
+        return random.Random(repr((self.seed_, *what))).random() < 0.4
+
+
+def outcome(seed, lag, finish_at, pace=lambda delay: None, **mode):
+    """What every iteration of a random run saw of deferred work, and how the run ended."""
+    plan, log, works = Plan(seed), {}, {stage: [] for stage in STAGES}
+    plan.seed_ = seed
+
+    def work(stage, step):
+        pace(2e-3)
+        if plan.happens("fails", stage, step):
+            raise ValueError(f"{stage} {step}")
+        return stage, step
+
+    def middleware(stage):
+        class Middle:
+            def __call__(self, ctx):
+                step = ctx.total_step
+                pace(1e-3)
+                if works[stage] and plan.happens("takes", stage, step):
+                    self.take(step)
+                if plan.happens("defers", stage, step):
+                    works[stage].append(loop.defer(work, stage, step))
+                    works[stage][-1].outlasts = plan.happens("outlasts", stage, step)
+                if step == finish_at and stage == "learn":
+                    loop.finish = True
+
+            def take(self, step):
+                try:
+                    log[step, stage] = works[stage].pop(0).result()
+                except ValueError as error:
+                    log[step, stage] = str(error)
+                    if plan.happens("raises", stage, step) and plan.happens("raises as well", stage, step):
+                        raise
+                except BrokenOff:
+                    log[step, stage] = "broken off"
+
+            def end_run(self, ctx):
+                for work in [work for work in works[stage] if work.outlasts][:1]:
+                    try:
+                        log["end", stage] = work.result()
+                    except (ValueError, BrokenOff) as error:  # it may belong to the run before
+                        log["end", stage] = str(error)
+
+        return contract(stage=stage)(Middle())
+
+    error = None
+    with warnings.catch_warnings(record=True) as caught, Task().start(ctx=Counts(), max_lag=lag, **mode) as loop:
+        warnings.simplefilter("always")
+        for stage in STAGES:
+            loop.use(middleware(stage))
+        try:
+            loop.run(4, final=plan.happens("slices"))
+            loop.run(6)
+        except ValueError as raised:
+            error = str(raised), str(loop.end_reason), loop.ctx.total_step
+        last = loop.ctx.total_step
+    log = {key: value for key, value in log.items() if key[0] == "end" or (key[0] <= last and (error is None or key[0] < last))}
+    told = sorted({str(one.message) for one in caught if "was deferred in an iteration" in str(one.message)})
+    return {"error": error, "log": log, "last": last, "warnings": told}
+
+
+@cases(60)
+@given(seed=st.integers(0, 10**6), lag=st.integers(0, 3), finish_at=st.integers(0, 12))
+def test_random_work_means_the_same_on_one_thread_and_on_several(seed, lag, finish_at):
+    wanted = outcome(seed, lag, finish_at, async_mode=False)
+    assert outcome(seed, lag, finish_at, async_mode=True) == wanted
+    assert outcome(seed, lag, finish_at, pacing(seed), async_mode=True) == wanted

@@ -166,6 +166,70 @@ class TestPool:
             loop.sync()
         assert max(most) == workers
 
+    @pytest.mark.parametrize("asks", ["is_certain", "finish", "a result", "an event"])
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_parts_that_wait_for_others_do_not_use_it_up(self, workers, asks):
+        seen = []
+
+        def part(stage, number):
+            @contract(stage=stage)
+            def run(ctx):
+                if asks == "a result":
+                    seen.append(loop.defer(pow, 2, 2).result() == 4)
+                elif asks == "an event":
+                    seen.append(loop.wait_for("never", timeout=0.001) is None)
+                else:
+                    seen.append(getattr(loop, asks) in (True, False))
+
+            return run
+
+        with Task().start(async_mode=True, ctx=Trace(), n_async_workers=workers, max_lag=2) as loop:
+            for stage in STAGES:
+                loop.use(loop.parallel(*[part(stage, number) for number in range(4)]))
+            loop.run(6)
+        assert seen == [True] * 6 * 4 * len(STAGES)
+
+    def test_a_part_may_wait_for_an_event_of_one_that_has_no_place_yet(self):
+        got = []
+        with Task().start(n_async_workers=1, ctx=Trace()) as loop:
+            emits = lambda ctx: loop.emit("tick", 1)  # noqa: E731
+            loop.use(loop.parallel(lambda ctx: got.append(loop.wait_for("tick")), emits)).run(1)
+        assert got == [((1,), {})]
+
+    def test_what_forward_began_may_wait_for_what_it_began_later(self):
+        got = []
+        with Task().start(n_async_workers=1, ctx=Trace()) as loop:
+            loop.forward(lambda ctx: got.append(loop.wait_for("tick")), async_mode=True)
+            loop.forward(lambda ctx: loop.emit("tick", 2), async_mode=True)
+            loop.sync()
+        assert got == [((2,), {})]
+
+    def test_what_forward_began_is_not_left_alone_by_a_script_that_still_emits(self):
+        waiting, got = threading.Event(), []
+
+        def waits(ctx):
+            waiting.set()
+            got.append(loop.wait_for("tick"))
+
+        with Task().start(ctx=Trace()) as loop:
+            loop.forward(waits, async_mode=True)
+            assert waiting.wait(30)
+            while not loop._events._listeners.get("tick"):
+                threading.Event().wait(0.001)
+            loop.emit("tick", 3)
+            loop.sync()
+            loop.forward(waits, async_mode=True)
+            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it"):
+                loop.sync()
+        assert got == [((3,), {})]
+
+    def test_parts_inside_parts_that_all_wait_are_refused(self):
+        with Task().start(n_async_workers=2, ctx=Trace()) as loop:
+            waits = [lambda ctx, name=name: loop.wait_for(name) and None for name in "abc"]
+            loop.use(loop.parallel(loop.parallel(*waits[:2]), waits[2]))
+            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it"):
+                loop.run(1)
+
 
 class TestInsideLanes:
     @pytest.mark.parametrize("stage", STAGES)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ding_lite.engine import Context, Task, contract, current_task
+from ding_lite.engine import Context, Task, contract, current_task, task
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -266,3 +266,13 @@ def test_an_error_for_the_end_is_raised_when_everything_else_has_ended(mode):
 def test_outside_of_a_run_an_error_for_the_end_is_raised_at_once():
     with pytest.raises(OSError, match="the disk is full"):
         Task().raise_at_end(OSError("the disk is full"))
+
+
+@MODES
+@pytest.mark.parametrize("asks", [lambda: setattr(task, "finish", True), lambda: task.defer(pow, 2, 3)])
+def test_the_global_task_does_not_take_what_is_meant_for_the_one_that_runs(mode, asks):
+    with (
+        Task().start(ctx=Counts(), **mode) as loop,
+        pytest.raises(RuntimeError, match="asked of ding_lite.task, which does not"),
+    ):
+        loop.use(contract(stage="learn")(lambda ctx: asks())).run(3)

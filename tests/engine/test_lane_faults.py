@@ -233,19 +233,50 @@ class TestTwo:
         assert caught.value is errors[0]
         assert "beside it, another lane raised KeyError: 'two'" in caught.value.__notes__
 
+    def test_an_error_counts_from_where_it_was_raised_not_from_where_its_generators_let_it_through(self):
+        collect_has_failed, errors = threading.Event(), [ValueError("one"), KeyError("two")]
+
+        @contract(stage="evaluate")
+        def lets_through(ctx):
+            try:
+                yield
+            finally:
+                assert collect_has_failed.wait(30)
+
+        @contract(stage="evaluate")
+        def fails_first(ctx):
+            raise errors[0]
+
+        @contract(stage="collect")
+        def sees_the_end(ctx):
+            try:
+                yield
+            finally:
+                collect_has_failed.set()
+
+        @contract(stage="collect")
+        def fails_too(ctx):
+            raise errors[1]
+
+        with start() as loop:
+            for each in (lets_through, fails_first, sees_the_end, fails_too):
+                loop.use(each)
+            with pytest.raises((ValueError, KeyError)) as caught:
+                loop.run(9)
+        assert caught.value is errors[0]
+
 
 class TestWaiting:
     @MODES
     @pytest.mark.parametrize("watched", [False, True])
-    @pytest.mark.parametrize("timeout", [30.0, float("inf")])
-    def test_an_error_lets_go_whoever_waits_for_an_event_on_another_lane(self, overlap, watched, timeout):
+    def test_an_error_ends_the_wait_for_an_event_on_another_lane(self, overlap, watched):
         waiting, log = threading.Event(), []
 
         @contract(stage="collect")
         def waits(ctx):
             if ctx.total_step == 1:
                 waiting.set()
-                loop.wait_for("never", timeout if overlap else 0)
+                loop.wait_for("never", 30.0 if overlap else 0)
 
         @contract(stage="learn")
         def fails(ctx):
@@ -261,19 +292,22 @@ class TestWaiting:
                 loop.run(9)
 
     @ON_EACH_LANE
-    def test_waiting_for_an_event_that_no_lane_can_emit_any_more_is_refused(self, who):
-        with start() as loop:
+    @pytest.mark.parametrize("is_part", [False, True])
+    @MODES
+    def test_waiting_for_an_event_without_a_timeout_is_refused_where_iterations_overlap(self, who, overlap, is_part):
+        with start(overlap) as loop:
             for stage in STAGES:
                 loop.use(contract(stage=stage)(lambda ctx: None))
-            loop.use(contract(stage=who)(lambda ctx: loop.wait_for("never") and None))
-            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it. Set a timeout"):
+            waits = contract(stage=who)(lambda ctx: loop.wait_for("never") and None)
+            loop.use(loop.parallel(waits) if is_part else waits)
+            with pytest.raises(RuntimeError, match=r"task.wait_for\('never'\) (may|would) block for ever: .* Set a timeout"):
                 loop.run(9)
 
     def test_an_event_that_another_lane_emits_is_waited_for(self):
         got = []
         with start() as loop:
             loop.use(
-                contract(stage="collect")(lambda ctx: got.append(loop.wait_for("trained")) if ctx.total_step == 1 else None)
+                contract(stage="collect")(lambda ctx: got.append(loop.wait_for("trained", 30)) if ctx.total_step == 1 else None)
             )
 
             @contract(stage="learn")

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 
+from ding_lite.basics.torch_threads import torch_threads
 from ding_lite.engine import Context, Task, contract
 
 pytestmark = pytest.mark.timeout(60)
@@ -268,6 +269,34 @@ class TestThreads:
         assert threads["learn"] == {threading.current_thread().name}
         assert threads["collect"] == {"task.lane.collect"}
         assert threads["evaluate"] == {"task.lane.evaluate"}
+
+    @pytest.mark.parametrize(("lag", "cores", "expected"), [(0, 8, (3, 3, 3)), (2, 8, (1, 3, 1)), (1, 4, (1, 2, 1))])
+    def test_how_many_threads_torch_takes_depends_on_the_lane_alone(self, lag, cores, expected, monkeypatch):
+        monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
+
+        def taken(async_mode):
+            seen = {}
+            with Task().start(async_mode=async_mode, max_lag=lag, ctx=Loop()) as task:
+
+                @contract(stage="collect")
+                def collect(ctx):
+                    work = task.defer(torch.get_num_threads)
+                    seen["collect"] = torch.get_num_threads()
+                    seen["deferred"] = work.result()
+
+                parts = [
+                    contract(stage="process")(lambda ctx, i=i: seen.setdefault(i, torch.get_num_threads())) for i in (0, 1)
+                ]
+                task.use(collect)
+                task.use(contract(stage="collect")(task.parallel(*parts)))
+                task.use(contract(stage="learn")(lambda ctx: seen.update(learn=torch.get_num_threads())))
+                task.run(max_step=2)
+            assert seen[0] == seen[1] == seen["collect"]  # parts take as many as the middleware that they are parts of
+            return seen["collect"], seen["learn"], seen["deferred"]
+
+        with torch_threads(3):
+            assert taken(async_mode=True) == taken(async_mode=False) == expected
+            assert torch.get_num_threads() == 3
 
     @pytest.mark.parametrize("fails", [False, True])
     def test_the_interpreter_and_torch_have_their_settings_back_after_a_run(self, fails):

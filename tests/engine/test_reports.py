@@ -178,3 +178,19 @@ class TestReport:
         text = report(*others, steps=10)
         assert f"advice: {who} takes " in text
         assert mend in text
+
+
+@pytest.mark.parametrize("place", ["file/x", "folder", "a\0b"])
+def test_a_file_that_cannot_be_written_is_refused_with_its_path_and_the_fix(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    for ending in ("svg", "json", "txt"):
+        (tmp_path / f"folder.{ending}").mkdir()
+    task = Task()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with task.start(async_mode=True):
+            task.use(lambda ctx: None)
+            task.run(2)
+            for write, ending in ((task.draw, "svg"), (task.timeline, "svg"), (task.timeline, "json"), (task.report, "txt")):
+                with pytest.raises(OSError, match=r"cannot write .*: .*(is a file|is a folder|NUL).*\. [A-Z].*\."):
+                    write(tmp_path / f"{place}.{ending}")

@@ -1,6 +1,7 @@
 """Task.run: iterations, the last of them, and what a middleware raises."""
 
 import dataclasses
+import warnings
 
 import pytest
 
@@ -34,6 +35,39 @@ def appends_twice(number):
         ctx.pipeline.append(number)
 
     return step
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "one thread", "threads"])
+def test_an_error_that_is_one_object_and_handled_again_and_again_does_not_collect_notes(mode):
+    error, meant = ValueError("always the same"), []
+
+    def handles(ctx):
+        try:
+            yield
+        except ValueError as caught:
+            meant.append(caught is error)
+
+    def fails(ctx):
+        raise error
+
+    def listens(ctx):
+        try:
+            loop.emit("tick", ctx.total_step)
+        except ValueError as caught:
+            meant.append(caught is error)
+
+    def fails_late(step):
+        raise KeyError(step)
+
+    with warnings.catch_warnings(), Task().start(ctx=Trace(), **mode) as loop:
+        warnings.simplefilter("ignore")
+        loop.on("tick", fails)
+        loop.on("tick", fails_late)
+        loop.use(listens).use(handles).use(loop.parallel(fails, lambda ctx: fails_late(ctx.total_step)))
+        loop.run(10)
+    assert meant == [True] * 20
+    assert len(error.__notes__) == 4
+    assert "iteration 9 of the task" in notes(error)
 
 
 class TestRun:

@@ -49,6 +49,28 @@ class TestWaitFor:
 
         assert got == (("hi",), {"tone": "low"})
 
+    def test_without_a_timeout_it_waits_for_a_thread_of_the_script(self):
+        with Task().start() as loop:
+            timer = threading.Timer(0.5, loop.emit, ("tick", 7))
+            timer.start()
+            assert loop.wait_for("tick") == ((7,), {})
+            timer.join()
+
+    @pytest.mark.parametrize(
+        ("event", "timeout", "kind", "message"),
+        [
+            ("go", "3", TypeError, r"timeout='3'\) wants seconds, or None, got str"),
+            ("go", True, TypeError, "wants seconds, or None, got bool"),
+            ("go", -1, ValueError, "wants seconds of at least 0, or None for no limit"),
+            ("go", float("nan"), ValueError, "wants seconds of at least 0"),
+            (3, 1, TypeError, r"task.wait_for\(3\) wants the name of one event, got int"),
+            (["a", "b"], 1, TypeError, "wants the name of one event, got list"),
+        ],
+    )
+    def test_what_it_cannot_wait_for_is_refused(self, event, timeout, kind, message):
+        with Task().start() as loop, pytest.raises(kind, match=message):
+            loop.wait_for(event, timeout)
+
     def test_a_timeout_raises_if_it_is_not_to_be_ignored(self):
         with Task().start() as loop, pytest.raises(TimeoutError, match=r"wait_for\('tick'\): nobody emitted it within 0\.01 s"):
             loop.wait_for("tick", timeout=0.01, ignore_timeout_exception=False)
@@ -70,6 +92,30 @@ class TestWaitFor:
 
         assert got == [None]
 
+    def test_a_thread_of_the_script_waits_without_a_limit_for_what_the_run_emits(self):
+        got, loop = [], Task()
+        with loop.start():
+            thread = run_in_thread(lambda: got.append(loop.wait_for("tick")))
+            while not is_waiting(thread):
+                assert thread.is_alive()
+            loop.use(lambda ctx: loop.emit("tick", 1)).run(1)
+            thread.join(timeout=30)
+
+        assert got == [((1,), {})]
+
+    def test_a_thread_that_waits_without_a_limit_is_let_go_when_the_task_stops_and_starts_again(self):
+        got, loop = [], Task()
+        loop.start()
+        thread = run_in_thread(lambda: got.append(loop.wait_for("never")))
+        while not is_waiting(thread):
+            assert thread.is_alive()
+        loop.stop()
+        loop.start()
+        thread.join(timeout=30)
+        loop.stop()
+
+        assert got == [None]
+
     @pytest.mark.parametrize(
         "before", ["pass", "loop.use(loop.parallel(lambda ctx: None)).run(max_step=1)"], ids=["at once", "after a parallel"]
     )
@@ -87,6 +133,32 @@ class TestWaitFor:
 
         assert "would block for ever: nobody is left to emit it. Set a timeout." in ended.stdout
         assert "division by zero" in ended.stdout or "1 / 0" not in sibling
+
+    @pytest.mark.parametrize("waits_first", [False, True])
+    def test_an_error_of_a_part_beside_it_is_the_one_that_is_raised(self, waits_first):
+        handled = []
+
+        def recovers(ctx):
+            try:
+                yield
+            except OSError as error:
+                handled.append(str(error))
+
+        def fails(ctx):
+            time.sleep(0.02)
+            raise OSError("the disk is gone")
+
+        with Task().start() as loop:
+            parts = [lambda ctx: loop.wait_for("data"), fails]
+            loop.use(recovers).use(loop.parallel(*(parts if waits_first else parts[::-1]))).run(1)
+        assert handled == ["the disk is gone"]
+
+    def test_a_timeout_longer_than_the_system_counts_is_no_error(self):
+        with Task().start() as loop:
+            timer = threading.Timer(0.05, loop.emit, ("tick", 7))
+            timer.start()
+            assert loop.wait_for("tick", timeout=1e20) == ((7,), {})
+            timer.join()
 
     def test_a_part_beside_it_may_emit_what_it_waits_for(self):
         got = []

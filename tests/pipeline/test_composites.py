@@ -286,3 +286,13 @@ class TestFieldsBetweenParts:
     def test_side_by_side_a_part_may_not_read_what_its_neighbour_writes(self):
         with pytest.raises(PipelineError, match=r"ctx\.data"):
             self.pipeline("parallel")
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_an_error_inside_names_a_line_of_the_script(kind):
+    def fails(ctx):
+        raise OSError("the disk is gone")
+
+    with Task().start() as loop, pytest.raises(OSError, match="disk is gone") as raised:
+        loop.use(getattr(loop, kind)(fails, lambda ctx: None)).run(1)
+    assert f"({__file__}:{fails.__code__.co_firstlineno})" in raised.value.__notes__[-1]

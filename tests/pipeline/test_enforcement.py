@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import pickle
 import sys
+import threading
 import warnings
 import weakref
 
@@ -38,6 +39,50 @@ class TestRefusals:
         assert f"peeks ({__file__}:" in str(caught.value)
         assert f"reads ctx.batch at {__file__}:{where[0]}, and its contract does not name it." in str(caught.value)
         assert 'Add it: @contract(..., reads=("count", "batch")).' in str(caught.value)
+
+    @MODES
+    def test_a_read_by_a_thread_of_the_script_is_not_blamed_on_the_middleware_that_runs(self, mode):
+        kept, errors = [], []
+
+        def looks():
+            try:
+                assert kept[0].count >= 0
+                assert kept[0].batch is None
+            except ContractError as error:
+                errors.append(str(error))
+                raise
+
+        @contract(reads=("count",), stage="learn")
+        def waits(ctx):
+            kept.append(ctx)
+            thread = threading.Thread(target=looks, name="a thread of mine")
+            thread.start()
+            thread.join()
+
+        hook, threading.excepthook = threading.excepthook, lambda args: None
+        try:
+            with pytest.raises(ContractError) as caught:
+                run(waits, mode=mode)
+        finally:
+            threading.excepthook = hook
+        assert str(caught.value) == errors[0]
+        assert errors[0].startswith(f"the thread 'a thread of mine' reads ctx.batch at {__file__}:")
+        assert "take the value there, and pass it on." in errors[0]
+        assert "Add it" not in errors[0]
+
+    @MODES
+    def test_a_thread_of_a_function_without_a_contract_may_read_the_context(self, mode):
+        seen = []
+
+        def starts(ctx):
+            thread = threading.Thread(target=lambda: seen.append(ctx.count))
+            thread.start()
+            thread.join()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(starts, mode=mode)
+        assert seen
 
     @MODES
     @pytest.mark.parametrize("verb", ["set", "delete"])

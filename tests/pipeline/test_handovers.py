@@ -5,10 +5,13 @@ import copy
 import dataclasses
 import functools
 import io
+import itertools
+import random
 import threading
 import weakref
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -443,6 +446,28 @@ class TestWhatIsAddedOrTakenAway:
             run(collects, meddles, mode=mode)
 
     @MODES
+    @pytest.mark.parametrize("make", [lambda: iter([1, 2, 3]), lambda: squares(), lambda: zip("ab", [1, 2])])
+    def test_who_takes_from_an_iterator_writes_it(self, mode, make):
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", make()))
+        takes = contract(("batch",), ("batch",), stage="process")(lambda ctx: next(ctx.batch))
+        run(collects, takes, mode=mode, steps=7)
+        with pytest.raises(ContractError, match=r"changed ctx.batch.* in place"):
+            run(collects, contract(("batch",), stage="learn")(lambda ctx: next(ctx.batch)), mode=mode)
+
+    @pytest.mark.parametrize("lag", [1, 2])
+    @pytest.mark.parametrize(
+        "make", [iter, lambda it: iter(it.items()), lambda it: iter(set(it)), enumerate, lambda it: zip(it, it)]
+    )
+    def test_an_iterator_that_is_made_in_each_iteration_may_be_taken_from(self, make, lag):
+        def collects(ctx):
+            ctx.batch = make({number: number for number in range(40)})
+            next(ctx.batch)
+
+        takes = contract(("batch",), ("batch",), stage="process")(lambda ctx: next(ctx.batch))
+        for _ in range(5):
+            run(contract(writes=("batch",), stage="collect")(collects), takes, mode={"max_lag": lag}, steps=8)
+
+    @MODES
     def test_a_cached_property_of_a_value_may_be_read(self, mode):
         class Total:
             @functools.cached_property
@@ -487,8 +512,41 @@ def with_attribute():
     return fn
 
 
+def counting(in_default=False):
+    """A function that counts its calls."""
+    count = 0
+
+    def fn(seen=[0]):  # noqa: B006  what it keeps is what is tested
+        nonlocal count
+        if in_default:
+            seen[0] += 1
+        else:
+            count += 1
+
+    return fn
+
+
+def squares():
+    """A generator function."""
+    for root in range(9):
+        yield root**2
+
+
 class HashedBox(Box):
     """Can be an element of a set, by identity."""
+
+
+class Private:
+    """Holds something in an attribute of its own."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+
+def sampled(space):
+    """A space that has its random generator."""
+    space.seed(0)
+    return space
 
 
 SEEN_IN = {
@@ -504,6 +562,19 @@ SEEN_IN = {
     "sparse tensor": (lambda: torch.eye(2).to_sparse(), lambda it: it._values().mul_(2)),
     "compressed tensor": (lambda: torch.eye(2).to_sparse_csr(), lambda it: it.values().mul_(2)),
     "bytes in memory": (lambda: io.BytesIO(b"ab"), lambda it: it.write(b"c")),
+    "text in memory": (lambda: io.StringIO("ab"), lambda it: it.read(1)),
+    "generator function": (squares, next),
+    "generator function at its end": (squares, list),
+    "generator expression": (lambda: (it for it in [1, 2, 3]), next),
+    "iterator of a list": (lambda: iter([1, 2, 3]), next),
+    "iterator of a dict": (lambda: iter({1: 2, 3: 4}), next),
+    "pairs": (lambda: zip(range(3), "abc"), next),
+    "what is mapped": (lambda: map(str, [1, 2, 3]), next),
+    "what is counted": (itertools.count, next),
+    "closure": (counting, lambda it: it()),
+    "default": (lambda: counting(in_default=True), lambda it: it()),
+    "space that was sampled before": (lambda: sampled(gymnasium.spaces.Discrete(9)), lambda it: it.sample()),
+    "private generator": (lambda: Private(random.Random(0)), lambda it: it._inner.random()),
     "exception": (lambda: ValueError([0]), lambda it: it.args[0].append(1)),
     "array of objects": (lambda: np.array([Box(0), Box(1)]), lambda it: setattr(it[0], "value", 5)),
     "deep list": (lambda: nest(3000), lambda it: bottom(it).append(1)),

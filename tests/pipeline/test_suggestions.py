@@ -92,6 +92,11 @@ class TestSuggestions:
             def __call__(self, ctx):
                 self.seen.append(ctx.batch)
 
+        class Remembers(Records):
+            def __call__(self, ctx):
+                self.rows = [ctx.batch]  # made when it runs: its constructor cannot name it
+
+        assert "uses=(self.seen,)" in suggested(Remembers())[1]
         lines = suggested(Records(), Records())
         assert lines[1:] == ["    contract(reads=(\"batch\",), uses=(self.seen,), stage='record')(self)  # last in __init__"]
 

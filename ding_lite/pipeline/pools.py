@@ -1,0 +1,225 @@
+"""Pools: calls side by side on threads, so many at a time, which cannot block each other by waiting for one another."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ding_lite.basics.torch_threads import torch_threads_here, use_torch_threads
+
+Result = TypeVar("Result")
+POOL = "task.parallel"
+"""What the names of the threads begin with that run middleware side by side."""
+
+
+class WouldBlockError(RuntimeError):
+    """Something waits for an event that nobody is left to emit; where others failed, because they did."""
+
+
+class _Waiter:
+    """Something that waits until so many calls have ended."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class _Call:
+    """One call of the pool."""
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        self.fn, self.future, self.has_ended = fn, Future[Any](), False
+        self.torch_count = torch_threads_here()
+        self.waiters: list[_Waiter] = []
+
+    def run(self, before_end: Callable[[_Call], None]) -> None:
+        """Make the call; its future is set when `before_end` has been called."""
+        result, error = None, None
+        is_wanted = self.future.set_running_or_notify_cancel()
+        try:
+            result = self.fn() if is_wanted else None
+        except BaseException as raised:  # noqa: BLE001  raised where the future is asked
+            error = raised
+        before_end(self)
+        if error is not None:
+            self.future.set_exception(error)
+        elif is_wanted:
+            self.future.set_result(result)
+
+
+class Pool:
+    """Threads for calls side by side. At most `size` are at work at a time, and those that have waited meanwhile.
+
+    A call that waits for something that another one gives, or another lane, lends its place to the next call. So the pool is
+    never used up by calls that wait.
+
+    The pool also counts which threads are awake, of its own and the one that runs the task: an event that nobody is awake to
+    emit cannot come.
+
+    Args:
+        size: how many.
+        changed: notified when nobody is awake any more.
+    """
+
+    def __init__(self, size: int, changed: threading.Condition) -> None:
+        self._size, self._changed = size, changed
+        self._lock = threading.Lock()
+        self._backlog: deque[_Call] = deque()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # admitted
+        self._call_of: dict[Future[Any], _Call] = {}
+        self._threads: list[threading.Thread] = []
+        self._busy = self._idle = 0
+        self._is_closing = False
+        self._here = threading.local()
+        self._awake = 1  # the thread that runs the task, and the calls that have not ended, but for those that wait
+        self.home = threading.get_ident()
+        """Of the thread that runs the task."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a call of the pool is what asks."""
+        return getattr(self._here, "is_busy", False)
+
+    @property
+    def knows_caller(self) -> bool:
+        """Whether the caller is one that it counts; a thread of the script's own is none."""
+        return self.is_here or threading.get_ident() == self.home
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether nobody that it counts is awake."""
+        return self._awake <= 0
+
+    def submit(self, fn: Callable[[], Result]) -> Future[Result]:
+        """Call `fn` on one of the threads, when a place is free."""
+        call = _Call(fn)
+        with self._lock:
+            self._awake += 1
+            self._call_of[call.future] = call
+            self._backlog.append(call)
+            self._admit()
+        return call.future
+
+    def wait(self, calls: Sequence[Future[Any]]) -> None:
+        """Wait until these calls have ended, and lend one's own place meanwhile."""
+        waiter = _Waiter(0)
+        with self._lock:
+            for future in calls:
+                call = self._call_of.get(future)
+                if call is not None and not call.has_ended:
+                    call.waiters.append(waiter)
+                    waiter.left += 1
+            self._awake -= waiter.left > 0
+        self._say_if_asleep()
+        with self.resting():
+            futures.wait(calls)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """For the time of the block, a call of the pool waits for others, and lends its place to the next one."""
+        is_here = self.is_here
+        if is_here:
+            with self._lock:
+                self._busy -= 1
+                self._admit()
+        try:
+            yield
+        finally:
+            if is_here:
+                with self._lock:  # it does not wait for its place: it may be what the others wait for
+                    self._busy += 1
+
+    def asleep(self) -> Sleep:
+        """For the time of the block the caller waits, and can do nothing for others, until somebody ends its sleep."""
+        return Sleep(self)
+
+    def count_awake(self, change: int) -> None:
+        """So many more are awake."""
+        with self._lock:
+            self._awake += change
+        self._say_if_asleep()
+
+    def close(self) -> None:
+        """End the threads when all calls have ended, and wait for that; one of its own cannot wait for itself."""
+        with self._lock:
+            self._is_closing = True
+            for _ in range(self._idle):
+                self._calls.put(None)
+            self._idle = 0
+        if not self.is_here:
+            for thread in self._threads:
+                thread.join()
+
+    def _say_if_asleep(self) -> None:
+        if self.is_asleep:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _admit(self) -> None:
+        while self._backlog and self._busy < self._size:
+            self._busy += 1
+            self._calls.put(self._backlog.popleft())
+            if self._idle:
+                self._idle -= 1
+            else:
+                number = len(self._threads)
+                thread = threading.Thread(target=self._work, name=f"{POOL}_{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            self._here.is_busy = True
+            use_torch_threads(call.torch_count)  # as on the thread that asked for it, so that the result is the same
+            call.run(self._end)
+            self._here.is_busy = False
+            del call
+            with self._lock:
+                self._busy -= 1
+                self._idle += 1
+                self._admit()
+                if self._is_closing and self._idle:
+                    self._idle -= 1
+                    return
+
+    def _end(self, call: _Call) -> None:
+        with self._lock:
+            call.has_ended = True
+            del self._call_of[call.future]
+            self._awake -= 1
+            for waiter in call.waiters:
+                waiter.left -= 1
+                self._awake += waiter.left == 0  # in the same moment: what waited for it goes on
+        self._say_if_asleep()
+
+
+class Sleep:
+    """A wait of one thread that a pool counts.
+
+    Args:
+        pool: that counts it.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._resting = pool, pool.resting()
+        self._lock, self._has_ended = threading.Lock(), False
+
+    def __enter__(self) -> None:
+        self._pool.count_awake(-1)
+        self._resting.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._resting.__exit__(*raised)
+        self.end()
+
+    def end(self) -> None:
+        """From here on the thread counts as awake, also before it goes on."""
+        with self._lock:
+            has_ended, self._has_ended = self._has_ended, True
+        if not has_ended:
+            self._pool.count_awake(1)
