@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,18 +11,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
+from ding_lite.basics import UnsavedError, WriteError, move_aside, plain, remove_leftovers, require_writable, save_checkpoint
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import (
-    Context,
-    UnsavedError,
-    WriteError,
-    contract,
-    move_aside,
-    plain,
-    remove_leftovers,
-    require_writable,
-    save_checkpoint,
-)
+from ding_lite.engine import Context, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.runs import own_run
 from ding_lite.policy import ActMode, LearnMode
@@ -104,6 +96,10 @@ class CkptSaver:
         if not isinstance(save_dir, (str, PathLike)):
             kind = type(save_dir).__name__
             raise TypeError(f"CkptSaver wants the run's folder, such as cfg.exp_name, got {save_dir!r:.80} of type {kind}.")
+        if not os.fspath(save_dir).strip():
+            raise ValueError(
+                f"CkptSaver got {save_dir!r} as the run's folder, which names none: pass one, such as cfg.exp_name."
+            )
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"

@@ -147,8 +147,10 @@ class InteractionEvaluator:
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         task = own_run()
-        if self._under_way is not None and self._under_way[1].is_over:  # left by a run that has ended
-            self._end()
+        if self._under_way is not None:
+            work = self._under_way[1]
+            if work.is_over or work.error is not None:  # of a run that has ended; or it failed, and the run is not to go on
+                self._end()
         env_step = getattr(ctx, "env_step", 0)
         is_due = self._is_due(ctx, env_step)
         overlaps = task.max_lag > 0

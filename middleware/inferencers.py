@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from gymnasium.vector import VectorEnv
 
+from ding_lite.basics import seed_of
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
-from ding_lite.engine import contract, seed_of
+from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require_face
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics import WriteError, remove_leftovers, write_atomically, writing
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Task, WriteError, contract, current_task, remove_leftovers, write_atomically, writing
+from ding_lite.engine import Task, contract, current_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.runs import own_run
 from ding_lite.middleware.tallies import COUNTERS, Tally, evaluation_of

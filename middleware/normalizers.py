@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +66,7 @@ class _ReturnScale:
     """The spread of discounted returns, and each environment's return so far, from rollout to rollout."""
 
     varying = ("carried",)  # a state may be of another number of environments
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {**RunningNorm.state_ranges, "carried": (-math.inf, math.inf)}
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ding_lite.basics import did_you_mean
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.engine import contract, contract_of, current_task, did_you_mean, engaged
+from ding_lite.engine import contract, contract_of, current_task, engaged
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.contexts import same_iteration

@@ -59,3 +59,12 @@ def test_the_links_of_a_page_lead_somewhere(page):
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
     assert not missing
+
+
+def test_what_the_glossary_points_to_is_there():
+    rows = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").splitlines()
+    places = [
+        place for row in rows if row.startswith("| ") for place in re.findall(r"`([a-z_/.]+(?:\.py|/))`", row.split("|")[-2])
+    ]
+    assert len(places) > 20
+    assert [place for place in places if not (ROOT / place).exists() and not (ROOT / "ding_lite" / place).exists()] == []

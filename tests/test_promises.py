@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import ding_lite.policy
-from ding_lite.config import from_command_line
-from ding_lite.policy import Policy
+from ding_lite.config import DQNConfig, from_command_line
+from ding_lite.policy import DQNPolicy, Policy
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,3 +108,12 @@ def test_each_example_takes_every_option_on_the_command_line(example):
     given = from_command_line(names[config], ["--env.id", "Acrobot-v1", "--seed", "3", "--exp-name", "runs/a"])
 
     assert (given.env.id, given.seed, given.policy.seed, given.exp_name) == ("Acrobot-v1", 3, 3, "runs/a")
+
+
+def test_a_learning_rate_that_is_set_after_the_policy_was_made_changes_nothing_that_is_there():
+    cfg = DQNConfig()
+    policy = DQNPolicy(cfg.policy, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+    before = policy.optimizer.param_groups[0]["lr"]
+    cfg.policy.learn.learning_rate = 1e-6
+
+    assert policy.optimizer.param_groups[0]["lr"] == before == 1e-3

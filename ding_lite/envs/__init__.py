@@ -11,6 +11,7 @@ from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.seats import Seat
 from ding_lite.envs.spaces import (
     SpaceError,
+    column_limits,
     integer_bounds,
     load_random_state,
     random_state,
@@ -38,6 +39,7 @@ __all__ = [
     "SplitVectorEnv",
     "Step",
     "Stepper",
+    "column_limits",
     "episode_seed",
     "integer_bounds",
     "is_number",

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import gymnasium
 
+from ding_lite.basics import arrays, did_you_mean, plain, seed_of
 from ding_lite.data import first_leaf
-from ding_lite.engine import arrays, did_you_mean, plain, seed_of
 from ding_lite.envs.checks import EnvDataError
 from ding_lite.envs.copies import Copy, require_same_agents
 from ding_lite.envs.episodes import Episode

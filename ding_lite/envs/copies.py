@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from ding_lite.engine import add_note
+from ding_lite.basics import add_note
 from ding_lite.envs.checks import EnvDataError, shown
 from ding_lite.envs.episodes import Episode, EpisodeStarts
 from ding_lite.envs.places import Place, blamed, exited

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from ding_lite.engine import add_note
+from ding_lite.basics import add_note
 from ding_lite.envs.places import exited
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
 

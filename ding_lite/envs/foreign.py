@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from ding_lite.basics import seed_of
 from ding_lite.data import Leaf, flatten, map_leaves
-from ding_lite.engine import seed_of
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.checks import EnvDataError, all_finite, require_finite, require_in_range, shown, to_element, to_leaf
 from ding_lite.envs.episodes import Episode

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, SupportsIndex
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from ding_lite.engine import require_extra, seed_of
+from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
@@ -81,7 +83,7 @@ def make_envs(
         _register(env)
         spec = copy.deepcopy(gymnasium.spec(env))
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks what comes back
-        factory: EnvFactory = partial(gymnasium.make, spec, disable_env_checker=True, **kwargs)
+        factory: EnvFactory = partial(_made, spec, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
         if kwargs:
             raise TypeError(
@@ -94,6 +96,12 @@ def make_envs(
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
     if log_info:
         wrappers = (*wrappers, partial(InfoMeans, names=tuple(log_info)))
+    for wrapper in wrappers:
+        if not callable(wrapper) or isinstance(wrapper, gymnasium.Env):
+            raise TypeError(
+                f"make_envs(wrappers=...) wants classes or functions that are given an environment, got {wrapper!r:.80} of "
+                f"type {type(wrapper).__name__}: pass the class, or functools.partial of it."
+            )
     factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
     if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
         raise ValueError(
@@ -133,6 +141,17 @@ def _register(env_id: str) -> None:
     if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
         require_extra("ale_py", "atari", f"make_envs({env_id!r})")
         gymnasium.register_envs(importlib.import_module("ale_py"))
+
+
+def _made(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    except TypeError as error:
+        known = [*inspect.signature(make_envs).parameters, *inspect.signature(gymnasium.make).parameters]
+        for name in kwargs.keys() - set(known):
+            if (meant := did_you_mean(name, known)) != ".":
+                add_note(error, f"make_envs() handed {name!r} on to {spec.id}{meant}")
+        raise
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

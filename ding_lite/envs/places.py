@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any, NamedTuple
 
-from ding_lite.engine import add_note
+from ding_lite.basics import add_note
 from ding_lite.envs.checks import EnvDataError, shown
 
 _NO_EXIT = "An environment must not end the program: have it raise an error, or return terminated=True."

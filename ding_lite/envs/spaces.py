@@ -146,6 +146,20 @@ def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
     return dict(flatten(space_spec(one))) == dict(flatten(space_spec(other)))
 
 
+def column_limits(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
+    """The least and the largest value of each place in the columns obs, next_obs and action, nested as the spaces are.
+
+    Of discrete parts alone: a Box says what an environment takes, and policies draw actions beyond it.
+
+    Example:
+        >>> column_limits(spaces.Box(-1.0, 1.0), spaces.Discrete(3, start=1))
+        {'action': (1, 3)}
+    """
+    found = {name: integer_bounds(observation_space) for name in ("obs", "next_obs")}
+    found["action"] = integer_bounds(action_space)
+    return {name: limits for name, limits in found.items() if limits is not None}
+
+
 def random_state(space: spaces.Space[Any]) -> dict[str, Any]:
     """The state of the generators that `space.sample()` draws from, of every part, as plain data."""
     parts = subspaces(space)

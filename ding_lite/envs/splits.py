@@ -11,8 +11,8 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.engine import seed_of
 from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.spaces import SpaceError, same_layout

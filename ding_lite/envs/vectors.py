@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ding_lite.basics import arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.engine import arrays, plain, seed_of
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episodes import Episode, EpisodeStarts

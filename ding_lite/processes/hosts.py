@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ding_lite.basics.messages import name_of
+from ding_lite.basics.torch_threads import torch_threads
 
 Request = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -181,7 +182,8 @@ class LocalHost:
             raise InterruptedError(f"{name_of(fn)}() was not begun, because nobody waits for it any more.")
         self.objects["is_stopping"] = is_stopping
         try:
-            return fn(self.objects, *args)
+            with torch_threads(1):  # as in a process of its own, so that the result is the same
+                return fn(self.objects, *args)
         finally:
             del self.objects["is_stopping"]
 

@@ -13,6 +13,7 @@ import numpy as np
 from ding_lite.basics import printable, require_extra
 from ding_lite.reports.curves import Curve
 from ding_lite.reports.labels import label_of, tick, time_unit
+from ding_lite.reports.rows import Numbers
 
 Dashes: TypeAlias = Literal["-", "--", "-."]
 
@@ -29,6 +30,7 @@ INK, GRID = "#24292f", "#d8dee4"
 DASHES: tuple[Dashes, ...] = ("-", "--", "-.")
 """Of the thick lines, in turn, where there are more experiments than colours."""
 
+_MOST = 1e290  # what is larger is drawn here
 LEGEND = "Thick: interquartile mean of the seeds, dotted where not all were measured. Thin: each seed. Shaded: 95% bootstrap."
 """How to read the lines."""
 
@@ -174,7 +176,7 @@ def _fill(axes: Axes, panel: Panel, seeds: bool) -> None:
     for line in panel.lines:
         _draw_line(axes, line, unit_s, seeds)
     if panel.threshold is not None:
-        axes.axhline(panel.threshold, color=INK, linewidth=0.8, linestyle=_ACROSS, zorder=1.5)
+        axes.axhline(min(max(panel.threshold, -_MOST), _MOST), color=INK, linewidth=0.8, linestyle=_ACROSS, zorder=1.5)
     axes.set_xlabel(printable(f"{label_of(panel.x)} ({unit})" if unit else label_of(panel.x), keep="\n"))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=not unit, steps=_STEPS))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
@@ -186,16 +188,22 @@ def _fill(axes: Axes, panel: Panel, seeds: bool) -> None:
 def _draw_line(axes: Axes, line: Line, unit_s: float, seeds: bool) -> None:
     colour, dashes = style_of(line.place)
     curve = line.curve
-    x, partly = curve.x / unit_s, ~curve.is_whole
+    mean, low, high = (_drawable(numbers) for numbers in (curve.mean, curve.low, curve.high))
+    x, partly = _drawable(curve.x / unit_s), ~curve.is_whole
     if len(curve.seeds) > 1:
-        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
         for seed_x, seed_y in curve.seeds if seeds else ():
-            axes.plot(seed_x / unit_s, seed_y, color=colour, linewidth=0.7, alpha=0.45)
+            axes.plot(_drawable(seed_x / unit_s), _drawable(seed_y), color=colour, linewidth=0.7, alpha=0.45)
     marker = "o" if len(x) == 1 else ""
-    axes.plot(x, np.where(partly, np.nan, curve.mean), dashes, color=colour, linewidth=1.9, marker=marker)
+    axes.plot(x, np.where(partly, np.nan, mean), dashes, color=colour, linewidth=1.9, marker=marker)
     if partly.any():
         partly = partly | np.append(partly[1:], False) | np.append(False, partly[:-1])  # one further: the lines meet
-        axes.plot(x, np.where(partly, curve.mean, np.nan), ":", color=colour, linewidth=1.6)
+        axes.plot(x, np.where(partly, mean, np.nan), ":", color=colour, linewidth=1.6)
+
+
+def _drawable(numbers: Numbers) -> Numbers:
+    """The same, without numbers of which matplotlib could not compute the differences."""
+    return np.clip(numbers, -_MOST, _MOST)
 
 
 def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from ding_lite.reports.rows import Numbers
 
 _RESAMPLES, _SEED, _LEVEL = 1000, 0, 0.95
+_LARGE, _SMALLER = 1e280, 2.0**-60  # beyond the one, numbers are made smaller by the other before they are added up
 _AT_ONCE = 2_000_000  # numbers of resampled seeds held at a time
 
 
@@ -52,7 +53,8 @@ def bring_together(
         points: of the grid at most: every x that any seed has, or as many evenly spaced ones where those are more.
         smooth: each value becomes the mean of this many: itself and those before it.
     """
-    pairs = [(x, moving_mean(y, smooth)) for x, y in seeds]
+    room = _room(*(y for _, y in seeds))
+    pairs = [(x, moving_mean(y * room, smooth)) for x, y in seeds]
     holding = [hold for hold, (x, _) in zip([*held, *[False] * len(seeds)], pairs) if len(x)]
     pairs = [(x, y) for x, y in pairs if len(x)]
     if not pairs:
@@ -64,7 +66,13 @@ def bring_together(
     value = np.stack([np.where((grid > x[-1]) & hold, y[-1], row) for row, (x, y), hold in zip(measured, pairs, holding)])
     low, high = bootstrap_band(value)
     is_whole = np.isfinite(measured).all(0)
-    return Curve(grid, iqm(value), low, high, is_whole, tuple(thin(x, y, points) for x, y in pairs))
+    thinned = [thin(x, y, points) for x, y in pairs]
+    return Curve(grid, iqm(value) / room, low / room, high / room, is_whole, tuple((x, y / room) for x, y in thinned))
+
+
+def _room(*values: Numbers) -> float:
+    """A power of two by which these numbers are multiplied, so that sums and differences of them do not overflow: exact."""
+    return _SMALLER if any(y.size and np.abs(y[np.isfinite(y)]).max(initial=0) > _LARGE for y in values) else 1.0
 
 
 def iqm(value: Numbers) -> Numbers:
@@ -84,14 +92,15 @@ def iqm(value: Numbers) -> Numbers:
         >>> float(iqm(np.array([0.0, 6.0, 90.0])))
         19.0
     """
-    ordered = np.sort(value, axis=0)  # NaN comes last
+    room = _room(value)
+    ordered = np.sort(value * room, axis=0)  # NaN comes last
     present = np.isfinite(ordered)
     count = present.sum(0)
     place = np.arange(len(value)).reshape(-1, *[1] * (value.ndim - 1))
     weight = np.minimum(4 * (place + 1), 3 * count) - np.maximum(4 * place, count)  # in whole numbers: 2 * count in all
     weight = np.where(present, np.maximum(weight, 0), 0)
     total = (weight * np.where(present, ordered, 0)).sum(0)
-    return np.where(count > 0, total / np.maximum(2 * count, 1), np.nan)
+    return np.where(count > 0, total / np.maximum(2 * count, 1) / room, np.nan)
 
 
 def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
@@ -106,7 +115,8 @@ def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
     Returns:
         low, high, each [P] or a scalar; NaN where no seed counts.
     """
-    rows = value.reshape(len(value), -1)
+    room = _room(value)
+    rows = value.reshape(len(value), -1) * room
     rows = rows[np.lexsort(rows.T[::-1])]
     draw = np.random.default_rng(_SEED).integers(len(rows), size=(_RESAMPLES, len(rows)))
     low, high = np.empty((2, rows.shape[1]))
@@ -115,7 +125,7 @@ def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
         part = slice(begin, begin + width)
         means = iqm(np.moveaxis(rows[draw, part], 1, 0))
         low[part], high[part] = _quantiles(means, rows[:, part])
-    return low.reshape(value.shape[1:]), high.reshape(value.shape[1:])
+    return low.reshape(value.shape[1:]) / room, high.reshape(value.shape[1:]) / room
 
 
 def _quantiles(means: Numbers, rows: Numbers) -> Numbers:

@@ -64,7 +64,6 @@ def write_page(
     content = _content(experiments, videos_per_run, most_video_bytes)
     page = environment.get_template("page.html").render(content)
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page.encode(errors="replace"))  # a name may hold half a letter
     return out
 

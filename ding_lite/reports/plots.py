@@ -51,7 +51,6 @@ def plot_runs(
     if not panels:
         raise ReportError(f"no row has both {metric} and {x}: choose another --x.")
     image = write(draw(panels, size=(600, 340), legend=True), out.suffix.lower()[1:])
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, image)
     return out
 

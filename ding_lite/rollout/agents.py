@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
-from ding_lite.engine import BrokenOff, add_note
-from ding_lite.envs import AgentVectorEnv, Episode, Seat, SpaceError
+from ding_lite.engine import BrokenOff
+from ding_lite.envs import AgentVectorEnv, Episode, Seat, SpaceError, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import Quotas
@@ -86,7 +87,9 @@ class AgentWorker:
                 obs = {name: storage.obs_at(t + 1) for name, storage in storages.items()}
                 episodes += self._advance(outputs, obs, t, storages)
         parts = {
-            name: storage.trajectories(policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version))
+            name: storage.trajectories(
+                policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
+            ).within(column_limits(actors[name].seat.single_observation_space, actors[name].seat.single_action_space))
             for name, storage in storages.items()
         }
         return AgentRollout(parts, episodes, num_steps * self.num_envs)

@@ -12,7 +12,7 @@ from typing import IO, Any
 import gymnasium
 import numpy as np
 
-from ding_lite.engine import require_extra
+from ding_lite.basics import require_extra
 
 _MOST_STEPS = 10_000  # of an episode that are filmed
 _USUAL_FPS = 30.0

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ding_lite.basics import arrays, plain
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
-from ding_lite.engine import arrays, plain
 from ding_lite.envs import Stepper, space_spec
 from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode

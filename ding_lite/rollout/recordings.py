@@ -94,7 +94,7 @@ def record_episodes(worker: LocalWorker, count: int | Sequence[int], random: boo
     env.current = map_leaves(np.copy, env.current)  # or it would keep the memory of all that led to it
     version = NO_POLICY if random else worker.policy.version
     trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, worker.num_envs), version))
-    recorded = cut_episodes(trajectories, due)
+    recorded = cut_episodes(trajectories, due).within(worker.limits)
     env_steps = len(trajectories) if resting is None else int(recorded.lengths.sum())
     return EpisodeRollout(recorded, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 

@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories, map_leaves
 from ding_lite.engine import BrokenOff, released
-from ding_lite.envs import ENV, Episode, SplitVectorEnv
+from ding_lite.envs import ENV, Episode, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
 from ding_lite.processes import Kept, answers
@@ -47,6 +47,7 @@ class SplitWorker:
     def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
         LocalWorker.require_fit(env, policy)
         self.env, self.policy = env, policy
+        self.limits = column_limits(env.single_observation_space, env.single_action_space)
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
@@ -85,7 +86,7 @@ class SplitWorker:
         """The rollout that was asked for."""
         told = self._taken(asked)
         columns = _joined([columns for columns, _ in told], axis=1)
-        return Rollout(Trajectories(columns), [Episode(*row) for _, kept in told for row in kept.value[0]])
+        return Rollout(Trajectories(columns).within(self.limits), [Episode(*row) for _, kept in told for row in kept.value[0]])
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
         """Act for `count` whole episodes, or so many in each environment; see `ding_lite.rollout.record_episodes`."""
@@ -102,7 +103,7 @@ class SplitWorker:
         rows = _joined([rows for rows, _ in told if rows], axis=0)
         lengths = np.concatenate([kept.value[2] for _, kept in told])
         episodes = [Episode(*row) for _, kept in told for row in kept.value[0]]
-        return EpisodeRollout(Episodes(rows, lengths), episodes, sum(kept.value[3] for _, kept in told))
+        return EpisodeRollout(Episodes(rows, lengths).within(self.limits), episodes, sum(kept.value[3] for _, kept in told))
 
     def _taken(self, asked: list[Any]) -> list[Any]:
         """What the pieces gave; and what they logged is kept for `reduce_metrics`."""

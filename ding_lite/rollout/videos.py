@@ -17,7 +17,8 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from ding_lite.engine import BrokenOff, move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
+from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
+from ding_lite.engine import BrokenOff
 from ding_lite.envs import Episode, episode_seed, make_envs
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.films import Film, Filmed

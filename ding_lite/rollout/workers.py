@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
+from ding_lite.basics import arrays, plain
 from ding_lite.data import RolloutBuffer, allocate, map_leaves
-from ding_lite.engine import arrays, plain
-from ding_lite.envs import Episode, Step, space_spec, stepper
+from ding_lite.envs import Episode, Step, column_limits, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import play_episodes
@@ -39,6 +39,7 @@ class LocalWorker:
         self.first_env: int = getattr(env, "first_env", 0)
         """Index of its first environment, where it is one worker of several."""
         self.obs_spec = space_spec(env.single_observation_space)
+        self.limits = column_limits(env.single_observation_space, env.single_action_space)
         memory = Memory(policy, self.env)
         self._memory = memory if memory.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
@@ -186,4 +187,5 @@ class LocalWorker:
                 if finished:
                     episodes += finished
         version = NO_POLICY if random else self.policy.version
-        return Rollout(storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version)), episodes)
+        trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
+        return Rollout(trajectories.within(self.limits), episodes)

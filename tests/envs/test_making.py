@@ -185,3 +185,19 @@ def test_an_atari_game_without_the_extra_is_refused_with_its_name(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"make_envs\('ALE/Nothing-v5'\) needs ale_py.*pip install 'ding_lite\[atari\]'"):
         make_envs("ALE/Nothing-v5")
+
+
+def test_a_wrapper_that_is_an_object_is_refused_by_name():
+    wrapped = TimeLimit(gymnasium.make("CartPole-v1"), 5)
+    with pytest.raises(
+        TypeError, match="wants classes or functions that are given an environment, got .*TimeLimit: pass the class"
+    ):
+        make_envs("CartPole-v1", wrappers=[wrapped])
+
+
+def test_a_setting_that_the_environment_does_not_take_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(TypeError) as raised:
+        make_envs("CartPole-v1", max_episode_step=5)
+    assert any(
+        "handed 'max_episode_step' on to CartPole-v1: did you mean 'max_episode_steps'?" in it for it in raised.value.__notes__
+    )

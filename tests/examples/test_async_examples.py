@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -54,17 +55,43 @@ def small(name, folder, **settings):
 
 
 def run(name, folder, **settings):
-    """Everything that a run comes to: checkpoints, counters, what was evaluated."""
+    """Everything that a run comes to: checkpoints, counters, what was evaluated, and what is left of what it worked with."""
     module, cfg = small(name, folder, **settings)
+    made = spied(module)
     module.main(cfg)
     ctx = task.ctx
     counters = [getattr(ctx, it) for it in ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter")]
-    final = torch.load(folder / "ckpt/final.pt", weights_only=True)
-    for face in ("collect", "evaluate"):  # their random numbers are saved only where no other iteration is under way
-        final.pop(face, None)
+    files = [torch.load(path, weights_only=True) for path in sorted((folder / "ckpt").glob("*.pt"))]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [[value for key, value in sorted(row.items()) if key.startswith("evaluate/")] for row in rows]
-    return final, [*counters, ctx.last_eval_value], [row for row in evaluated if row]
+    left = [thing.state_dict() for thing in made]
+    return Result([*counters, ctx.last_eval_value], files, [row for row in evaluated if row], left)
+
+
+class Result(NamedTuple):
+    """What a run comes to."""
+
+    counters: list
+    files: list
+    evaluated: list
+    left: list
+    """States of environments, policies with their acting faces, and buffers."""
+
+
+def spied(module):
+    """What the example makes from here on of what has a state: environments, policies, buffers."""
+    made = []
+
+    def spy(make):
+        def making(*args, **kwargs):
+            made.append(make(*args, **kwargs))
+            return made[-1]
+
+        return making
+
+    for name in ("make_envs", *(name for name in vars(module) if name.endswith(("Policy", "Buffer")))):
+        setattr(module, name, spy(getattr(module, name)))
+    return made
 
 
 def same(one, other):
@@ -83,10 +110,22 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1)
     found = run(name, tmp_path / "async", async_mode=True, max_lag=1)
 
-    assert oracle[1][3] > 0  # it learned
-    assert found[1] == oracle[1]
-    assert same(found[0], oracle[0])
-    assert same(found[2], oracle[2])
+    assert oracle.counters[3] > 0  # it learned
+    assert len(oracle.files) >= 2
+    assert len(oracle.left) >= 3
+    assert found.counters == oracle.counters
+    assert same(found, oracle)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_asynchronous_run_that_reaches_its_stop_value_leaves_all_as_on_one_thread(name, tmp_path):
+    ends = {"env.stop_value": -1e6, "max_step": 20, "max_lag": 2}
+    oracle = run(name, tmp_path / "oracle", async_mode=False, **ends)
+    found = run(name, tmp_path / "async", async_mode=True, **ends)
+
+    assert oracle.counters[0] < 19  # it ended early
+    assert found.counters == oracle.counters
+    assert same(found, oracle)
 
 
 @pytest.mark.parametrize("name", ["ppo_lstm", "rainbow"])
@@ -94,5 +133,7 @@ def test_without_lag_asynchronous_equals_synchronous(name, tmp_path):
     plain = run(name, tmp_path / "plain")
     found = run(name, tmp_path / "async", async_mode=True, max_lag=0)
 
-    assert found[1] == plain[1]
-    assert same(found[0], plain[0])
+    for face in ("collect", "evaluate"):  # saved only where no other iteration can be under way; `left` has them
+        plain.files[-1].pop(face)
+    assert found.counters == plain.counters
+    assert same(found, plain)

@@ -1,6 +1,7 @@
 """Both pipelines in asynchronous mode: the same run every time, and the same as on one thread, here and in worker processes."""
 
 import json
+import re
 import threading
 import time
 
@@ -226,4 +227,6 @@ def test_an_error_in_an_evaluation_ends_the_run(tmp_path):
             loop.run(max_step=10**9)
     notes = caught.value.__notes__
     assert any("raised by environment 0" in note for note in notes)
-    assert "in interaction_evaluator, deferred by a middleware of the task" in notes
+    assert any(
+        re.match(r"in interaction_evaluator \(.*, deferred by middleware interaction_evaluator \(", note) for note in notes
+    )

@@ -294,7 +294,7 @@ class TestBeforeTheRun:
             import os, signal, sys, torch
             from ding_lite import Context, task
             from ding_lite.config import DQNConfig
-            from ding_lite.engine import write_atomically
+            from ding_lite.basics import write_atomically
             from ding_lite.middleware import CkptSaver
             from pathlib import Path
 
@@ -476,3 +476,9 @@ def test_called_by_hand_it_saves_what_is_due_whatever_run_was_before(how, tmp_pa
     for _ in saver.end_run(ctx):
         pass
     assert names(tmp_path / "ckpt") == ["final.pt", "iteration_5.pt"]
+
+
+@pytest.mark.parametrize("folder", ["", "  "])
+def test_a_folder_without_a_name_is_refused(folder):
+    with pytest.raises(ValueError, match=rf"CkptSaver got '{folder}' as the run's folder, which names none: pass one, such"):
+        CkptSaver(torch.nn.Linear(1, 1), folder)

@@ -307,3 +307,35 @@ def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once():
         enhance(OnlineRLContext(trajectories=one))
     enhance(OnlineRLContext(trajectories=one))
     nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 2}))(OnlineRLContext(trajectories=one))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector, workers):
+    cfg, _, _ = ppo()
+    envs = make_envs("CartPole-v1", 4, seed=1, max_episode_steps=9, workers=workers)
+    policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    ctx = OnlineRLContext()
+    left = collector(cfg, policy.collect_mode, envs)(ctx)
+    if left is not None:
+        left.take(ctx)
+    with pytest.raises(ValueError, match="action of .* cannot be 9: its space has 0 to 1 there"):
+        (ctx.trajectories or ctx.episodes)[0].action = 9
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"action": torch.tensor(9)}, r"batch.action\[.*\] is 9, and Discrete\(2\) has 0 to 1 there"),
+        ({"action": torch.tensor(0.5)}, r"batch.action is float32 \[.*\], and integers of Discrete\(2\) are wanted"),
+    ],
+)
+def test_an_action_that_is_not_of_its_space_is_named_where_it_is_learned_from(change, words):
+    cfg, envs, policy = ppo()
+    ctx = OnlineRLContext()
+    StepCollector(cfg, policy.collect_mode, envs)(ctx)
+    ctx.trajectories = [with_leaves(one, **change) for one in ctx.trajectories]
+    gae_estimator(cfg, policy.collect_mode)(ctx)
+    with pytest.raises(ValueError, match="PPOPolicy cannot learn from this batch: " + words):
+        multistep_trainer(cfg, policy.learn_mode)(ctx)

@@ -180,3 +180,15 @@ def test_thinning_loses_neither_end_nor_peak():
     assert (x[0], x[-1]) == (0, 9999)
     assert (thinned.max(), thinned.min()) == (50, -50)
     assert (np.diff(x) > 0).all()
+
+
+def test_the_largest_numbers_give_a_mean_and_a_band_that_are_finite():
+    most = np.finfo(float).max
+    value = np.array([[most, -most], [most, most], [most, -most], [most, 5.0]])
+    low, high = bootstrap_band(value)
+    x = np.arange(3.0)
+    curve = bring_together([(x, np.array([most, -most, most])), (x + 0.5, np.array([-most, most, 1.0]))], smooth=2)
+
+    assert iqm(value).tolist() == [most, (-most + 5.0) / 2]
+    assert np.isfinite([low, high]).all()
+    assert all(np.isfinite(numbers).all() for numbers in (curve.mean, curve.low, curve.high))

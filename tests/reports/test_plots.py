@@ -64,3 +64,22 @@ def test_runs_without_any_row_are_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(ReportError, match="They hold none at all"):
         plot_runs([tmp_path])
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_largest_numbers_are_drawn(tmp_path):
+    for seed in (0, 1):
+        rows = [{"env_step": step, "evaluate/episode_return_mean": (-1) ** (step + seed) * 1.7e308} for step in range(4)]
+        (tmp_path / str(seed)).mkdir()
+        (tmp_path / str(seed) / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    assert plot_runs([tmp_path], out=tmp_path / "curve.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("place", ["file/curve.svg", "folder.svg"])
+def test_a_picture_that_cannot_be_written_is_refused_with_its_path(place, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"env_step": 1, "evaluate/episode_return_mean": 2.0}\n')
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(OSError, match=f"cannot write {tmp_path / place}: .*is a f"):
+        plot_runs([tmp_path], out=tmp_path / place)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ding_lite.engine import temporary_beside
+from ding_lite.basics import temporary_beside
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
 from ding_lite.rollout import EpisodeRecorder, LocalWorker
