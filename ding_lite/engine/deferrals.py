@@ -65,6 +65,9 @@ class Deferred(Generic[Result]):
         """On which it runs; None where it ran at once."""
         self.outlasts = False
         """Whether it goes on when the run has ended in order, for an `end_run` that takes its result."""
+        self.owns_inputs = False
+        """Whether it changes what it was given, such as a module that it trains, and nothing else does before its result is
+        taken."""
         self.is_over = False
         """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
         self.knows_that_it_is_over = False
@@ -73,7 +76,7 @@ class Deferred(Generic[Result]):
         """Whether the run did not wait for its end."""
 
     def watch(self, prints: Prints) -> None:
-        """Before the work: let `result()` refuse one whose inputs have changed since the work ended."""
+        """Before the work: let `result()` refuse one whose inputs have changed since it began."""
         self._prints = prints
 
     def run(self) -> None:
@@ -82,7 +85,7 @@ class Deferred(Generic[Result]):
         token = _current.set(self)
         try:
             self._result = self._call()
-            if self._prints is not None:  # what the work itself has changed does not count
+            if self._prints is not None:
                 self._prints.take()
         except BaseException as error:
             self._has_failed = error
@@ -108,7 +111,7 @@ class Deferred(Generic[Result]):
 
         Raises:
             BrokenOff: the run ended meanwhile, or the iteration of the caller is dropped.
-            RuntimeError: what the work was given has changed since it ended: a list, an array, a module.
+            RuntimeError: what the work was given has changed since it began: a list, an array, a module.
             Exception: what the work raised.
         """
         if not self._owner.wait_for(self) or not isinstance(self._has_failed, Exception | None):
@@ -125,7 +128,7 @@ class Deferred(Generic[Result]):
 
     def _refuse_changes(self) -> None:
         prints, self._prints = self._prints, None
-        problem = None if prints is None or self._has_failed is not None else prints.problem()
+        problem = None if prints is None or self._has_failed is not None else prints.problem(self.owns_inputs)
         if problem is not None:
             self._has_failed = RuntimeError(f"{self.description}: {problem}")
 

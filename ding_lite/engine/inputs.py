@@ -202,27 +202,43 @@ def _slots_of(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith("__"))
 
 
-# What must not change while work runs.
+# What must not change until the result is taken.
 
 
 class Prints:
-    """What work was given, as it was when the work had ended: plain data, arrays and modules of torch, no other objects."""
+    """What work is given, as it is before the work and behind it: plain data, arrays and modules of torch, no other objects."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._inputs, self._name = inputs_of(fn, args), name_of(fn)
-        self._before: list[Print] = []
+        self._at_first = self._at_end = self._now()
+
+    def _now(self) -> list[Print]:
+        return [fingerprint(_plain(one.get())) for one in self._inputs]
 
     def take(self) -> None:
-        """Remember what they hold now."""
-        self._before = [fingerprint(_plain(one.get())) for one in self._inputs]
+        """The work has ended: remember what its inputs hold now."""
+        self._at_end = self._now()
 
-    def problem(self) -> str | None:
-        """What has changed since, and how to prevent it; None where nothing has."""
-        for one, before in zip(self._inputs, self._before):
-            way = changed(before, fingerprint(_plain(one.get())), private="all")
-            if way is not None:
+    def problem(self, owns: bool) -> str | None:
+        """What has changed, and how to prevent it; None where nothing has.
+
+        Args:
+            owns: whether the work itself may have changed its inputs, so that only what came later counts.
+        """
+        now = self._now()
+        for one, at_first, at_end, last in zip(self._inputs, self._at_first, self._at_end, now):
+            while_it_ran = None if owns else changed(at_first, at_end, private="all")
+            if while_it_ran is not None:
                 return (
-                    f"`{one.name}{way}`, {_KINDS[one.kind]}, was changed after the work had ended and before its result was "
+                    f"`{one.name}{while_it_ran}`, {_KINDS[one.kind]}, was changed while the work ran. Where a middleware "
+                    f"changes it, the result depends on which is faster. {_fix(one, self._name)} Where the work does, let it "
+                    "return what it has made, or say that nothing else changes it: `work.owns_inputs = True` on what "
+                    "task.defer() returns."
+                )
+            later = changed(at_end, last, private="all")
+            if later is not None:
+                return (
+                    f"`{one.name}{later}`, {_KINDS[one.kind]}, was changed after the work had ended and before its result was "
                     "taken. On several threads such a change may come while the work runs, and the result depends on which is "
                     f"faster. {_fix(one, self._name)}"
                 )

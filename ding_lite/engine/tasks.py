@@ -378,7 +378,9 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
         Give the work values that do not change any more: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In
         the first works of each function, `result()` raises a RuntimeError where a list, a dict, an array or a module that the
-        work was given has changed since the work ended. This is so on one thread, too. Other objects are not looked at.
+        work was given has changed since the work began. This is so on one thread, too. Other objects are not looked at. Work
+        that changes what it is given, such as a module that it trains, sets `owns_inputs = True` on what this returns: nothing
+        else may change it then, and only what comes after the work is noticed.
 
         On several threads, work that ends when `task.stopping` is true lets the task stop at once; the end of the run waits
         for all work that has begun. On one thread the work is done at once, inside this call. `task.stopping` is then false
@@ -392,7 +394,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             named: none; `functools.partial` takes arguments by name.
 
         Returns:
-            Something with `done`, `result()` and `outlasts`.
+            Something with `done`, `result()`, `outlasts` and `owns_inputs`.
 
         Raises:
             TypeError: `fn` can be no work, does not take these arguments, is given a context, or uses one from around it:
