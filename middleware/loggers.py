@@ -254,6 +254,8 @@ class RunLogger:
             elif at is not None and steps is not None:
                 found += f", after {at:,} of {steps:,} gradient steps; the final weights were not evaluated"
             found += "."
+        if steps == 0:
+            found += " It made no gradient step."
         self._console.say(f"ended after {taken} in {spent}, because {reason}.{found}{self._files()}")
 
     def _files(self) -> str:

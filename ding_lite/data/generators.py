@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 _MOST = {"has_uint32": 1, "uinteger": 2**32 - 1}  # of all others 128 bits
+_ODD = "inc"  # numpy takes an even increment, and would draw numbers of a shorter period
 
 
 def require_generator_state(where: str, saved: Any, generator: np.random.BitGenerator) -> None:
@@ -55,6 +56,8 @@ def _require_like(where: str, current: Any, given: Any, name: str = "") -> None:
         most = _MOST.get(name, 2**128 - 1)
         if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or not 0 <= given <= most:
             raise ValueError(f"{where} is {given!r:.80}, and an integer of at least 0 is wanted, at most {most}.")
+        if name == _ODD and given % 2 == 0:
+            raise ValueError(f"{where} is {given!r:.80}, and an odd number is wanted.")
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -209,6 +209,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
             raise ValueError(f"task.run(max_step={max_step!r}) wants a whole number of iterations, 0 or more.")
         if not self._entries or max_step == 0:
             words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
+            if not self._entries:
+                warnings.warn("task.run() has nothing to do: add middleware before it, by task.use().", stacklevel=2)
             self._end_reason = EndReason("max_step", words)
             return
         check_pipeline(self.ctx, self._entries)

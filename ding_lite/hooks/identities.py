@@ -108,9 +108,11 @@ def _require_identity(saved: Any) -> None:
     for name, kind in _PARTS.items():
         if name not in saved:
             raise StateError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
-        if not isinstance(saved[name], kind):
-            place, found = f'state["made_with"][{name!r}]', saved[name]
+        place, found = f'state["made_with"][{name!r}]', saved[name]
+        if not isinstance(found, kind):
             raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, and a {kind.__name__} is wanted: {fix}")
+        if found == "":
+            raise StateError(f"{place} is empty, and the name of an algorithm is wanted: {fix}")
     for name in ("observation_space", "action_space"):
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 

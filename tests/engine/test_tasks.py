@@ -214,6 +214,10 @@ class TestStart:
         with pytest.raises(ValueError, match=r"n_async_workers=0\): at least 1"):
             Task().start(n_async_workers=0)
 
+    def test_a_pipeline_without_middleware_is_a_warning(self):
+        with Task().start() as loop, pytest.warns(UserWarning, match=r"nothing to do: add middleware .* by task\.use\(\)"):
+            loop.run(max_step=2)
+
     def test_it_starts_empty_every_time(self):
         loop, ran = Task(), []
         with loop.start():

@@ -325,6 +325,18 @@ def test_loggers_take_any_context_and_count_by_its_own_counters(logger, mode, tm
         assert ("ended after 64 samples in" if counters else "ended after 3 iterations in") in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("steps", "said"), [(0, True), (1, False)])
+def test_the_end_line_says_where_a_run_made_no_gradient_step(steps, said, tmp_path, capsys):
+    @contract(reads=("train_iter",), writes=("train_iter",), stage="learn")
+    def learn(ctx):
+        ctx.train_iter += steps
+
+    task = Task()
+    with task.start(ctx=OnlineRLContext()):
+        task.use(learn).use(online_logger(DQNConfig(exp_name=str(tmp_path)), show_every_s=1e9)).run(max_step=4)
+    assert ("It made no gradient step." in capsys.readouterr().out) == said
+
+
 def test_a_counter_that_the_context_lacks_is_refused_before_the_run():
     for options in ({"counters": ("sampels",)}, {"train_show_freq": 3}):
         task = Task()

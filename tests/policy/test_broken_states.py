@@ -137,6 +137,7 @@ def test_each_entry_of_a_state_is_refused_by_its_key_where_it_is_broken(kind):
         (("collect", "exploration"), {}, r"\['exploration'\] is {}, and a dict with \['eps', 'drawn'\] is wanted"),
         (("collect", "exploration", "drawn", 0, 0), 1.0, r"\['drawn'\] is .*, and a list of rows of numbers in \[0, 1\)"),
         (("collect", "rng", "state", "inc"), "7", r"\['rng'\]\['state'\]\['inc'\] is '7', and an integer of at least 0"),
+        (("collect", "rng", "state", "inc"), 6, r"\['rng'\]\['state'\]\['inc'\] is 6, and an odd number is wanted"),
         (("collect", "rng", "has_uint32"), 2, r"\['has_uint32'\] is 2, .*at most 1"),
         (
             ("evaluate", "generator"),
