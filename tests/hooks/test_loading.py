@@ -198,7 +198,7 @@ MISFITS = {
         r"\['config'\] is \[1\] of type list, and a dict is",
     ),
     "a record without a name": (("made_with", "algorithm"), None, r"\['algorithm'\] is None of type NoneType, and a str is"),
-    "a record with an empty name": (("made_with", "algorithm"), "", r"\['algorithm'\] is empty, and the name of an algorithm is"),
+    "a record with an empty name": (("made_with", "algorithm"), "", r"\['algorithm'\] is empty, and the name of an"),
     "a record of a space that is none": (
         ("made_with", "observation_space"),
         {"kind": "Dict", "parts": {"a": 3}},
