@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
@@ -67,8 +67,8 @@ Face = Literal["learn_mode", "collect_mode", "eval_mode"]
 _FACES: dict[type, Face] = {LearnMode: "learn_mode", CollectMode: "collect_mode", EvalMode: "eval_mode"}
 
 
-def require_face(middleware: str, given: object, face: Face, *attributes: str) -> None:
-    """Refuse another face than the one that the middleware is for, and the policy itself.
+def require_face(middleware: str, given: Any, face: Face, *attributes: str) -> None:
+    """Refuse another face than the one that the middleware is for, the policy itself, and one that its dry run refuses.
 
     A policy made elsewhere, which is none of ours, need only have what the middleware uses.
 
@@ -79,6 +79,7 @@ def require_face(middleware: str, given: object, face: Face, *attributes: str) -
 
     Raises:
         TypeError: naming both, and what to pass.
+        ColumnError, HookError: see `Policy.dry_run`.
     """
     wanted, kind = f"policy.{face}", type(given).__name__
     found = next((name for one, name in _FACES.items() if isinstance(given, one)), None)
@@ -89,6 +90,8 @@ def require_face(middleware: str, given: object, face: Face, *attributes: str) -
         raise TypeError(f"{middleware} wants {wanted}, got {told}{why}: pass {wanted}.")
     for attribute in attributes:
         require(middleware, given, attribute, wanted)
+    if found is not None:
+        given.dry_run()
 
 
 def require_transitions(middleware: str, policy: object) -> None:

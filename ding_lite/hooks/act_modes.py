@@ -122,6 +122,10 @@ class ActMode:
 
     leader = learner
 
+    def dry_run(self) -> None:
+        """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
+        self._policy.dry_run()
+
     def adopt(self, snapshot: Weights | None) -> None:
         """Act with these weights from now on; None follows the newest again."""
         self._adopted = snapshot
@@ -151,6 +155,7 @@ class ActMode:
 
     def twin(self, index: int) -> ActMode:
         """A face for worker `index` that stands alone and acts on the CPU; it knows of other weights what it adopts."""
+        self._policy.dry_run()  # which a copy cannot do
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
         return type(self)(actor, actor)
 
@@ -188,7 +193,7 @@ class ActMode:
     @property
     def outputs(self) -> tuple[str, ...]:
         """What acting gives beside the action, such as log_prob, as far as trying it out could tell."""
-        return self._policy.reading.outputs
+        return self._policy.dry_run().outputs
 
     @property
     def previous(self) -> tuple[str, ...]:

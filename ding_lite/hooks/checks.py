@@ -102,7 +102,7 @@ def require_methods(policy: Policy) -> None:
         TypeError
     """
     for name, value in vars(policy).items():
-        if inspect.isfunction(getattr(type(policy), name, None)):
+        if inspect.isfunction(getattr(type(policy), name, None)) and not inspect.isroutine(value):
             raise TypeError(
                 f"{type(policy).__name__}.{name} is a method of policies, and self.{name} is set to a {type(value).__name__}: "
                 "give that another name."

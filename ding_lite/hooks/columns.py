@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ding_lite.basics import did_you_mean
 from ding_lite.data import Tree, flatten, has_leaf, nested, tree
+
+
+class HookReads(NamedTuple):
+    """Which columns of a batch the hooks of a policy read, None where that is not known; and which it gives when it acts."""
+
+    columns: tuple[str, ...] | None
+    """Those of what is collected or replayed that any hook reads."""
+
+    loss_columns: tuple[str, ...] | None
+    """Those that the loss reads, also where postprocess made them."""
+
+    outputs: tuple[str, ...] = ()
+    """What acting gives beside the action, such as log_prob; empty where it could not be tried out."""
 
 
 class ColumnError(KeyError, AttributeError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,7 @@ def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping
     """A subclass of `base` with these mixins, and with methods made from these functions."""
     if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
         raise TypeError(f"{name}: mixins={mixins!r:.80} is no list of classes: write mixins=[LearningRateSchedule].")
-    methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__}
+    methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__, "__init__": _constructor_of(base)}
     for hook, fn in hooks.items():
         if hook not in _METHODS:
             hint = did_you_mean(hook, _METHODS)
@@ -36,48 +35,40 @@ def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping
             raise TypeError(f"{name}: {hook} is a {type(fn).__name__}: give a function.")
         methods |= _METHODS[hook](name, fn)
     new = tuple(mixin for mixin in mixins if not issubclass(base, mixin))
-    metatype: Any = type(base)
-    policy: type[Policy] = metatype(name, (*new, base), methods)
-    return policy
+    return type(name, (*new, base), methods)
 
 
-def renewing(fn: Callable[..., Any], counts: bool) -> Callable[..., Any]:
-    """`set_weights` or `learn_on_batch` of a class, after which changed weights have another name, whoever calls it.
+def _constructor_of(base: type[Policy]) -> Callable[..., None]:
+    """The policy's constructor; those of mixins are for its hooks to call."""
+
+    @functools.wraps(base.__init__)
+    def __init__(self: Policy, *args: Any, **kwargs: Any) -> None:
+        base.__init__(self, *args, **kwargs)
+
+    return __init__
+
+
+def counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
+    """`set_weights` or `learn_on_batch` of a class, after which the weights have another version, whichever way it is called.
 
     Args:
-        counts: whether it is a gradient step, where weights changed and it did not count any itself.
+        is_learning: whether it counts as a gradient step where it has counted none itself.
     """
 
     @functools.wraps(fn)
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
-        version, steps = self.version, self.train_iter
-        with _watching(self) as has_changed:
-            try:
-                result = fn(self, *args, **kwargs)
-            finally:
-                learned = not counts or not self.has_loss or has_changed()
-                if learned and self.version == version:
-                    self.renew()
-        if counts and learned and self.train_iter == steps:
+        version, steps, result = self.version, self.train_iter, None
+        try:
+            result = fn(self, *args, **kwargs)
+        finally:  # an error may come when some of the weights have changed
+            has_changed = not is_learning or not self.has_loss or bool(result)
+            if has_changed and self.version == version:
+                self.bump_version()
+        if has_changed and is_learning and self.train_iter == steps:
             self.train_iter += 1
         return result
 
     return called
-
-
-@contextlib.contextmanager
-def _watching(policy: Policy) -> Iterator[Callable[[], bool]]:
-    """Gives a function that tells whether the weights have changed: by its optimizer, or otherwise in place."""
-    if not policy.params:
-        yield lambda: False
-        return
-    taken: list[bool] = []  # fused optimizers do not count up the tensors' own versions
-    before = sum(param._version for param in policy.params)
-    watch = policy.optimizer.register_step_post_hook(lambda *_: taken.append(True))
-    try:
-        yield lambda: bool(taken) or sum(param._version for param in policy.params) != before
-    finally:
-        watch.remove()
 
 
 def _module_of(hooks: Mapping[str, Hook]) -> str | None:
@@ -140,6 +131,8 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
 
     def compute_gradients(self: Any, loss: Tensor) -> dict[str, Any]:
+        if "reads" not in self.findings:
+            self.dry_run()
         if "gradients_fn_does_backward" not in self.findings:  # while it is tried out
             self.findings["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
@@ -149,7 +142,7 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
         output = _taken_over(fn(self, self.optimizer, loss))
         if does_backward and all(param.grad is None for param in self.params):
             raise HookError(
-                f"gradients_fn of {name} left no gradients, where it computed them itself when it was tried out: compute them "
+                f"gradients_fn of {name} left no gradients, where it computed them itself in the dry run: compute them "
                 "in each call, or in none."
             )
         return output

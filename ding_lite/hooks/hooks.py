@@ -78,7 +78,7 @@ class Hooks:
                 vars(base)["set_up"](self)
 
     def after_init(self) -> None:
-        """When the policy is made, and has been tried out."""
+        """At the end of the constructor of `Policy`; what constructors of derived classes add behind it is not there yet."""
 
     def get_initial_state(self) -> list[Any]:
         """The recurrent state at the start of an episode: tensors, arrays, numbers or other objects; empty for none.

@@ -37,6 +37,10 @@ class LearnMode:
             batch = tree(to_device(self._read(batch), policy.device))
         return policy.learn(batch)
 
+    def dry_run(self) -> None:
+        """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
+        self._policy.dry_run()
+
     def sender(self) -> Send | None:
         """Something that copies batches to the policy's device while that is at work; None where `forward` does it."""
         if self._policy.device.type != "cuda":

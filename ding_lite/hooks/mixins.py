@@ -6,8 +6,9 @@ policy's.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
@@ -26,6 +27,23 @@ Points = Sequence[tuple[float, float]]
 """(gradient step, value) of a schedule, linear between them and constant beyond."""
 
 
+def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
+    """A mixin's constructor, which a hook calls once the policy is there: `LearningRateSchedule.__init__(policy, lr)`.
+
+    Where Python calls it, because the mixin stands first among the bases, the next constructor of a base takes its place.
+    """
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "cfg" in vars(self):
+            init(self, *args, **kwargs)
+        else:
+            owner: Any = next(kind for kind in type(self).__mro__ if vars(kind).get("__init__") is __init__)
+            super(owner, self).__init__(*args, **kwargs)
+
+    return __init__
+
+
 class LearningRateSchedule(Base):
     """A learning rate that changes with the gradient steps taken, and `cur_lr`, what it is now.
 
@@ -34,6 +52,7 @@ class LearningRateSchedule(Base):
         lr_schedule: (gradient step, learning rate); None keeps `lr`.
     """
 
+    @set_up_by_hooks
     def __init__(self, lr: float, lr_schedule: Points | None = None) -> None:
         self.cur_lr, self.lr_schedule = lr, lr_schedule
         self._set_learning_rate()
@@ -74,6 +93,7 @@ class EntropyCoeffSchedule(Base):
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
 
+    @set_up_by_hooks
     def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
         self.entropy_coeff, self.entropy_coeff_schedule = entropy_coeff, entropy_coeff_schedule
         if entropy_coeff_schedule is not None:
@@ -113,6 +133,7 @@ class KLCoeffMixin(Base):
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
 
+    @set_up_by_hooks
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.kl_coeff, self.kl_target = float(config.get("kl_coeff", 0.2)), float(config.get("kl_target", 0.01))
 
@@ -152,6 +173,7 @@ class ValueNetworkMixin(Base):
         observation_space, action_space, config: in RLlib's places; nothing of them.
     """
 
+    @set_up_by_hooks
     def __init__(
         self,
         observation_space: gymnasium.Space[Any] | None = None,

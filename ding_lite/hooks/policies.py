@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import inspect
 import math
@@ -13,7 +12,7 @@ import gymnasium
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
-from ding_lite.data import Spec, Tree, flatten, has_leaf, nested, rollout_rows, tree
+from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import space_spec
 from ding_lite.hooks.checks import (
     ADVICE,
@@ -25,15 +24,15 @@ from ding_lite.hooks.checks import (
     require_methods,
     warn_of_idle_settings,
 )
-from ding_lite.hooks.columns import STANDARD, described, explain_missing
+from ding_lite.hooks.columns import STANDARD, HookReads, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
-from ding_lite.hooks.derivations import Hook, derive, renewing
+from ding_lite.hooks.derivations import Hook, counting, derive
 from ding_lite.hooks.loading import all_or_nothing
 from ding_lite.hooks.observations import misfit_in_batch
 from ding_lite.hooks.settings import resolve
 from ding_lite.hooks.states import PolicyState
-from ding_lite.hooks.trials import Reading, try_out
+from ding_lite.hooks.trials import try_out
 from ding_lite.hooks.weights import Weights, available_device
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
@@ -42,26 +41,7 @@ _CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where ea
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 
 
-class HookMetrics:
-    """The logger of a policy's hooks, as an attribute that a policy may have another use for."""
-
-    def __get__(self, policy: Policy, owner: type[Policy]) -> MetricsLogger:
-        return policy.hook_metrics
-
-
-class PolicyType(abc.ABCMeta):
-    """Makes policies: when the constructors of all classes are through, the policy is tried out on a dummy batch."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        policy = super().__call__(*args, **kwargs)
-        require_methods(policy)
-        policy.reading = try_out(policy)
-        policy.after_init()
-        policy.attach_networks()
-        return policy
-
-
-class Policy(PolicyState, metaclass=PolicyType):
+class Policy(PolicyState):
     """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
 
     Middleware receive its three faces: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
@@ -77,8 +57,8 @@ class Policy(PolicyState, metaclass=PolicyType):
     `self.rng` and `self.generator` are the random numbers to use, and `self.metrics` takes numbers: what is logged in `loss`
     arrives under `learn/`, in `compute_actions` under `collect/` or `evaluate/`, from every worker.
 
-    When it is made, the policy is run once on a dummy batch: what does not fit is an error then, and the columns that its hooks
-    read are known (`columns`).
+    Before the first iteration of a pipeline, the policy is run once on a dummy batch (`dry_run`): what does not fit is an error
+    then, and the columns that its hooks read are known (`columns`).
 
     Args:
         cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, as `{"lr": 1e-3, "gamma": 0.99}`;
@@ -87,13 +67,8 @@ class Policy(PolicyState, metaclass=PolicyType):
 
     Raises:
         SpaceError: the spaces do not fit the algorithm.
-        ColumnError: a hook reads a column that nobody gives.
-        HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
         ValueError: the device does not exist here.
     """
-
-    metrics = HookMetrics()
-    """Takes numbers from the hooks. Whoever calls them reduces it."""
 
     def __init__(
         self,
@@ -128,11 +103,9 @@ class Policy(PolicyState, metaclass=PolicyType):
         self.version = 0
         """Names the weights: another number whenever they have changed."""
         self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
-        """What `self.metrics` is in the hooks, unless a policy has something of its own by that name."""
-        self.reading = Reading(None, None)
-        """Which columns the hooks read."""
+        """What `self.metrics` is, unless a policy has something of its own by that name."""
         self.findings: dict[str, Any] = {}
-        """What was found out by trying the policy out; nothing else of that remains."""
+        """What the dry run found out, for its copies too; nothing else of that remains."""
         self._snapshot: Weights | None = None
         self._found_finite = 0
         self._attached: dict[str, Any] = {}
@@ -147,18 +120,14 @@ class Policy(PolicyState, metaclass=PolicyType):
         self.make_generators("learn")
         self.before_loss_init()
         warn_of_idle_settings(self)
+        self.after_init()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # A mixin's constructor is called in before_loss_init; the policy's own is the next one of a policy.
-        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
-        if not issubclass(owner, Policy):
-            policy = next(base for base in cls.__mro__ if issubclass(base, Policy) and "__init__" in vars(base))
-            cls.__init__ = vars(policy)["__init__"]  # type: ignore[method-assign]
-        for name, counts in {"set_weights": False, "learn_on_batch": True}.items():
+        for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
-                setattr(cls, name, renewing(vars(owner)[name], counts))
+                setattr(cls, name, counting(vars(owner)[name], is_learning))
         owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
         if owner is cls:
             cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
@@ -194,19 +163,61 @@ class Policy(PolicyState, metaclass=PolicyType):
     # What the hooks are for.
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
-        """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log."""
+        """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log.
+
+        A `learn_on_batch` of your own that does not count `train_iter` itself counts as one step; in a policy with a loss, only
+        where it returns something to log.
+        """
         rows = self.loss_batch(batch)
         return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
+
+    @functools.cached_property
+    def metrics(self) -> MetricsLogger:
+        """Takes numbers from the hooks. A policy may have something of its own by this name."""
+        return self.hook_metrics
+
+    def dry_run(self) -> HookReads:
+        """Run the policy once on a dummy batch, where that has not been done yet; nothing of it remains but what it found out.
+
+        Middleware ask for this when they are made.
+
+        Returns:
+            Which columns the hooks read, and what the policy gives when it acts.
+
+        Raises:
+            ColumnError: a hook reads a column that nobody gives.
+            HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
+        """
+        if "reads" not in self.findings:
+            require_methods(self)
+            self.findings["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
+            try:
+                self.findings["reads"] = try_out(self)
+            except BaseException:
+                self.findings.clear()
+                raise
+        return self._known
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the hooks read; None where that is not known, since the policy has no loss."""
-        return self.reading.columns
+        return self.dry_run().columns
 
     @property
     def loss_columns(self) -> tuple[str, ...]:
-        """The columns that the loss reads, also those that `postprocess` makes."""
-        return self.reading.loss_columns or ()
+        """The columns that the loss reads, also those that `postprocess` makes; empty where no dry run has found them out."""
+        return self._known.loss_columns or ()
+
+    def columns_for_loss(self, batch: Tree) -> list[str]:
+        """Which columns of a batch the loss needs: all numbers where no dry run has found out which it reads; without `valid`."""
+        if self.loss_columns:
+            return [*self.loss_columns]
+        return [name for name, column in nested(batch).items() if name != "valid" and not holds_objects(column)]
+
+    @property
+    def _known(self) -> HookReads:
+        """What the dry run has found out, where there was one."""
+        return self.findings.get("reads") or HookReads(None, None)
 
     def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
         """The distribution over actions that these numbers [..., width] stand for."""
@@ -241,7 +252,7 @@ class Policy(PolicyState, metaclass=PolicyType):
         return path, len(spec.shape)
 
     def learn(self, batch: Tree) -> dict[str, Any]:
-        """What `learn_mode.forward` does: postprocess and learn, and give the weights another name."""
+        """What `learn_mode.forward` does: postprocess and learn."""
         try:
             processed = self.postprocess(batch)
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -256,7 +267,7 @@ class Policy(PolicyState, metaclass=PolicyType):
                 "comes from, such as the environment or a middleware that changes rewards."
             ) from error
         except (KeyError, AttributeError) as error:
-            known = (*STANDARD, *self.derived, *self.reading.outputs, *(self.columns or ()))
+            known = (*STANDARD, *self.derived, *self._known.outputs, *(self._known.columns or ()))
             explain_missing(error, batch, known, f"learning of {type(self).__name__}")
             raise
         except (RuntimeError, IndexError) as error:

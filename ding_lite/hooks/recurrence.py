@@ -143,10 +143,11 @@ class RecurrentActorCriticMixin(Base):
 
     def learning_rows(self, batch: Tree, batch_size: int) -> tuple[dict[str, Any], int]:
         """What the loss reads of a rollout, rows [N, ...] or sequences [N, L, ...], and how many make up `batch_size` steps."""
+        names = self.columns_for_loss(batch)
         if not self.is_recurrent:
-            return rollout_rows(batch, self.loss_columns), batch_size
+            return rollout_rows(batch, names), batch_size
         learn: Any = self.cfg.learn
-        rows = cut(batch, self.loss_columns, learn.unroll_len)
+        rows = cut(batch, names, learn.unroll_len)
         return rows, max(1, round(batch_size / rows["terminated"].shape[1]))
 
     def loss_batch(self, batch: Tree) -> Tree:

@@ -88,6 +88,8 @@ class PolicyState(Hooks):
         actor.params = list(actor.model.parameters())
         actor._snapshot, actor._attached, actor._loaded = None, {}, {}
         actor.hook_metrics = MetricsLogger(owner=self.hook_metrics.owner)
+        if vars(actor).get("metrics") is self.hook_metrics:
+            del vars(actor)["metrics"]
         if self.has_own_weights:
             actor.copy_weights(self)
         actor.make_generators(role, index)
@@ -156,10 +158,10 @@ class PolicyState(Hooks):
         except RuntimeError as error:
             self.model.load_state_dict(before)  # some of them may have fitted
             raise StateError(f"{misfit(self)} {error}") from None
-        self.renew()
+        self.bump_version()
 
-    def renew(self) -> None:
-        """Give the weights another name, because they have changed: whoever acts takes them over then."""
+    def bump_version(self) -> None:
+        """Give the weights another version, because they have changed: copies that act take them over then."""
         self.version += 1
         self._snapshot, self._found_finite = None, -1
 
@@ -200,6 +202,7 @@ class PolicyState(Hooks):
     @property
     def attachments(self) -> Mapping[str, Any]:
         """What was attached, by name."""
+        self._attach_networks()
         return self._attached
 
     @property
@@ -207,7 +210,7 @@ class PolicyState(Hooks):
         """The algorithm, its configuration and its spaces, plain data: what a state of it fits."""
         return identity_of(self)  # type: ignore[arg-type]  # a Policy, as all of these are
 
-    def attach_networks(self) -> None:
+    def _attach_networks(self) -> None:
         """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
         parts = {id(module) for module in self.model.modules()} | {id(thing) for thing in self._attached.values()}
         for name, value in list(vars(self).items()):
@@ -224,6 +227,7 @@ class PolicyState(Hooks):
         """
         if self.being_loaded is None:
             self.require_finite()
+        self._attach_networks()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
             "optimizer": optimizer_state(self.optimizer) if self.params else {},

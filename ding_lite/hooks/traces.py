@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from ding_lite.metrics import MetricsLogger
+
 if TYPE_CHECKING:
     from ding_lite.hooks.policies import Policy
 
@@ -26,14 +28,18 @@ def leaving_no_trace(policy: Policy) -> Iterator[None]:
     """
     attributes, put_back = dict(vars(policy)), list(_memories(policy))
     generators = policy.generator_state()
-    with torch.random.fork_rng(devices=[]):
-        yield
-    vars(policy).clear()
-    vars(policy).update(attributes)
-    for restore in put_back:
-        restore()
-    policy.load_generator_state(generators)
-    policy.hook_metrics.reset()
+    if vars(policy).get("metrics") is policy.hook_metrics:
+        del vars(policy)["metrics"]
+    policy.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        vars(policy).clear()
+        vars(policy).update(attributes)
+        for restore in put_back:
+            restore()
+        policy.load_generator_state(generators)
 
 
 def _memories(policy: Policy) -> Iterator[Callable[[], object]]:

@@ -1,10 +1,10 @@
-"""Trials: a policy run once on a dummy batch when it is made, so that what does not fit is known before collecting."""
+"""The dry run: a policy run once on a dummy batch, so that what does not fit is known before the first step."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ from ding_lite.hooks.checks import (
     require_rows,
     require_scalar,
 )
-from ding_lite.hooks.columns import ColumnError, columns_read, described, leaves_of, read_batch
+from ding_lite.hooks.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.recurrent_states import state_like_before
 from ding_lite.hooks.traces import leaving_no_trace
@@ -39,20 +39,7 @@ class HookCallError(HookError):
     """What a hook raised itself."""
 
 
-class Reading(NamedTuple):
-    """Which columns of a batch the hooks of a policy read, None where that is not known; and which it gives when it acts."""
-
-    columns: tuple[str, ...] | None
-    """Those of what is collected or replayed that any hook reads."""
-
-    loss_columns: tuple[str, ...] | None
-    """Those that the loss reads, also where postprocess made them."""
-
-    outputs: tuple[str, ...] = ()
-    """What acting gives beside the action, such as log_prob; empty where it could not be tried out."""
-
-
-def try_out(policy: Policy) -> Reading:
+def try_out(policy: Policy) -> HookReads:
     """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch; nothing of it remains.
 
     Raises:
@@ -65,12 +52,12 @@ def try_out(policy: Policy) -> Reading:
         except HookCallError:
             # A rule may want observations of the environment that it was written for: it shows when it acts.
             if _only_acts(policy):
-                return Reading(None, None)
+                return HookReads(None, None)
             raise
         try:
-            read = _learned(policy, columns) if policy.has_loss else Reading(None, None)
+            read = _learned(policy, columns) if policy.has_loss else HookReads(None, None)
         except NotImplementedError:
-            read = Reading(None, None)
+            read = HookReads(None, None)
     return read._replace(outputs=outputs)
 
 
@@ -105,7 +92,7 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
         after = state_like_before(state, [] if after is None and not state else after, type(policy).__name__)
     except (TypeError, ValueError) as error:
-        raise HookError(f"{error} It was tried out on {_ENVS} observations.") from None
+        raise HookError(f"{error} The dry run has {_ENVS} observations.") from None
     states = {f"state_in_{k}": element for k, element in enumerate(state)}
     states |= {f"state_out_{k}": element for k, element in enumerate(after)}
     step = {
@@ -128,7 +115,7 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     return rollout, tuple(outputs)
 
 
-def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
+def _learned(policy: Policy, columns: dict[str, Any]) -> HookReads:
     kind = type(policy).__name__
     policy.hook_metrics.reset()  # of what acting logged, which goes elsewhere
     if policy.learns_from == "transitions":
@@ -154,7 +141,8 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> Reading:
     _require_apart(policy, {**outputs, **(of_gradients or {}), **(of_rows or {})})
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
-    return Reading(tuple(name for name in columns if name in read | passed_on), tuple(name for name in rows if name in by_loss))
+    collected = tuple(name for name in columns if name in read | passed_on)
+    return HookReads(collected, tuple(name for name in rows if name in by_loss))
 
 
 def _require_apart(policy: Policy, outputs: Mapping[str, Any]) -> None:
@@ -179,8 +167,8 @@ def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as error:
         raise HookCallError(
-            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. It was tried out before the first "
-            "step; what it needs has to be there when the policy is made."
+            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. This is a dry run before "
+            "the first step; what the hook needs has to be there by then."
         ) from error
 
 

@@ -148,7 +148,7 @@ class IMPALAPolicy(ActorCriticLearning, Policy):
             The mean over all gradient steps of what `loss` gives to log, and `stats`.
         """
         learn, steps = self.cfg.learn, []
-        columns = {name: batch[name] for name in (*self.loss_columns, "valid") if has_leaf(batch, name)}
+        columns = {name: batch[name] for name in (*self.columns_for_loss(batch), "valid") if has_leaf(batch, name)}
         num_steps, num_envs = batch.reward.shape
         envs = min(num_envs, max(1, round(learn.batch_size / max(1, num_steps))))
         for _ in range(learn.epoch_per_collect):

@@ -98,6 +98,25 @@ def test_steps_that_were_only_a_reset_are_left_out():
     assert all(torch.equal(tensor, other.get_weights()[name]) for name, tensor in one.get_weights().items())
 
 
+@pytest.mark.parametrize("is_tried_out", [True, False])
+@pytest.mark.parametrize("does_backward", [True, False])
+def test_a_first_step_takes_the_gradient_once_whether_or_not_the_policy_was_tried_out(does_backward, is_tried_out):
+    def gradients_fn(policy, optimizer, loss):
+        if does_backward:
+            loss.backward()
+
+    sgd = {"optimizer_fn": lambda policy, config: torch.optim.SGD(policy.params, lr=0.1)}
+    policies = [made(gradients_fn=gradients_fn, **sgd), made({"grad_clip": None}, **sgd)]
+    if is_tried_out:
+        policies[0].dry_run()
+    batch = rollout(policies[0])
+    for policy in policies:
+        policy.learn_mode.forward(batch)
+
+    for mine, plain in zip(*(policy.model.parameters() for policy in policies)):
+        torch.testing.assert_close(mine, plain)
+
+
 def test_the_hooks_are_called_in_their_order_and_may_save_things_for_each_other():
     calls = []
 
@@ -132,8 +151,10 @@ def test_the_hooks_are_called_in_their_order_and_may_save_things_for_each_other(
         postprocess_fn=lambda policy, batch, others, episode: calls.append("postprocess") or batch,
         extra_action_out_fn=lambda policy: calls.append("extra") or {"logit": policy.model.last_output()},
     )
-    made_by = ["before_init", "model", "optimizer", "before_loss_init", "extra", "postprocess", "loss", "gradients", "stats"]
-    assert calls == [*made_by, "after_init"]
+    assert calls == ["before_init", "model", "optimizer", "before_loss_init", "after_init"]
+    calls.clear()
+    policy.dry_run()
+    assert calls == ["extra", "postprocess", "loss", "gradients", "stats"]
     batch = rollout(policy)
     calls.clear()
     output = policy.learn_mode.forward(batch)

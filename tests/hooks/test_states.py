@@ -183,7 +183,7 @@ def test_a_network_beside_the_model_is_refused_by_name_where_copies_act():
             return self.teacher(obs).argmax(-1), state, {}
 
     with pytest.raises(ValueError, match=r"Taught.teacher is a network beside the model.*make_model"):
-        Taught(None, BOX, DISCRETE)
+        Taught(None, BOX, DISCRETE).dry_run()
 
 
 def test_parts_of_the_model_are_those_of_the_copy_and_lists_of_networks_are_refused():
@@ -205,7 +205,7 @@ def test_parts_of_the_model_are_those_of_the_copy_and_lists_of_networks_are_refu
 
     actor = Parts(None, BOX, DISCRETE).collect_mode.actor
     with pytest.raises(ValueError, match="Listed.heads is a network beside the model"):
-        Listed(None, BOX, DISCRETE)
+        Listed(None, BOX, DISCRETE).dry_run()
 
     assert actor.head is actor.model[0]
 

@@ -1,4 +1,4 @@
-"""A policy is tried out when it is made: what does not fit is an error then, and nothing of the trial remains."""
+"""A policy is tried out before its first iteration: what does not fit is an error then, and nothing of the trial remains."""
 
 import random
 
@@ -8,8 +8,11 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite.config import PPOConfig
 from ding_lite.data import tree, with_leaves
+from ding_lite.envs import make_envs
 from ding_lite.hooks import ColumnError, HookError, Policy, build_policy
+from ding_lite.middleware import StepCollector, gae_estimator, interaction_evaluator, multistep_trainer
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, IMPALAPolicy, PPOPolicy, PPOPolicyConfig
 
@@ -23,7 +26,9 @@ def log_prob_loss(policy, model, dist_class, batch):
 
 def made(observation_space=BOX, action_space=DISCRETE, base=Policy, **hooks):
     hooks.setdefault("loss_fn", log_prob_loss)
-    return build_policy("Mine", base=base, **hooks)({"seed": 0}, observation_space, action_space)
+    policy = build_policy("Mine", base=base, **hooks)({"seed": 0}, observation_space, action_space)
+    policy.dry_run()
+    return policy
 
 
 def test_a_column_that_nobody_gives_is_named_with_the_hook():
@@ -82,7 +87,7 @@ class Wrong(Policy):
 )
 def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, message):
     with pytest.raises(HookError, match=message):
-        type("Given", (Wrong,), given)(None, BOX, DISCRETE)
+        type("Given", (Wrong,), given)(None, BOX, DISCRETE).dry_run()
 
 
 @pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "state_in_7"])
@@ -118,7 +123,9 @@ def test_a_column_of_any_shape_is_let_be_where_nothing_is_cut_into_rows(base, ta
             loss, stats = super().loss(batch)
             return loss + 0 * batch.target.mean(), stats
 
-    assert "target" in Adding(None, BOX, DISCRETE).loss_columns
+    policy = Adding(None, BOX, DISCRETE)
+    policy.dry_run()
+    assert "target" in policy.loss_columns
 
 
 def test_postprocess_may_cut_the_batch_anew():
@@ -131,7 +138,7 @@ def test_postprocess_may_cut_the_batch_anew():
 def test_an_action_without_the_parts_of_its_space_is_refused():
     space = spaces.Dict({"a": DISCRETE, "b": DISCRETE})
     with pytest.raises(HookError, match=r"gives \['action'\], and the action space has \['action/a', 'action/b'\]"):
-        Wrong(None, BOX, space)
+        Wrong(None, BOX, space).dry_run()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_states_come_out_as_many_as_went_in():
     with pytest.raises(
         HookError, match="compute_actions of Forgets gave a state of 1 elements, and get_initial_state one of 2"
     ):
-        Forgets(None, BOX, DISCRETE)
+        Forgets(None, BOX, DISCRETE).dry_run()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,7 @@ def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
             return self.action, after, {}
 
     with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message):
-        Changing(None, BOX, DISCRETE)
+        Changing(None, BOX, DISCRETE).dry_run()
 
 
 def test_a_hook_that_forgets_the_initial_state_is_named():
@@ -196,7 +203,7 @@ def test_a_hook_that_forgets_the_initial_state_is_named():
             return None
 
     with pytest.raises(HookError, match="get_initial_state of Forgets fails"):
-        Forgets(None, BOX, DISCRETE)
+        Forgets(None, BOX, DISCRETE).dry_run()
 
 
 @pytest.mark.parametrize(
@@ -209,14 +216,14 @@ def test_a_hook_that_forgets_the_initial_state_is_named():
 )
 def test_actions_that_are_none_of_their_space_are_refused(action, message):
     with pytest.raises(HookError, match="compute_actions of Given .*" + message):
-        type("Given", (Wrong,), {"action": action})(None, BOX, DISCRETE)
+        type("Given", (Wrong,), {"action": action})(None, BOX, DISCRETE).dry_run()
 
 
 @pytest.mark.parametrize(("hook", "given"), [("stats", 1.0), ("stats", [1]), ("gradients", torch.zeros(3))])
 def test_what_a_hook_gives_to_log_is_a_dict(hook, given):
     kind = type("Mine", (PPOPolicy,), {hook: lambda self, *_: given})
     with pytest.raises(HookError, match=f"{hook} of Mine gives a .*give a dict of what is to be logged"):
-        kind(None, BOX, DISCRETE)
+        kind(None, BOX, DISCRETE).dry_run()
 
 
 @pytest.mark.parametrize("hook", ["stats", "gradients", "learn_on_batch", "extra_action_out"])
@@ -273,6 +280,7 @@ def test_nothing_of_the_trial_remains(kind):
     policy = kind(kind.config_type(seed=0), BOX, DISCRETE)
     fresh_rng = np.random.default_rng([0, 0])
     fresh_rng.integers(2**63)
+    policy.dry_run()
 
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
@@ -308,6 +316,7 @@ def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
             return self.last_loss, stats
 
     policy = Keeping(None, BOX, DISCRETE)
+    policy.dry_run()
 
     assert (policy.calls, policy.seen, policy.counts, policy.table.tolist()) == (0, [], {"n": [0]}, [0, 0])
     assert policy.began
@@ -315,6 +324,93 @@ def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
     assert (float(policy.total), float(policy.norm.count)) == (0, 0)
     assert policy.own.random() == np.random.default_rng(3).random()
     assert not hasattr(policy, "last_loss")
+
+
+class Counted(PPOPolicy):
+    """Counts how often it computed a loss, beside what a trial puts back."""
+
+    batches = []
+
+    def loss(self, batch):
+        Counted.batches.append(batch)
+        self.metrics.log_value("losses", 1, reduce="sum")
+        return super().loss(batch)
+
+
+def rollout(length=5):
+    policy = PPOPolicy(None, BOX, DISCRETE)
+    zeros, obs = torch.zeros(length, 2), torch.randn(length, 2, 4)
+    columns = {"obs": obs, "next_obs": obs, "action": zeros.long(), "reward": zeros, "log_prob": zeros - 1}
+    batch = policy.with_values(tree({**columns, "terminated": zeros.bool(), "truncated": zeros.bool()}))
+    return with_leaves(batch, advantage=zeros + 1, return_=zeros)
+
+
+def test_neither_making_a_policy_nor_asking_for_its_modes_computes_a_loss_and_learning_begins_with_the_batch_given():
+    Counted.batches.clear()
+    policy = Counted({"seed": 0}, BOX, DISCRETE)
+    policy.collect_mode.forward(np.zeros((2, 4), np.float32))
+    policy.eval_mode.forward(np.zeros((2, 4), np.float32))
+    policy.learn_mode.snapshot(), policy.state_dict()
+    assert Counted.batches == []
+
+    policy.learn_mode.forward(rollout())
+    assert Counted.batches[0].obs.abs().sum() > 0
+
+
+def test_middleware_have_it_tried_out_once_when_they_are_made():
+    Counted.batches.clear()
+    cfg, envs = PPOConfig(), make_envs("CartPole-v1", 2)
+    policy = Counted(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    StepCollector(cfg, policy.collect_mode, envs)
+    assert len(Counted.batches) == 1
+
+    gae_estimator(cfg, policy.collect_mode), multistep_trainer(cfg, policy.learn_mode)
+    assert len(Counted.batches) == 1
+    assert Counted.batches[0].obs.abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cfg, policy, envs: StepCollector(cfg, policy.collect_mode, envs),
+        lambda cfg, policy, envs: multistep_trainer(cfg, policy.learn_mode),
+        lambda cfg, policy, envs: interaction_evaluator(cfg, policy.eval_mode, envs),
+        lambda cfg, policy, envs: policy.columns,
+    ],
+)
+def test_each_asking_for_a_policy_that_does_not_fit_raises_the_error_and_leaves_the_policy_as_it_was(ask):
+    cfg, envs = PPOConfig(), make_envs("CartPole-v1", 2)
+
+    class Misspelt(PPOPolicy):
+        calls = 0
+
+        def loss(self, batch):
+            self.calls += 1
+            return super().loss(batch)[0] + batch.rewrad.mean()
+
+    policy = Misspelt(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    policy.metrics.log_value("mine", 3.0)
+    before = policy.generator_state()["rng"]
+    for _ in range(2):
+        with pytest.raises(ColumnError, match="loss of Misspelt reads the column 'rewrad'.*did you mean 'reward'"):
+            ask(cfg, policy, envs)
+
+    assert policy.calls == 0
+    assert policy.generator_state()["rng"] == before
+    assert policy.metrics.peek() == {"mine": 3.0}
+
+
+def test_a_policy_that_has_learned_may_be_tried_out_and_goes_on_as_if_it_had_not_been(digest):
+    batch = rollout()
+    states = []
+    for tries in (False, True):
+        policy = Counted({"seed": 0}, BOX, DISCRETE)
+        policy.learn_mode.forward(batch)
+        if tries:
+            policy.dry_run()
+        policy.learn_mode.forward(batch)
+        states.append((digest(policy.state_dict()), policy.metrics.peek()["losses"]))
+    assert states[0] == states[1]
 
 
 def test_running_means_are_as_they_were():

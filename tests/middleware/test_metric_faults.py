@@ -254,7 +254,7 @@ def test_a_middleware_that_logs_a_name_of_the_learner_does_not_change_that_colum
     assert row["learn/mine"] == 3.0
 
 
-def test_a_hook_that_logs_what_its_loss_gives_is_refused_when_the_policy_is_made():
+def test_a_hook_that_logs_what_its_loss_gives_is_refused_before_the_run():
     class Both(DQNPolicy):
         def loss(self, batch):
             self.metrics.log_value("q_value", 1e6, reduce="max")
@@ -262,7 +262,7 @@ def test_a_hook_that_logs_what_its_loss_gives_is_refused_when_the_policy_is_made
 
     envs = make_envs("CartPole-v1", 2, seed=0)
     with pytest.raises(ValueError, match="Both gives 'q_value' to log with each gradient"):
-        Both(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
+        Both(DQNConfig().policy, envs.single_observation_space, envs.single_action_space).dry_run()
 
 
 def test_a_hook_that_does_so_only_later_loses_its_own_number(tmp_path):

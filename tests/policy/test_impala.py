@@ -196,7 +196,7 @@ def test_the_pipeline_need_not_add_anything_and_what_it_does_not_give_is_missed_
             return super().loss(batch)[0] + batch.advantage.mean(), {}
 
     with pytest.raises(ColumnError, match="loss of Greedy reads the column 'advantage'"):
-        Greedy(IMPALAPolicyConfig(), OBS, spaces.Discrete(2))
+        Greedy(IMPALAPolicyConfig(), OBS, spaces.Discrete(2)).dry_run()
     assert set(made().columns) == {"obs", "next_obs", "action", "log_prob", "reward", "terminated", "truncated"}
 
 
