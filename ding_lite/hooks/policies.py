@@ -209,7 +209,7 @@ class Policy(PolicyState):
         return self._known.loss_columns or ()
 
     def columns_for_loss(self, batch: Tree) -> list[str]:
-        """Which columns of a batch the loss needs: all numbers where no dry run has found out which it reads; without `valid`."""
+        """Which columns of a batch the loss reads, without `valid`; all but objects where no dry run has found them out."""
         if self.loss_columns:
             return [*self.loss_columns]
         return [name for name, column in nested(batch).items() if name != "valid" and not holds_objects(column)]
