@@ -13,9 +13,9 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face, require_same_algorithm
 from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
 

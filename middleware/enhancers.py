@@ -15,7 +15,7 @@ from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import require_settings
-from ding_lite.middleware.gatherings import REWRITTEN, rewrite
+from ding_lite.middleware.collected import REWRITTEN, rewrite
 
 
 def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:

@@ -12,7 +12,7 @@ from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require, require_face
-from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
+from ding_lite.middleware.collected import GATHERED, copied_batch, gathered
 from ding_lite.policy import CollectMode
 
 

@@ -15,7 +15,7 @@ from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.runs import own_run
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
 

@@ -12,7 +12,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import require_face, require_settings
-from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
+from ding_lite.middleware.collected import GATHERED, copied_batch, gathered
 from ding_lite.policy import LearnMode
 
 

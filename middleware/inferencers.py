@@ -13,10 +13,10 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
+from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_face
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 

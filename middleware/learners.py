@@ -15,8 +15,8 @@ from ding_lite.data import Buffers
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require, require_face, require_same_algorithm, require_transitions
+from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
-from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode

@@ -15,8 +15,8 @@ from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
-from ding_lite.middleware.runs import own_run
-from ding_lite.middleware.tallies import COUNTERS, Tally, evaluation_of
+from ding_lite.middleware.metrics_aggregators import COUNTERS, Tally, evaluation_of
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
 _ENDLESS = 10**9  # iterations; nobody set a limit

@@ -16,7 +16,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
 from ding_lite.middleware.arguments import discount_factor_of, require_face
-from ding_lite.middleware.gatherings import rollout_of
+from ding_lite.middleware.collected import rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 

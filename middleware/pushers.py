@@ -13,7 +13,7 @@ from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_seque
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
-from ding_lite.middleware.gatherings import GATHERED, gathered, rollout_of
+from ding_lite.middleware.collected import GATHERED, gathered, rollout_of
 
 
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:

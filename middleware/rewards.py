@@ -14,7 +14,7 @@ from ding_lite.data import Trajectories, Tree, has_leaf, is_tree, map_leaves, ne
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.gatherings import REWRITTEN, own_batch, rewrite
+from ding_lite.middleware.collected import REWRITTEN, own_batch, rewrite
 from ding_lite.middleware.outputs import hand_over, log_outputs
 
 _LOGGED = ("learn_metrics",)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import as_array, stack_rows
+from ding_lite.data.column_arrays import as_array, stack_rows
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.rollouts import Order, Trajectories
 from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, place_of

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec, as_array
+from ding_lite.data.column_arrays import Spec, as_array
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
 from ding_lite.data.restoring import broken, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree

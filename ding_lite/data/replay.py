@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ding_lite.basics import seed_of
-from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
+from ding_lite.data.column_arrays import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import as_array, to_objects
-from ding_lite.data.generators import require_generator_state
+from ding_lite.data.column_arrays import as_array, to_objects
+from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.trees import flatten
 
 

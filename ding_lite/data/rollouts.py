@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec, allocate, spec_like
+from ding_lite.data.column_arrays import Spec, allocate, spec_like
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import arrays, plain, unflatten
-from ding_lite.data.columns import to_objects
+from ding_lite.data.column_arrays import to_objects
 from ding_lite.data.restoring import broken, require_state
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, holds_objects, map_leaves

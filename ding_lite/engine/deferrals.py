@@ -16,9 +16,9 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ding_lite.basics.messages import add_note, call_of, context_for_helper, describe_call, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.inputs import Prints
+from ding_lite.engine.deferred_inputs import Prints
 from ding_lite.engine.lanes import enter
-from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.pipeline_checks import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"

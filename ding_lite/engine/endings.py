@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.basics.messages import location_of
-from ding_lite.engine.schedules import iterate
-from ding_lite.pipeline.checks import Entry
+from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
 from ding_lite.pipeline.generators import Half, end_of, locked
 from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
 
 _UNSET = object()

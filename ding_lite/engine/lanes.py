@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.generators import Half, second_half, unwind
+from ding_lite.pipeline.pipeline_checks import Entry
 
 
 class Lane:

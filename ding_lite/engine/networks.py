@@ -26,12 +26,12 @@ from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
 from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
 from ding_lite.engine.timelines import Ran, Timeline
-from ding_lite.pipeline.checks import Entry, PipelineError
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import Half, first_half, second_half
 from ding_lite.pipeline.guards import Checker
-from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.pending_work import Remainder
+from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
 
 LANE_THREAD = "task.lane"
 """What the names of lanes' threads begin with."""

@@ -14,13 +14,13 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.engine.deferrals import current_work
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
-from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import end_of, halves_kept, locked
-from ding_lite.pipeline.lifecycles import Openable
+from ding_lite.pipeline.lifecycle import Openable
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
+from ding_lite.pipeline.pipeline_checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole
 

@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context, kept_fields, settable_fields
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.guards import FIRST, LATE, SECOND, half_fields
+from ding_lite.pipeline.pipeline_checks import Entry
 
 PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 

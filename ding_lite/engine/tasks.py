@@ -12,22 +12,22 @@ from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, current_work, middleware_around, warn_of
-from ding_lite.engine.drives import Drivable, running_task
+from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndReason, HasEnding, settle, where_set
 from ding_lite.engine.events import Events, HasEvents
-from ding_lite.engine.inputs import require_work
 from ding_lite.engine.interrupts import interruptible
 from ding_lite.engine.lanes import current_lane
+from ding_lite.engine.manual_control import Drivable, running_task
 from ding_lite.engine.networks import Network
 from ding_lite.engine.plans import Plan, make_plan
-from ding_lite.engine.reports import HasTimeline
 from ding_lite.engine.roles import HasRoles
-from ding_lite.engine.schedules import iterate
+from ding_lite.engine.sync_loops import iterate
+from ding_lite.engine.timeline_reports import HasTimeline
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 

@@ -11,8 +11,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from ding_lite.basics import seed_of
 from ding_lite.data import Leaf, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
-from ding_lite.envs.checks import EnvDataError, all_finite, require_finite, require_in_range, shown, to_element, to_leaf
-from ding_lite.envs.episodes import Episode
+from ding_lite.envs.env_data_checks import (
+    EnvDataError,
+    all_finite,
+    require_finite,
+    require_in_range,
+    shown,
+    to_element,
+    to_leaf,
+)
+from ding_lite.envs.episode_starts import Episode
 from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested

@@ -14,12 +14,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
-from ding_lite.envs.faces import SameStepVectorEnv
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.infos import InfoMeans
 from ding_lite.envs.splits import SplitVectorEnv, local_host, process_host
 from ding_lite.envs.steps import Stepper
+from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vectors import LocalVectorEnv
 
 _STEPPER = "_ding_lite_stepper"

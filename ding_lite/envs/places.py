@@ -6,7 +6,7 @@ import signal
 from typing import Any, NamedTuple
 
 from ding_lite.basics import add_note
-from ding_lite.envs.checks import EnvDataError, shown
+from ding_lite.envs.env_data_checks import EnvDataError, shown
 
 _NO_EXIT = "An environment must not end the program: have it raise an error, or return terminated=True."
 

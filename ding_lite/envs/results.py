@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.data import Leaf, Spec, map_leaves
-from ding_lite.envs.checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
+from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})

@@ -13,12 +13,12 @@ import numpy as np
 
 from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.progress import WatchedVectorEnv, crumbs_for, describe_crumbs
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
+from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
 from ding_lite.processes import Host, Kept, LocalHost, ProcessHost, answers, give_back
 
 _DEPTH = 128  # rollouts that may be asked for before the first is taken; max_lag is never near that

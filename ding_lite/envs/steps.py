@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
-from ding_lite.envs.episodes import Episode
+from ding_lite.envs.episode_starts import Episode
 
 
 class Step(NamedTuple):

@@ -11,14 +11,14 @@ import numpy as np
 from ding_lite.basics import arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
-from ding_lite.envs.checks import EnvDataError, require_in_range, shown
-from ding_lite.envs.episodes import Episode, EpisodeStarts
-from ding_lite.envs.faces import SameStepVectorEnv, Traits
+from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
+from ding_lite.envs.episode_starts import Episode, EpisodeStarts
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
+from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
 class LocalVectorEnv(SameStepVectorEnv):

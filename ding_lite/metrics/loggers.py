@@ -12,10 +12,10 @@ from typing import Any
 
 from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
+from ding_lite.metrics.deprecated_settings import ABSENT, modern, note
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import matched, require_one_owner, told
 from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
-from ding_lite.metrics.settings import ABSENT, modern, note
 
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")

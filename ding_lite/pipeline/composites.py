@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ding_lite.basics.messages import add_note, context_for_helper, location_of, name_of
-from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.contracts import joint_contract
 from ding_lite.pipeline.generators import Half, end_of, first_half, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
+from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
 from ding_lite.pipeline.views import alias
 

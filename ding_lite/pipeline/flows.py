@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.basics.messages import name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.steps import Scope, Step, maker_of
+from ding_lite.pipeline.pipeline_steps import Scope, Step, maker_of
 
 _DEPTH = 4  # of objects in objects, when two middleware are compared
 

@@ -10,7 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
-from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.pending_work import Remainder
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]

@@ -9,14 +9,14 @@ from types import GeneratorType
 from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.generators import Half, named, second_half
 from ding_lite.pipeline.handovers import Handovers
+from ding_lite.pipeline.pending_work import Remainder
+from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
-from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches, watched_objects
 from ding_lite.pipeline.views import Reach, Terms, become, checker_of, field_value, real_class_of
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ding_lite.basics.files import write_atomically
 from ding_lite.basics.messages import require_extra
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.flows import objects_named
-from ding_lite.pipeline.steps import steps_of
+from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.pipeline_steps import steps_of
 
 _COLOURS = {
     "evaluate": "#d7e8f7",

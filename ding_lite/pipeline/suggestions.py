@@ -13,10 +13,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from ding_lite.basics.configs import Config
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.fingerprints import changed, fingerprint
+from ding_lite.pipeline.pipeline_checks import Entry
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})

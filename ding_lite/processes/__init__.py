@@ -4,7 +4,7 @@ from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, Wor
 from ding_lite.processes.hosts import Host, LocalHost, answers, give_back
 from ding_lite.processes.pickles import Kept
 from ding_lite.processes.restarts import ProcessHost
-from ding_lite.processes.workers import WorkerProcess
+from ding_lite.processes.worker_processes import WorkerProcess
 
 __all__ = [
     "Host",

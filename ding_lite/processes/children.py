@@ -6,10 +6,10 @@ import contextlib
 import select
 import socket
 
-from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import Channel, Message
 from ding_lite.processes.launches import start
 from ding_lite.processes.servers import serve
+from ding_lite.processes.shared_status import Board
 
 
 class Child:

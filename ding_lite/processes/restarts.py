@@ -19,7 +19,7 @@ from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
-from ding_lite.processes.workers import WorkerProcess
+from ding_lite.processes.worker_processes import WorkerProcess
 
 _ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be lasting
 

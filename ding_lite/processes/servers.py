@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics.messages import add_note
-from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
 from ding_lite.processes.errors import WorkerError, pack
 from ding_lite.processes.launches import PRELOADED
+from ding_lite.processes.shared_status import Board
 
 
 def serve(parent: socket.socket, crumbs: int) -> None:

@@ -5,7 +5,7 @@ from ding_lite.reports.experiments import Experiment, group_runs
 from ding_lite.reports.pages import write_page
 from ding_lite.reports.plots import plot_runs
 from ding_lite.reports.runs import ReportError, Run, find_runs, load_run
-from ding_lite.reports.watches import watch_run
+from ding_lite.reports.terminal_views import watch_run
 
 __all__ = [
     "Curve",

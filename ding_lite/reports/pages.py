@@ -18,8 +18,8 @@ from ding_lite.reports.charts import GRID, INK, LEGEND, PALETTE, Panel, draw, in
 from ding_lite.reports.experiments import RETURNS, Experiment, differences, group_runs, metrics_of
 from ding_lite.reports.labels import label_of, readable, spelt
 from ding_lite.reports.plots import panels_of
+from ding_lite.reports.result_tables import summarize
 from ding_lite.reports.runs import find_runs
-from ding_lite.reports.summaries import summarize
 
 DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
 """What stands for PALETTE on a dark page."""

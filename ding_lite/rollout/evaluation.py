@@ -13,7 +13,7 @@ from ding_lite.engine import BrokenOff
 from ding_lite.envs import Episode
 
 if TYPE_CHECKING:
-    from ding_lite.rollout.workers import LocalWorker
+    from ding_lite.rollout.local_workers import LocalWorker
 
 _MOST_STEPS = 1_000_000
 

@@ -16,9 +16,9 @@ from ding_lite.envs import ENV, Episode, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
 from ding_lite.processes import Kept, answers
+from ding_lite.rollout.collecting import EpisodeRollout, Rollout
 from ding_lite.rollout.evaluation import shares
-from ding_lite.rollout.recordings import EpisodeRollout, Rollout
-from ding_lite.rollout.workers import LocalWorker
+from ding_lite.rollout.local_workers import LocalWorker
 
 _numbers = count()
 

@@ -21,8 +21,8 @@ from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_be
 from ding_lite.engine import BrokenOff
 from ding_lite.envs import Episode, episode_seed, make_envs
 from ding_lite.policy import EvalMode
-from ding_lite.rollout.films import Film, Filmed
-from ding_lite.rollout.workers import LocalWorker
+from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.rollout.video_files import Film, Filmed
 
 _NO_ENV = -1  # the index of no environment, so that the seeds of videos are nobody else's
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnasium.make_vec() leaves in a spec

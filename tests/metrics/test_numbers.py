@@ -16,8 +16,8 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import Episode
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.middleware.evaluators import mean_return
+from ding_lite.middleware.metrics_aggregators import Tally
 from ding_lite.middleware.outputs import log_outputs
-from ding_lite.middleware.tallies import Tally
 from ding_lite.rollout import summarize_episodes
 
 LARGEST = Fraction(float(np.finfo(np.float64).max))

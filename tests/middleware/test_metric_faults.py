@@ -16,7 +16,7 @@ from ding_lite.engine import BrokenOff
 from ding_lite.envs import Episode, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
-from ding_lite.middleware.tallies import Tally
+from ding_lite.middleware.metrics_aggregators import Tally
 from ding_lite.policy import DQNPolicy
 
 

@@ -29,7 +29,7 @@ from ding_lite.middleware import (
     rolloutor,
     trainer,
 )
-from ding_lite.middleware.tallies import Tally
+from ding_lite.middleware.metrics_aggregators import Tally
 from ding_lite.policy import DQNPolicy
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -14,8 +14,8 @@ from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.pipeline_steps import Scope, Step, context_classes_of, maker_of, steps_of
 from ding_lite.pipeline.properties import fields_behind, is_property
-from ding_lite.pipeline.steps import Scope, Step, context_classes_of, maker_of, steps_of
 
 
 class PipelineError(ValueError):

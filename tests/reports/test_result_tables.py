@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ding_lite.reports import find_runs, group_runs
-from ding_lite.reports.summaries import summarize
+from ding_lite.reports.result_tables import summarize
 
 EVALUATED = "evaluate/episode_return_mean"
 

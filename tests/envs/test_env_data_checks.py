@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from ding_lite.data import Leaf
 from ding_lite.envs import EnvDataError, ForeignStepper, make_envs
-from ding_lite.envs.checks import require_finite, to_leaf
+from ding_lite.envs.env_data_checks import require_finite, to_leaf
 
 FLOATS = spaces.Box(-10, 10, (2,), np.float32)
 DOUBLES = spaces.Box(-10, 10, (2,), np.float64)

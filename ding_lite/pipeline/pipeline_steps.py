@@ -14,7 +14,7 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, Made, contract_of
 
 if TYPE_CHECKING:
-    from ding_lite.pipeline.checks import Entry
+    from ding_lite.pipeline.pipeline_checks import Entry
 
 Scope = tuple[tuple[str, str], ...]
 """Where a middleware runs: () on the iteration's own context, (("parts", "learned"),) on ctx.parts["learned"]."""

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from ding_lite.rollout.films import Film, Filmed
+from ding_lite.rollout.video_files import Film, Filmed
 
 H, W = 31, 45
 
@@ -217,7 +217,7 @@ def test_an_ffmpeg_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "ffmpeg").write_text("#!/bin/sh\ncat > /dev/null; exec sleep 60\n")
     (tmp_path / "ffmpeg").chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "ffmpeg"))
-    monkeypatch.setattr("ding_lite.rollout.films._PATIENCE_S", 0.2)
+    monkeypatch.setattr("ding_lite.rollout.video_files._PATIENCE_S", 0.2)
 
     others = set(psutil.Process().children())  # of other tests, such as the server that starts workers
     with Film(tmp_path / "film.tmp", 10) as film:

@@ -16,7 +16,7 @@ from ding_lite.envs import AgentVectorEnv, Episode, Seat, SpaceError, column_lim
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import Quotas
-from ding_lite.rollout.memories import Memory
+from ding_lite.rollout.recurrent_states import Memory
 
 
 class AgentRollout(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.envs import LocalVectorEnv
-from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
+from ding_lite.envs.progress import WatchedVectorEnv, crumbs_for, describe_crumbs
 
 KEYS = spaces.Dict(force=spaces.Box(-9, 9, (2,), np.float32), key=spaces.Tuple((spaces.Discrete(5),)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from ding_lite.basics import arrays
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
-from ding_lite.envs.checks import EnvDataError, require_in_range
+from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
 from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
 from ding_lite.envs.steps import Step

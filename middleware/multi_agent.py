@@ -12,10 +12,10 @@ from ding_lite.data import Trajectories
 from ding_lite.engine import Made, contract
 from ding_lite.envs import AgentVectorEnv, Episode
 from ding_lite.metrics import MetricsLogger, mean_of
+from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_faces
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentWorker
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from ding_lite.reports import ReportError, watch_run
-from ding_lite.reports.watches import Watch, history
+from ding_lite.reports.terminal_views import Watch, history
 from ding_lite.sinks import JsonLines
 
 

@@ -13,7 +13,7 @@ from ding_lite.envs import Episode, LocalVectorEnv
 from ding_lite.rollout.evaluation import Quotas
 
 if TYPE_CHECKING:
-    from ding_lite.rollout.workers import LocalWorker
+    from ding_lite.rollout.local_workers import LocalWorker
 
 NO_POLICY = -1
 """The version of no weights."""

@@ -14,11 +14,11 @@ import gymnasium
 
 from ding_lite.basics import arrays, did_you_mean, plain, seed_of
 from ding_lite.data import first_leaf
-from ding_lite.envs.checks import EnvDataError
-from ding_lite.envs.copies import Copy, require_same_agents
-from ding_lite.envs.episodes import Episode
+from ding_lite.envs.agent_envs import Copy, require_same_agents
+from ding_lite.envs.agent_slots import Played, Seat
+from ding_lite.envs.env_data_checks import EnvDataError
+from ding_lite.envs.episode_starts import Episode
 from ding_lite.envs.places import blamed
-from ding_lite.envs.seats import Played, Seat
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 

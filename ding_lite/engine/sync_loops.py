@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ding_lite.basics.messages import add_note
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.generators import Half, first_half, unwind
+from ding_lite.pipeline.pipeline_checks import Entry
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:

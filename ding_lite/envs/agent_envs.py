@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ding_lite.basics import add_note
-from ding_lite.envs.checks import EnvDataError, shown
-from ding_lite.envs.episodes import Episode, EpisodeStarts
+from ding_lite.envs.agent_slots import Played
+from ding_lite.envs.env_data_checks import EnvDataError, shown
+from ding_lite.envs.episode_starts import Episode, EpisodeStarts
 from ding_lite.envs.places import Place, blamed, exited
 from ding_lite.envs.results import to_rewards
-from ding_lite.envs.seats import Played
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
 
 _WANTED = ("possible_agents", "reset", "step", "observation_space", "action_space")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.lifecycles import Openable
+from ding_lite.pipeline.lifecycle import Openable
 
 _MOST_VALUES = 2_000
 """Values inside what work is given that are looked at."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.basics.messages import add_note, context_for_helper, name_of
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import HasPipeline
-from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import Backward, Half, first_half, locked, unwind
+from ding_lite.pipeline.pipeline_checks import require_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,10 @@ from ding_lite.data import RolloutBuffer, allocate, map_leaves
 from ding_lite.envs import Episode, Step, column_limits, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
+from ding_lite.rollout.collecting import NO_POLICY, EpisodeRollout, Rollout, record_episodes
 from ding_lite.rollout.evaluation import play_episodes
-from ding_lite.rollout.memories import Memory
 from ding_lite.rollout.random_actions import RandomActions
-from ding_lite.rollout.recordings import NO_POLICY, EpisodeRollout, Rollout, record_episodes
+from ding_lite.rollout.recurrent_states import Memory
 
 
 class LocalWorker:
