@@ -84,9 +84,9 @@ def require_face(middleware: str, given: object, face: Face, *attributes: str) -
     found = next((name for one, name in _FACES.items() if isinstance(given, one)), None)
     if isinstance(given, Policy) or found not in (None, face):
         acts = face != "learn_mode" and found in (None, "learn_mode")
-        told = f"{'the policy itself' if found is None else f'policy.{found}'}, of type {kind}"
+        found_mode = f"{'the policy itself' if found is None else f'policy.{found}'}, of type {kind}"
         why = f"; a {kind} does not act by itself" if acts else ""
-        raise TypeError(f"{middleware} wants {wanted}, got {told}{why}: pass {wanted}.")
+        raise TypeError(f"{middleware} wants {wanted}, got {found_mode}{why}: pass {wanted}.")
     for attribute in attributes:
         require(middleware, given, attribute, wanted)
 

@@ -224,7 +224,7 @@ def hand_over_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
 
 
 def _hand_over_episodes(rollout: EpisodeRollout, ctx: OnlineRLContext) -> None:
-    ctx.episodes, ctx.trajectories = rollout.recorded, None
+    ctx.episodes, ctx.trajectories = rollout.transitions, None
     ctx.finished_episodes = rollout.episodes
     ctx.policy_version = rollout.version
     ctx.env_step += rollout.env_steps

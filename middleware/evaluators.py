@@ -11,17 +11,17 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import BrokenOff, Deferred, Task, contract
-from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
+from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
-from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
+from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 
 
 def interaction_evaluator(
-    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: EpisodeRecorder | None = None
+    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: VideoRecorder | None = None
 ) -> InteractionEvaluator:
     """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
 
@@ -67,7 +67,7 @@ def interaction_evaluator(
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
 
 
-def mean_return(episodes: Sequence[Episode]) -> float:
+def mean_return(episodes: Sequence[EpisodeResult]) -> float:
     """Of these episodes, undiscounted."""
     return mean_of([it.return_ for it in episodes])
 
@@ -75,7 +75,7 @@ def mean_return(episodes: Sequence[Episode]) -> float:
 class Player(Protocol):
     """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
 
-    def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[Episode]:
+    def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[EpisodeResult]:
         """Play so many episodes from their start; break off, by raising BrokenOff, once `is_stopping()` is true."""
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
@@ -118,8 +118,8 @@ class InteractionEvaluator:
         policies: Sequence[EvalMode],
         env: object,
         worker: Player,
-        value: Callable[[Sequence[Episode]], float] = mean_return,
-        recorder: EpisodeRecorder | None = None,
+        value: Callable[[Sequence[EpisodeResult]], float] = mean_return,
+        recorder: VideoRecorder | None = None,
     ) -> None:
         self.__name__ = name
         self._every_iter = cfg.policy.eval.evaluator.eval_freq
@@ -288,13 +288,13 @@ def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:
     return {name: getattr(ctx, name) for name in ("env_step", "train_iter") if hasattr(ctx, name)}
 
 
-def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> EpisodeRecorder:
+def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:
     """One that films in an environment like these."""
     every = cfg.log.video_every
     if env.spec is None or isinstance(env, VectorWrapper):
         raise ValueError(
             f"cfg.log.video_every = {every} wants an environment to film in, and {env} does not tell how to make one: pass "
-            f"interaction_evaluator(..., recorder=EpisodeRecorder(cfg.exp_name, factory, every={every})), factory() returning "
+            f"interaction_evaluator(..., recorder=VideoRecorder(cfg.exp_name, factory, every={every})), factory() returning "
             'a new one, made with render_mode="rgb_array".'
         )
-    return EpisodeRecorder(cfg.exp_name, env.spec, every, cfg.seed)
+    return VideoRecorder(cfg.exp_name, env.spec, every, cfg.seed)

@@ -106,7 +106,7 @@ def rolloutor(
         assert ctx.inference_output is not None
         rows = [{**output, "action": action} for output, action in zip(ctx.inference_output.values(), ctx.action, strict=True)]
         outputs = map_leaves(lambda *leaves: stack_rows(leaves), *rows)
-        rollout = worker.record(outputs)
+        rollout = worker.complete_step(outputs)
         if transitions is not None:
             transitions.append(rollout.trajectories)
         ctx.env_step += len(rollout.trajectories)

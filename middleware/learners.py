@@ -207,8 +207,8 @@ class OffPolicyLearner:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
+        train_outputs: list[dict[str, Any]] = []
         outputs: list[dict[str, Any]] = []
-        told: list[dict[str, Any]] = []
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         begun = perf_counter()
@@ -222,7 +222,7 @@ class OffPolicyLearner:
                         sent = data
                         of_rewards.append(output)
                     outputs.append(_learn(self._policy, lag, ctx, sent))
-                    told.append(ctx.train_output)
+                    train_outputs.append(ctx.train_output)
                     self._replay.learned(batch.data, ctx.train_output)
         finally:
             # Once, since what watches over contracts remembers each value, and the memory of a batch is to be used again.
@@ -230,6 +230,6 @@ class OffPolicyLearner:
         if not outputs:
             return
         _require_finite(self._policy)
-        ctx.train_output = told
+        ctx.train_output = train_outputs
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
         self._metrics.hand_over(outputs, lag, ctx, of_rewards)

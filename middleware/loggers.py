@@ -186,9 +186,9 @@ class RunLogger:
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=self._after))
             if self._log.wandb != "disabled":
-                told = self._cfg.to_dict() if self._cfg else {}
+                config = self._cfg.to_dict() if self._cfg else {}
                 sinks.append(
-                    WeightsAndBiases(self._folder, name=self._folder.name, config=told, mode=self._log.wandb, step=self._step)
+                    WeightsAndBiases(self._folder, name=self._folder.name, config=config, mode=self._log.wandb, step=self._step)
                 )
         self._sinks = SinkGroup([*sinks, *self._given])
 
@@ -266,8 +266,8 @@ class RunLogger:
         left = [f"curve: {curve}"] if curve.is_file() else []
         if saved.is_dir() and any(path.stat().st_mtime >= self._began_at - 1 for path in saved.iterdir()):
             left.append(f"checkpoints: {saved}")
-        told = ", ".join(left)
-        return f" {told[0].upper()}{told[1:]}" if told else ""
+        listed = ", ".join(left)
+        return f" {listed[0].upper()}{listed[1:]}" if listed else ""
 
     def _write_config(self, path: Path) -> None:
         assert self._cfg is not None

@@ -10,7 +10,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import Trajectories
 from ding_lite.engine import Made, contract
-from ding_lite.envs import AgentVectorEnv, Episode
+from ding_lite.envs import AgentVectorEnv, EpisodeResult
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_faces
@@ -155,10 +155,10 @@ def agents_evaluator(
     return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value)
 
 
-def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[Episode]], float]:
+def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[EpisodeResult]], float]:
     """From episodes to the score of the mean return of each agent."""
 
-    def value(episodes: Sequence[Episode]) -> float:
+    def value(episodes: Sequence[EpisodeResult]) -> float:
         returns = [episode.info["return"] for episode in episodes]
         return float(score({agent: mean_of([one.get(agent, 0.0) for one in returns]) for agent in agents}))
 

@@ -40,7 +40,7 @@ def reward_estimator(
         cfg: nothing of it; in the seed's place.
         reward_model: `estimate(batch) -> batch`, a new tree whose reward is replaced or augmented, of the same shape; and where
             it has one, `learn(batch) -> dict` of numbers to log by name, or None. What was collected is [T, B, ...], of whole
-            episodes [N, 1, ...], one after the other. A fetcher that is to fetch only what is read has to be told of the model.
+            episodes [N, 1, ...], one after the other. A fetcher that fetches only what is read needs the model as well.
         of: whose rewards: of "train_data", or of the "trajectories" or episodes that were collected.
 
     Raises:

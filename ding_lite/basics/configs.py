@@ -169,9 +169,9 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def _require_field(cls: Any, name: str) -> None:
     if name not in _hints(cls):
-        told = cls.about(name)
-        if told is not None:
-            raise ConfigError(f"{cls.__name__} has no {name!r}: {told}")
+        description = cls.about(name)
+        if description is not None:
+            raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")
         hint = did_you_mean(name, [known for known in _hints(cls) if _is_near(name, known)])
         known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
         raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")

@@ -73,7 +73,7 @@ class Sampler:
         self.buffers = tuple(buffers)
         """Every buffer, for contracts."""
         self.takes_priorities = any(map(_takes_priorities, self.buffers))
-        """Whether `update_priority` wants to be told of each batch."""
+        """Whether `update_priority` has to be called for each batch."""
         self.lead = min(map(_lead, self.buffers))
         """How many batches are drawn before one has been learned from, 0 or 1."""
         self._called = [f"{name}, a {type(buffer).__name__}" for name, buffer in zip(names, buffers)]

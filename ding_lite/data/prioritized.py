@@ -160,7 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Give transitions new priorities; where one comes twice, the last counts.
 
         Args:
-            index: where they stand, as `sample` told. [B] tensor or array of integers.
+            index: where they stand, as `sample` gave them. [B] tensor or array of integers.
             priority: of each, its absolute TD error or what stands for it, finite and >= 0. [B] tensor or array.
 
         Raises:

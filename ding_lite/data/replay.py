@@ -44,7 +44,7 @@ class ReplayBuffer:
     Raises:
         TypeError: capacity is no integer.
         ValueError: capacity < 1.
-        MemoryError: the arrays would take more than the machine has left, told before any is made.
+        MemoryError: the arrays would take more than the machine has left, raised before any is made.
 
     Example:
         >>> buffer = ReplayBuffer(100)

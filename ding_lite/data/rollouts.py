@@ -127,11 +127,11 @@ class RolloutBuffer:
                 )
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
-        """What was recorded, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
+        """What was stored, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
         next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
         for t, index, final in self._finals:
             map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
-        recorded = {
+        columns_so_far = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
@@ -140,7 +140,7 @@ class RolloutBuffer:
             "truncated": self.truncated,
             **columns,
         }
-        return Trajectories(recorded, self.valid)
+        return Trajectories(columns_so_far, self.valid)
 
 
 def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:

@@ -32,7 +32,7 @@ class Drivable(HasPipeline):
     """Something whose middleware can be run by hand, half by half."""
 
     async_mode: bool
-    """Whether what is run by hand runs on the pool's threads, unless told otherwise."""
+    """Whether what is run by hand runs on the pool's threads, by default."""
 
     def _clear_halves(self) -> None:
         self._own_waiting: list[Half] = []

@@ -151,13 +151,15 @@ def _report(timeline: Timeline) -> Iterator[str]:
     for lane, name in enumerate(LANES):
         if not timeline.ran[lane]:
             continue
-        busy, waited, told = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall, ""
+        busy, waited, reasons = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall, ""
         if timeline.elsewhere_ns[lane]:  # it waits while others do its work, which is no waiting
             waited = min(waited, max(0.0, 1 - busy))
         else:
             waits = sorted(timeline.waiting_ns[lane].items(), key=lambda item: -item[1])[:3]
-            told = "; ".join(f"{spent / wall:.0%} for {what} ({why})" for (what, why), spent in waits if spent / wall >= 0.005)
-        yield f"  {name:8} busy {busy:4.0%}, waits {waited:4.0%}" + (f": {told}" if told else "")
+            reasons = "; ".join(
+                f"{spent / wall:.0%} for {what} ({why})" for (what, why), spent in waits if spent / wall >= 0.005
+            )
+        yield f"  {name:8} busy {busy:4.0%}, waits {waited:4.0%}" + (f": {reasons}" if reasons else "")
     yield f"speed-up over sequential: {total / wall:.2f}; best possible for this pipeline: {total / longest:.2f}"
     yield from _advice(timeline, wall, work)
 
@@ -195,5 +197,5 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
             spent, what, why = max(waits)
             spent = spent if not timeline.elsewhere_ns[lane] else min(spent, wall - timeline.busy_ns[lane])
             mend = "a larger max_lag evens out what takes longer now and then" if "max_lag" in why else "look there first"
-            told = f"the busiest lane, {LANES[lane]}, spends {spent / wall:.0%} of the time waiting for {what} ({why})"
-            yield f"advice: {told}: {mend}."
+            finding = f"the busiest lane, {LANES[lane]}, spends {spent / wall:.0%} of the time waiting for {what} ({why})"
+            yield f"advice: {finding}: {mend}."

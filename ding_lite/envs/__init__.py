@@ -1,8 +1,8 @@
 """Environments: making, seeding, stepping and replaying them."""
 
-from ding_lite.envs.agent_slots import Seat
+from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
-from ding_lite.envs.episode_starts import Episode, episode_seed, replay_episode
+from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
@@ -27,14 +27,15 @@ from ding_lite.envs.vectors import LocalVectorEnv
 
 __all__ = [
     "ENV",
+    "AgentSlots",
     "AgentStep",
     "AgentVectorEnv",
     "EnvDataError",
     "Episode",
+    "EpisodeResult",
     "ForeignStepper",
     "LocalVectorEnv",
     "OnlyElements",
-    "Seat",
     "SpaceError",
     "SplitVectorEnv",
     "Step",

@@ -1,4 +1,4 @@
-"""Copies: one environment of several agents each, watched so that wrong data is refused where it enters."""
+"""Agent environments: one environment of several agents each, watched so that wrong data is refused where it enters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ding_lite.basics import add_note
-from ding_lite.envs.agent_slots import Played
+from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError, shown
-from ding_lite.envs.episode_starts import Episode, EpisodeStarts
+from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.places import Place, blamed, exited
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
@@ -17,7 +17,7 @@ _WANTED = ("possible_agents", "reset", "step", "observation_space", "action_spac
 _PARTS = ("obs", "rewards", "terminations", "truncations", "infos")
 
 
-class Copy:
+class AgentEnv:
     """One environment of several agents: who takes part, what they have earned, and how its episodes begin.
 
     It has what `EpisodeStarts` asks of an environment, so that episodes are seeded and replayed as all others are.
@@ -52,11 +52,11 @@ class Copy:
         self.seed(run_seed)
 
     def seed(self, run_seed: int) -> None:
-        """Begin the next episodes as a new copy in a run with this seed does."""
+        """Begin the next episodes as a new environment in a run with this seed does."""
         self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index)
 
     @property
-    def unwrapped(self) -> Copy:
+    def unwrapped(self) -> AgentEnv:
         """Itself."""
         return self
 
@@ -84,7 +84,7 @@ class Copy:
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
             raise blamed(error, place)  # noqa: B904  mostly it is the same error
 
-    def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> Played:
+    def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> AgentStepResult:
         """One step, with the actions of those who take part, and a copy of these for the memory."""
         acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
@@ -92,13 +92,13 @@ class Copy:
             obs, rewards, terminations, truncations, _ = self.step(actions)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             raise blamed(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
-        return Played(acted, obs, rewards, terminations, truncations, self.acting, None)
+        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
 
-    def finished(self) -> Episode:
+    def finished(self) -> EpisodeResult:
         """The episode that has ended: with the sum of all rewards, those of each agent, and the last info of each."""
         self.ended_at = self.place()
         info = {"return": dict(self._returns), "info": self._infos}
-        return Episode(
+        return EpisodeResult(
             self.index, self.starts.number, sum(self._returns.values()), self._length, self.starts.start.get("seed"), info
         )
 
@@ -180,28 +180,28 @@ class Copy:
                 raise EnvDataError(f"agent {agent!r} of {error}", self.index) from None
 
 
-def require_same_agents(copies: Sequence[Copy]) -> None:
+def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
     """Refuse one environment that serves twice, and environments of different agents or spaces.
 
     Raises:
         ValueError, SpaceError
     """
-    first = copies[0]
-    for position, copy in enumerate(copies):
-        if any(copy.env is other.env for other in copies[:position]):
+    first = agent_envs[0]
+    for position, one in enumerate(agent_envs):
+        if any(one.env is other.env for other in agent_envs[:position]):
             raise ValueError(
-                f"the factory of environment {copy.index} returned an environment that is in use: make a new one each time."
+                f"the factory of environment {one.index} returned an environment that is in use: make a new one each time."
             )
-        if copy.possible != first.possible:
+        if one.possible != first.possible:
             raise SpaceError(
-                f"environment {copy.index} has the agents {copy.possible}, environment {first.index} has {first.possible}: all "
+                f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: all "
                 "have to be alike."
             )
-        for agent, (observation_space, action_space) in copy.spaces.items():
+        for agent, (observation_space, action_space) in one.spaces.items():
             like = first.spaces[agent]
             if action_space != like[1] or not same_layout(observation_space, like[0]):
                 raise SpaceError(
-                    f"agent {agent!r} has the spaces {observation_space}, {action_space} in environment {copy.index}, and "
+                    f"agent {agent!r} has the spaces {observation_space}, {action_space} in environment {one.index}, and "
                     f"{like[0]}, {like[1]} in environment {first.index}: all have to be alike."
                 )
 

@@ -1,4 +1,4 @@
-"""Seats: the rows of one policy, which acts for some of the agents in every environment."""
+"""Agent slots: the rows of one policy, which acts for some of the agents in every environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitte
 from ding_lite.envs.steps import Step
 
 
-class Played(NamedTuple):
+class AgentStepResult(NamedTuple):
     """What one step of one environment came to, by agent."""
 
     acted: frozenset[Any]
@@ -33,7 +33,7 @@ class Played(NamedTuple):
     """The first observations of the next episode, where it has begun."""
 
 
-class Seat:
+class AgentSlots:
     """The agents of one policy in N environments, as rows [N * agents, ...]: those of environment 0, then those of 1, ...
 
     Of an agent that takes no part in a step, because it has left while others go on, the row stands still: its observation
@@ -42,7 +42,7 @@ class Seat:
     Args:
         agents: in the order of the environment's `possible_agents`; all have the same spaces.
         observation_space, action_space: of each of them.
-        copies: N.
+        num_envs: N.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Seat:
         agents: Sequence[Any],
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
-        copies: int,
+        num_envs: int,
     ) -> None:
         self.agents = tuple(agents)
         self.single_observation_space, self.single_action_space = observation_space, action_space
-        self.rows = [(index, agent) for index in range(copies) for agent in agents]
+        self.rows = [(index, agent) for index in range(num_envs) for agent in agents]
         """Environment and agent of each row."""
         self.num_envs = len(self.rows)
         """Rows; so that whatever acts for B environments acts for them."""
@@ -64,7 +64,7 @@ class Seat:
         self.restarted: np.ndarray[Any, Any] | None = None
         """[rows] bool: whose episode `current` begins; None where none does."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
-        """What whoever recorded the last step did and earned; None where nobody told."""
+        """Action and reward of the last step, set by the worker that took it; None where it is not known."""
         self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)
@@ -91,7 +91,7 @@ class Seat:
             if agent in acting[index]:
                 to[index][agent] = one
 
-    def see(self, played: Sequence[Played], out: Any) -> Step:
+    def to_rows(self, played: Sequence[AgentStepResult], out: Any) -> Step:
         """What a step came to, as rows; the observations to act on next are written to `out`, nested arrays [rows, ...].
 
         Raises:
@@ -199,7 +199,7 @@ class Seat:
                 )
 
 
-def _shown(played: Played, agent: Any) -> Any:
+def _shown(played: AgentStepResult, agent: Any) -> Any:
     """What an agent sees next; its last observation, where its part has ended; None where it has none."""
     if agent in played.acting:
         return (played.obs if played.begun is None else played.begun)[agent]

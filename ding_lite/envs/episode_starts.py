@@ -17,7 +17,7 @@ _SEEDS = 16  # that one hash gives
 _LONGEST = 1_000_000  # steps of an episode that are remembered
 
 
-class Episode(NamedTuple):
+class EpisodeResult(NamedTuple):
     """One finished episode."""
 
     env: int
@@ -37,6 +37,9 @@ class Episode(NamedTuple):
 
     info: Mapping[str, Any] = MappingProxyType({})
     """The info of its last step."""
+
+
+Episode = EpisodeResult  # its name in earlier versions
 
 
 def episode_seed(run_seed: int, env: int, number: int) -> int:
@@ -84,14 +87,14 @@ class EpisodeStarts:
         """Reset the environment for its next episode. Returns its observation and info."""
         self.number += 1
         self.actions.clear()
-        told = {} if options is None else {"options": copy.deepcopy(options)}
+        given = {} if options is None else {"options": copy.deepcopy(options)}
         if self._is_dear and self.number > 0:
-            self.start = {**simulator_state(self.env), **told}
+            self.start = {**simulator_state(self.env), **given}
             return self.env.reset(options=options)
         place = self.number % _SEEDS
         if place == 0 or not self._seeds:
             self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
-        self.start = {"seed": self._seeds[place], **told}
+        self.start = {"seed": self._seeds[place], **given}
         return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +111,7 @@ class EpisodeStarts:
         """Bring the environment back to where it was, by playing the episode again. Returns its observation.
 
         Args:
-            played: told the number of steps after each.
+            played: called with the number of steps after each.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self.actions = deque(state["actions"], maxlen=_LONGEST)

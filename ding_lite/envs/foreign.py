@@ -20,7 +20,7 @@ from ding_lite.envs.env_data_checks import (
     to_element,
     to_leaf,
 )
-from ding_lite.envs.episode_starts import Episode
+from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
@@ -34,7 +34,7 @@ class ForeignStepper:
     - NEXT_STEP: the step returns it; the step after that is only a reset, and is marked as not valid.
     - DISABLED: the step returns it; the environments concerned are reset here.
 
-    Episode statistics are counted here: gymnasium's wrapper loses them on partial resets.
+    EpisodeResult statistics are counted here: gymnasium's wrapper loses them on partial resets.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -135,7 +135,7 @@ class ForeignStepper:
             self._write(obs, out)
         indices = ended.nonzero()[0].tolist()
         finals: dict[int, Any] = {}
-        finished: list[Episode] = []
+        finished: list[EpisodeResult] = []
         self._resetting, self._valid = None, valid
         if indices:
             self._resets = None
@@ -250,14 +250,14 @@ class ForeignStepper:
             "the last one is lost. Return a new array each step, take another autoreset_mode, or use make_envs()."
         )
 
-    def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[Episode]:
+    def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[EpisodeResult]:
         last = infos.get("final_info", infos)
         begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
         finished = []
         for index in indices:
             info = _info_of(last, index) if last else {}
             length = self._clock - self._begun_at[index]
-            finished.append(Episode(index, self._numbers[index], float(self._returns[index]), length, None, info))
+            finished.append(EpisodeResult(index, self._numbers[index], float(self._returns[index]), length, None, info))
             self._returns[index], self._begun_at[index] = 0, begins
             self._numbers[index] += 1
         return finished

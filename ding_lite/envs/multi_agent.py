@@ -14,10 +14,10 @@ import gymnasium
 
 from ding_lite.basics import arrays, did_you_mean, plain, seed_of
 from ding_lite.data import first_leaf
-from ding_lite.envs.agent_envs import Copy, require_same_agents
-from ding_lite.envs.agent_slots import Played, Seat
+from ding_lite.envs.agent_envs import AgentEnv, require_same_agents
+from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError
-from ding_lite.envs.episode_starts import Episode
+from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.places import blamed
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
@@ -31,12 +31,12 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
     Args:
         factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
         num_envs: N.
-        seed: of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
+        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
 
     Raises:
         ValueError: num_envs < 1.
         TypeError: no function, or what it returns is no such environment.
-        SpaceError: the copies differ in their agents or spaces.
+        SpaceError: the environments differ in their agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
         raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
@@ -51,9 +51,9 @@ class AgentStep(NamedTuple):
     """One step of N environments."""
 
     parts: dict[str, Step]
-    """For each policy, with rows as `Seat` has them. Episodes are not told there: they are those of environments."""
+    """For each policy, with rows as `AgentSlots` has them. It lists no episodes: they are those of environments."""
 
-    finished: list[Episode]
+    finished: list[EpisodeResult]
     """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` that of each, and `info["info"]`
     the last info of each."""
 
@@ -61,27 +61,27 @@ class AgentStep(NamedTuple):
 class AgentVectorEnv:
     """N copies of an environment of several agents, each of which is reset in the step that ends its episode.
 
-    An episode ends when no agent is left. Who has left earlier stands still until the next one begins; see `Seat`. Who comes
-    later begins then. Who has left does not come back within an episode.
+    An episode ends when no agent is left. Who has left earlier stands still until the next one begins; see `AgentSlots`.
+    Who comes later begins then. Who has left does not come back within an episode.
 
     Args:
-        factories: one for each copy, each returning a new one.
+        factories: one for each environment, each returning a new one.
         seed: of the run.
     """
 
     def __init__(self, factories: Sequence[AgentEnvFactory], seed: int = 0) -> None:
-        self.copies = [Copy(factory, index, seed) for index, factory in enumerate(factories)]
-        require_same_agents(self.copies)
-        self.num_envs, self.run_seed = len(self.copies), seed
-        self.possible_agents = self.copies[0].possible
+        self.agent_envs = [AgentEnv(factory, index, seed) for index, factory in enumerate(factories)]
+        require_same_agents(self.agent_envs)
+        self.num_envs, self.run_seed = len(self.agent_envs), seed
+        self.possible_agents = self.agent_envs[0].possible
         """Everybody who may take part."""
-        self.seats: dict[str, Seat] = {}
-        """The rows of each policy, since `seat`."""
+        self.slots_of: dict[str, AgentSlots] = {}
+        """The rows of each policy, since `assign_slots`."""
 
     @property
     def envs(self) -> list[Any]:
-        """The copies themselves."""
-        return [copy.env for copy in self.copies]
+        """The environments themselves."""
+        return [agent_env.env for agent_env in self.agent_envs]
 
     def observation_space(self, agent: Any) -> gymnasium.Space[Any]:
         """Of this agent."""
@@ -92,7 +92,7 @@ class AgentVectorEnv:
         return self._spaces(agent)[1]
 
     def _spaces(self, agent: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-        spaces = self.copies[0].spaces
+        spaces = self.agent_envs[0].spaces
         if agent not in spaces:
             known = {str(one) for one in spaces}
             raise ValueError(
@@ -102,10 +102,10 @@ class AgentVectorEnv:
 
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
-        for copy in self.copies:
-            copy.seed(seed)
+        for agent_env in self.agent_envs:
+            agent_env.seed(seed)
 
-    def seat(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, Seat]:
+    def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
         """Give each agent to a policy, once and for all; asked again for the same, it gives the same rows.
 
         Args:
@@ -130,16 +130,16 @@ class AgentVectorEnv:
                 near = did_you_mean(str(name), names)
                 raise ValueError(f"policy_of({agent!r}) gave {name!r}, and the policies are {', '.join(names)}{near}")
             agents[name].append(agent)
-        seats = {name: self._seat(name, members) for name, members in agents.items()}
-        before, now = ({name: seat.agents for name, seat in each.items()} for each in (self.seats, seats))
-        if self.seats and before != now:
+        slots_of = {name: self._make_slots(name, members) for name, members in agents.items()}
+        before, now = ({name: slots.agents for name, slots in each.items()} for each in (self.slots_of, slots_of))
+        if self.slots_of and before != now:
             raise ValueError(
                 f"these environments serve the policies {before}, and not {now}: make others with make_agent_envs()."
             )
-        self.seats = self.seats or seats
-        return self.seats
+        self.slots_of = self.slots_of or slots_of
+        return self.slots_of
 
-    def _seat(self, name: str, agents: Sequence[Any]) -> Seat:
+    def _make_slots(self, name: str, agents: Sequence[Any]) -> AgentSlots:
         if not agents:
             known = ", ".join(map(str, self.possible_agents))
             raise ValueError(f"policy_of() gives no agent to the policy {name!r}: leave it out. The agents are {known}.")
@@ -151,23 +151,23 @@ class AgentVectorEnv:
                     f"the agents {agents[0]!r} and {agent!r} of the policy {name!r} have the spaces {observation_space}, "
                     f"{action_space} and {one}, {other}: give agents of different spaces to different policies."
                 )
-        return Seat(agents, observation_space, action_space, self.num_envs)
+        return AgentSlots(agents, observation_space, action_space, self.num_envs)
 
     @property
     def is_begun(self) -> bool:
         """Whether there are observations to act on."""
-        return bool(self.seats) and all(seat.current is not None for seat in self.seats.values())
+        return bool(self.slots_of) and all(slots.current is not None for slots in self.slots_of.values())
 
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment; with a seed, as if newly made with that seed."""
-        if not self.seats:
-            raise RuntimeError("nobody acts here yet: give the agents to policies by seat(policy_of, names).")
+        if not self.slots_of:
+            raise RuntimeError("nobody acts here yet: give the agents to policies by assign_slots(policy_of, names).")
         if seed is not None:
             self._seed(seed_of(seed, "begin(seed={})"))
-        obs = [copy.begin() for copy in self.copies]
+        obs = [agent_env.begin() for agent_env in self.agent_envs]
         with self._placing():
-            for seat in self.seats.values():
-                seat.begin(obs)
+            for slots in self.slots_of.values():
+                slots.begin(obs)
 
     def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> AgentStep:
         """Take the actions of each policy, nested [rows, ...], and write the observations to act on next to `out`, likewise.
@@ -179,37 +179,37 @@ class AgentVectorEnv:
         """
         if not self.is_begun:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call begin() before advance().")
-        acting = [copy.acting for copy in self.copies]
-        taken: list[dict[Any, Any]] = [{} for _ in self.copies]
-        kept: list[dict[Any, Any]] = [{} for _ in self.copies]  # what is remembered belongs to nobody else
-        for name, seat in self.seats.items():
-            seat.hand_out(actions[name], taken, acting)
-            seat.hand_out(actions[name], kept, acting)
-        played: list[Played] = []
-        finished: list[Episode] = []
-        for copy, own, remembered in zip(self.copies, taken, kept):
-            one = copy.play(own, remembered)
+        acting = [agent_env.acting for agent_env in self.agent_envs]
+        taken: list[dict[Any, Any]] = [{} for _ in self.agent_envs]
+        kept: list[dict[Any, Any]] = [{} for _ in self.agent_envs]  # what is remembered belongs to nobody else
+        for name, slots in self.slots_of.items():
+            slots.hand_out(actions[name], taken, acting)
+            slots.hand_out(actions[name], kept, acting)
+        played: list[AgentStepResult] = []
+        finished: list[EpisodeResult] = []
+        for agent_env, own, remembered in zip(self.agent_envs, taken, kept):
+            one = agent_env.play(own, remembered)
             if not one.acting:
-                finished.append(copy.finished())
+                finished.append(agent_env.finished())
                 final = deepcopy(one.obs)  # an environment may write its next first observation into the same array
-                begun = copy.begin()
-                one = one._replace(obs=final, acting=copy.acting, begun=begun)
+                begun = agent_env.begin()
+                one = one._replace(obs=final, acting=agent_env.acting, begun=begun)
             played.append(one)
         with self._placing(played):
-            return AgentStep({name: seat.see(played, out[name]) for name, seat in self.seats.items()}, finished)
+            return AgentStep({name: slots.to_rows(played, out[name]) for name, slots in self.slots_of.items()}, finished)
 
     @contextmanager
-    def _placing(self, played: Sequence[Played] = ()) -> Iterator[None]:
+    def _placing(self, played: Sequence[AgentStepResult] = ()) -> Iterator[None]:
         """Wrong data tells the place of its environment, in the step that was played."""
         try:
             yield
         except EnvDataError as error:
             if error.env is None:
                 raise
-            copy = self.copies[error.env]
+            agent_env = self.agent_envs[error.env]
             has_begun = bool(played) and played[error.env].begun is not None
-            place = copy.ended_at if has_begun and not error.is_next else copy.place()
-            raise blamed(error, place or copy.place())  # noqa: B904  the same error
+            place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
+            raise blamed(error, place or agent_env.place())  # noqa: B904  the same error
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and what is acted on next."""
@@ -217,8 +217,8 @@ class AgentVectorEnv:
             return {"run_seed": self.run_seed, "seats": None}
         state = {
             "run_seed": self.run_seed,
-            "seats": {name: seat.state_dict() for name, seat in self.seats.items()},
-            "episodes": [copy.starts.state_dict() for copy in self.copies],
+            "seats": {name: slots.state_dict() for name, slots in self.slots_of.items()},
+            "episodes": [agent_env.starts.state_dict() for agent_env in self.agent_envs],
         }
         return plain(state)  # type: ignore[no-any-return]
 
@@ -231,24 +231,24 @@ class AgentVectorEnv:
         """
         self._seed(int(state["run_seed"]))
         if state["seats"] is None:
-            for seat in self.seats.values():
-                seat.current = None
+            for slots in self.slots_of.values():
+                slots.current = None
             return
         saved, count = state["seats"], len(state["episodes"])
-        had = {name: len(first_leaf(seat["current"])) for name, seat in saved.items()}
-        has = {name: seat.num_envs for name, seat in self.seats.items()}
+        had = {name: len(first_leaf(slots["current"])) for name, slots in saved.items()}
+        has = {name: slots.num_envs for name, slots in self.slots_of.items()}
         if count != self.num_envs or had != has:
             raise ValueError(
                 f"the state of {count} environments with the rows {had} does not fit {self.num_envs} with the rows {has}: make "
                 "as many, and give the agents to the same policies."
             )
-        obs = [copy.restore(arrays(one)) for copy, one in zip(self.copies, state["episodes"])]
+        obs = [agent_env.restore(arrays(one)) for agent_env, one in zip(self.agent_envs, state["episodes"])]
         with self._placing():
-            for name, seat in self.seats.items():
-                seat.load_state_dict(saved[name], obs, [copy.acting for copy in self.copies])
+            for name, slots in self.slots_of.items():
+                slots.load_state_dict(saved[name], obs, [agent_env.acting for agent_env in self.agent_envs])
 
     def close(self) -> None:
         """Close each environment."""
-        for copy in self.copies:
-            if hasattr(copy.env, "close"):
-                copy.env.close()
+        for agent_env in self.agent_envs:
+            if hasattr(agent_env.env, "close"):
+                agent_env.env.close()

@@ -1,4 +1,4 @@
-"""Watches: environments that leave a trace of what they are doing, so that an error can say where one that died was."""
+"""Progress: environments that write down what they are doing, so that an error can say where one that died was."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from ding_lite.envs.vectors import LocalVectorEnv
 _ACTION = 64  # numbers of an action that find place
 _NUMBERS = "biuf"
 _NOWHERE = -1
-_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # a trace of zeros is that of environments in the making
+_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # zeros are the progress of environments in the making
 
 
-def crumbs_for(num_envs: int) -> int:
-    """How many int64 the trace of so many environments takes."""
+def progress_size(num_envs: int) -> int:
+    """How many int64 the progress of so many environments takes."""
     return 4 + num_envs * (2 + _ACTION)
 
 
-def describe_crumbs(crumbs: NDArray[np.int64], num_envs: int, first_env: int) -> str:
-    """In words, what the environments were doing that left this trace."""
-    trace = _Trace(crumbs, num_envs)
-    index, what = int(trace.place[0]), int(trace.place[1])
+def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int) -> str:
+    """In words, what the environments were doing that wrote this."""
+    fields = _Fields(progress, num_envs)
+    index, what = int(fields.place[0]), int(fields.place[1])
     if what == _MAKES or index == _NOWHERE:
         doing = "being made" if what == _MAKES else "between two steps"
         return f"environments {first_env} to {first_env + num_envs - 1}, {doing}"
-    where = f"environment {first_env + index}, episode {trace.numbers[index]}"
+    where = f"environment {first_env + index}, episode {fields.numbers[index]}"
     if what == _RESETS:
         return f"{where}, in its reset"
-    step, size = int(trace.place[2] - trace.begun[index]), int(trace.place[3])
+    step, size = int(fields.place[2] - fields.begun[index]), int(fields.place[3])
     if what == _REPLAYS:
         return f"{where}, which is played again up to where it was, step {step} of it"
-    action = [int(number) if number.is_integer() else number for number in trace.actions[index, :size].tolist()]
+    action = [int(number) if number.is_integer() else number for number in fields.actions[index, :size].tolist()]
     return f"{where}, step {step} of it" + (f", action {action[0] if size == 1 else action}" if size else "")
 
 
-class _Trace:
-    """The fields of the trace."""
+class _Fields:
+    """The fields of these numbers."""
 
-    def __init__(self, crumbs: NDArray[np.int64], num_envs: int) -> None:
-        self.place = crumbs[:4]
+    def __init__(self, progress: NDArray[np.int64], num_envs: int) -> None:
+        self.place = progress[:4]
         """The environment at work, what it does, the clock, and how many numbers an action has."""
-        self.begun = crumbs[4 : 4 + num_envs]
-        self.numbers = crumbs[4 + num_envs : 4 + 2 * num_envs]
-        self.actions = crumbs[4 + 2 * num_envs :].view(np.float64).reshape(num_envs, _ACTION)
+        self.begun = progress[4 : 4 + num_envs]
+        self.numbers = progress[4 + num_envs : 4 + 2 * num_envs]
+        self.actions = progress[4 + 2 * num_envs :].view(np.float64).reshape(num_envs, _ACTION)
 
 
-class WatchedVectorEnv(LocalVectorEnv):
-    """A LocalVectorEnv that writes into `crumbs` which environment it steps, when, and with which action."""
+class ProgressVectorEnv(LocalVectorEnv):
+    """A LocalVectorEnv that writes into `progress` which environment it steps, when, and with which action."""
 
-    def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, crumbs: NDArray[np.int64]) -> None:
-        self._trace = _Trace(crumbs, len(factories))
+    def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
+        self._fields = _Fields(progress, len(factories))
         super().__init__(factories, seed, first_env)
-        self._trace.place[:2] = _NOWHERE, _STEPS
-        place = memoryview(self._trace.place)  # type: ignore[arg-type]  # a numpy element costs twice as much to set
+        self._fields.place[:2] = _NOWHERE, _STEPS
+        place = memoryview(self._fields.place)  # type: ignore[arg-type]  # a numpy element costs twice as much to set
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
 
     def wake(self) -> None:
         """End `rest`."""
         super().wake()
-        self._trace.begun[:] = self._begun_at
+        self._fields.begun[:] = self._begun_at
 
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        trace = self._trace
-        trace.numbers[index], trace.begun[index] = self.starts[index].number + 1, self._clock
+        fields = self._fields
+        fields.numbers[index], fields.begun[index] = self.starts[index].number + 1, self._clock
         self._place[0], self._place[1] = index, _RESETS
         try:
             return super()._begin(index, options)
@@ -78,15 +78,15 @@ class WatchedVectorEnv(LocalVectorEnv):
 
     def _play(self, action: Any) -> list[Any]:
         place = self._place
-        place[2], place[3] = self._clock, _write(action, self._trace.actions)
+        place[2], place[3] = self._clock, _write(action, self._fields.actions)
         try:
             return super()._play(action)
         finally:
             place[0] = _NOWHERE
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
-        place, trace = self._place, self._trace
-        trace.numbers[index], trace.begun[index] = state["number"], 0
+        place, fields = self._place, self._fields
+        fields.numbers[index], fields.begun[index] = state["number"], 0
 
         def seen(step: int) -> None:
             place[2] = step
@@ -100,7 +100,7 @@ class WatchedVectorEnv(LocalVectorEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring each environment back to where it was, by playing its episode again."""
         super().load_state_dict(state)
-        self._trace.begun[:] = self._begun_at
+        self._fields.begun[:] = self._begun_at
 
 
 def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Callable[[Any], Any]:

@@ -65,7 +65,7 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
 
     @property
     def infos(self) -> tuple[dict[str, Any], ...]:
-        """What each environment told with its last step or reset."""
+        """The info of each environment from its last step or reset."""
         return self._info
 
     def new_obs(self) -> Any:

@@ -12,7 +12,7 @@ from ding_lite.basics import arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
-from ding_lite.envs.episode_starts import Episode, EpisodeStarts
+from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
@@ -132,7 +132,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.restarted = ended if self._resting is None else ended | self._resting
         current, infos = list(obs), list(self._info)
         finals: dict[int, Any] = {}
-        finished: list[Episode] = []
+        finished: list[EpisodeResult] = []
         for index in ended.nonzero()[0].tolist():
             finals[index] = final_obs(
                 obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
@@ -214,11 +214,11 @@ class LocalVectorEnv(SameStepVectorEnv):
             raise blamed(error, place)  # noqa: B904  mostly it is the same error
         return results
 
-    def _finish(self, index: int) -> Episode:
+    def _finish(self, index: int) -> EpisodeResult:
         start = self.starts[index]
         total, length = float(self._returns[index]), self._clock - self._begun_at[index]
         self._returns[index], self._begun_at[index] = 0, self._clock
-        return Episode(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
+        return EpisodeResult(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
         write_obs(obs, out, self.single_observation_space, self._obs_spec, self.first_env)

@@ -190,14 +190,14 @@ class Watched:
     def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]]) -> None:
         self.thing, self.holders = thing, holders
         self._print = fingerprint(thing)
-        self._is_told = False
+        self._is_reported = False
 
     def warn_if_changed(self) -> None:
         """Say who holds it, once, if it is not what it was."""
-        where = None if self._is_told else changed(self._print, fingerprint(self.thing), "numbers")
+        where = None if self._is_reported else changed(self._print, fingerprint(self.thing), "numbers")
         if where is None:
             return
-        self._is_told = True
+        self._is_reported = True
         first, name = self.holders[0]
         second, _ = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
         named = f"uses=({name},)" if name.isidentifier() and name != "self" else "uses=(the object,)"

@@ -38,7 +38,7 @@ class Host(Protocol):
         """Nobody wants what this request gives: `result` passes over it."""
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
-        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`.
+        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Copied`.
 
         Args:
             is_stopping: once it is true, the wait ends.
@@ -71,7 +71,9 @@ class Host(Protocol):
 _CHECK_EVERY_S = 0.02
 
 
-def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+def gather_results(
+    hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False
+) -> list[Any]:
     """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took.
 
     Hosts are waited for side by side: many that hang take as long as one.
@@ -85,7 +87,7 @@ def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callabl
     return _each(len(hosts), [answer], is_stopping)
 
 
-def give_back(hosts: Sequence[Host], for_good: bool = False) -> None:
+def release_hosts(hosts: Sequence[Host], for_good: bool = False) -> None:
     """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
 
     def leave(index: int, is_stopping: Callable[[], bool]) -> None:

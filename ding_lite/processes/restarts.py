@@ -61,7 +61,7 @@ class ProcessHost:
     grow with the number of requests in flight or, through `check`, of hosts.
 
     Args:
-        name, crumbs, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
+        name, progress_size, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
         restart: when the process dies or hangs, or a request raises, start a new one from the last acknowledged state, and ask
             it again; the third time in a row it is an error. A process that is not there in time is one at once. Costs the
             transfer of that state with every answer.
@@ -73,7 +73,7 @@ class ProcessHost:
     def __init__(
         self,
         name: str,
-        crumbs: int = 0,
+        progress_size: int = 0,
         describe: Callable[[NDArray[np.int64]], str] | None = None,
         timeout_s: float = 60.0,
         restart: bool = False,
@@ -85,7 +85,7 @@ class ProcessHost:
         self.starts = self.restarts = 0
         """How often a process was started, and how often in place of one that failed."""
         # Beside the requests, what brings a new process there, and the last look at its state.
-        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, start_timeout_s, depth + 3)
+        self._new_process = partial(WorkerProcess, name, progress_size, describe, timeout_s, start_timeout_s, depth + 3)
         self._lasting: list[bytes] = []
         self._known: States = {}
         """From which a new process goes on."""
@@ -235,9 +235,9 @@ class ProcessHost:
 
     def _failed(self, request: _Request, error: Exception) -> None:
         """Start the process again and ask everything again; or leave it at this error."""
-        told = f"{type(error).__name__}: {error}"
+        described = f"{type(error).__name__}: {error}"
         request.attempts += 1
-        request.first_failure = request.first_failure or told
+        request.first_failure = request.first_failure or described
         process = self._process
         never_started = isinstance(error, WorkerHangs) and process is not None and process.is_starting
         with self._lock:
@@ -248,7 +248,7 @@ class ProcessHost:
                     self._ask(waiting)
                 return
             if request.attempts > 1:
-                began = "" if told == request.first_failure else f"; the first ended with {request.first_failure}"
+                began = "" if described == request.first_failure else f"; the first ended with {request.first_failure}"
                 add_note(error, f"this was attempt {request.attempts} at the same request, each in a new process{began}")
             request.error = error
             if isinstance(error, WorkerDied) or self._left_to_set_up:

@@ -33,9 +33,9 @@ class WorkerProcess:
     it, **valid until the next request** or, with a `depth` above 1, until the next result is taken. Whoever keeps it longer
     copies it, in the worker as in the parent.
 
-    `objects["crumbs"]` is an int64 array, into which whatever runs there may write how far it has got, at any time; the
+    `objects["progress"]` is an int64 array, into which whatever runs there may write how far it has got, at any time; the
     parent sees it at once, and still sees it when the worker is dead. A worker has `timeout_s` seconds from one sign of life to
-    the next, a sign being an answer or a change of a crumb.
+    the next, a sign being an answer or a change of one of these numbers.
 
     The worker dies when its parent does, whatever it is doing, and when this object is collected or the interpreter ends. It
     runs on one thread, ignores Ctrl-C, and never imports the script. One thread may submit while another waits for a result;
@@ -43,8 +43,8 @@ class WorkerProcess:
 
     Args:
         name: in messages, and in the list of processes.
-        crumbs: how many there are.
-        describe: says in words where the worker is, given the crumbs: "environment 5, step 31 of its episode, action 1".
+        progress_size: how many numbers that array has.
+        describe: says in words where the worker is, given these numbers: "environment 5, step 31 of its episode, action 1".
         timeout_s: seconds without progress after which a request is given up and the worker killed.
         start_timeout_s: the same until it is ready for its first request, for which it imports torch, and for requests that
             make objects.
@@ -65,16 +65,16 @@ class WorkerProcess:
     def __init__(
         self,
         name: str,
-        crumbs: int = 0,
+        progress_size: int = 0,
         describe: Callable[[NDArray[np.int64]], str] | None = None,
         timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
         depth: int = 1,
     ) -> None:
-        if crumbs < 0 or not timeout_s > 0 or not start_timeout_s > 0:
+        if progress_size < 0 or not timeout_s > 0 or not start_timeout_s > 0:
             raise ValueError(
-                f"worker {name!r} wants crumbs >= 0 and timeout_s > 0, got crumbs={crumbs}, timeout_s={timeout_s}, "
-                f"start_timeout_s={start_timeout_s}."
+                f"worker {name!r} wants progress_size >= 0 and timeout_s > 0, got progress_size={progress_size}, "
+                f"timeout_s={timeout_s}, start_timeout_s={start_timeout_s}."
             )
         self.name, self.timeout_s, self.start_timeout_s = name, timeout_s, start_timeout_s
         self._look_every_s = min(LOOK_EVERY_S, timeout_s / 10, start_timeout_s / 10)
@@ -92,15 +92,15 @@ class WorkerProcess:
         self._stack_asked_at: float | None = None
 
         try:
-            self._child = Child(name, crumbs)
+            self._child = Child(name, progress_size)
         except (OSError, EOFError) as error:
             raise WorkerDied(
                 f"{self} could not be started: {type(error).__name__}: {error}. If the fork server failed, stderr tells why."
             ) from error
         self.pid = self._child.pid
         """The number of the process, also when it is gone."""
-        self.crumbs = self._child.board.crumbs
-        """What the worker last wrote there, live. [crumbs] int64."""
+        self.progress = self._child.status.progress
+        """What the worker last wrote there, live. [progress_size] int64."""
         # Of multiprocessing, not of weakref: it runs before multiprocessing waits for its children at exit, which it does
         # without limit, and it does not run in a fork of this process.
         self._free = Finalize(self, Child.free, (self._child,), exitpriority=10)
@@ -115,7 +115,7 @@ class WorkerProcess:
         """Whether it is not ready for requests yet, or makes objects; of one that is gone, whether it was."""
         if self._end:
             return self._was_starting
-        return not self._child.board.started or (bool(self._flying) and self._flying[0][2])
+        return not self._child.status.started or (bool(self._flying) and self._flying[0][2])
 
     @property
     def is_finished(self) -> bool:
@@ -276,8 +276,8 @@ class WorkerProcess:
 
     def _look(self) -> None:
         """Count for how long it has made no progress. Too long: ask for its stack, and kill it when that is there."""
-        board, now = self._child.board, time.monotonic()
-        words = board.words.tobytes()
+        status, now = self._child.status, time.monotonic()
+        words = status.words.tobytes()
         if words != self._seen:
             self._seen = words
             self._rest()
@@ -287,12 +287,12 @@ class WorkerProcess:
         self._looked_at = now
         if self._idle_s < (self.start_timeout_s if self.is_starting else self.timeout_s):
             return
-        if not board.started:
+        if not status.started:
             self._hangs("")
         if self._stack_asked_at is None:
             self._stack_asked_at = now
-            board.ask_for_stack(self.pid)
-        elif (stack := board.stack()) or now >= self._stack_asked_at + _STACK_WAIT_S:
+            status.ask_for_stack(self.pid)
+        elif (stack := status.stack()) or now >= self._stack_asked_at + _STACK_WAIT_S:
             self._hangs(stack)
 
     def _has_died(self, cause: Exception | None = None) -> NoReturn:
@@ -303,7 +303,7 @@ class WorkerProcess:
         raise WorkerDied(f"{self} {self._end}", exitcode) from cause
 
     def _hangs(self, stack: str) -> NoReturn:
-        if self._child.board.started:
+        if self._child.status.started:
             place = self._place("at ", " ")
             option = "start_timeout_s" if self.is_starting else "timeout_s"
             limit_s = getattr(self, option)
@@ -320,21 +320,21 @@ class WorkerProcess:
 
     def _place(self, lead: str, separator: str = "; ") -> str:
         """Where the worker is, as part of a sentence, or nothing where that is not known."""
-        if not self._child.board.started:
+        if not self._child.status.started:
             return f"{separator}{lead}its start (stderr may say more)"
         if self._describe is None:
             return ""
         try:
-            return f"{separator}{lead}{self._describe(self.crumbs)}"
+            return f"{separator}{lead}{self._describe(self.progress)}"
         except Exception as error:  # noqa: BLE001 (a message about something worse is being written)
-            return f"{separator}{lead}{self.crumbs.tolist()} (describe() failed: {type(error).__name__}: {error})"
+            return f"{separator}{lead}{self.progress.tolist()} (describe() failed: {type(error).__name__}: {error})"
 
     def _let_go(self, end: str) -> None:
         """Kill the process if it is there, give everything back, and remember what became of it."""
         with self._lock:
             self._was_starting, self._end = self.is_starting, end
             self._flying.clear()
-            self.crumbs = self.crumbs.copy()
+            self.progress = self.progress.copy()
             self.exitcode = self._free()
             del self._child
 

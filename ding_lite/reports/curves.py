@@ -49,7 +49,7 @@ def bring_together(
 
     Args:
         seeds: (x, y) of each seed, x strictly increasing, y finite.
-        held: for each seed, whether its last value stays on to the end of the longest one; none, unless told otherwise.
+        held: for each seed, whether its last value stays on to the end of the longest one; none, by default.
         points: of the grid at most: every x that any seed has, or as many evenly spaced ones where those are more.
         smooth: each value becomes the mean of this many: itself and those before it.
     """

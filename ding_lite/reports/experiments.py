@@ -16,7 +16,7 @@ SCORE = "evaluate/score"
 """What is compared with stop_value, where it is not the mean return."""
 
 RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
-"""What curves show unless told otherwise, the first that there is."""
+"""What curves show by default, the first that there is."""
 
 _OF_A_SEED = ("seed", "policy.seed", "exp_name")
 _OF_NO_RESULT = ("log.", "env.backend", "env.restart")  # what changes nothing that is learned
@@ -142,8 +142,11 @@ def _without_common_folders(names: list[str]) -> list[str]:
 
 def _distinct(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names that differ: by the options that do, and in the end by number."""
-    told = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
-    return [name if told.count(name) == 1 else f"{name} ({told[:place].count(name) + 1})" for place, name in enumerate(told)]
+    described = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
+    return [
+        name if described.count(name) == 1 else f"{name} ({described[:place].count(name) + 1})"
+        for place, name in enumerate(described)
+    ]
 
 
 def _with_options(place: int, names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:

@@ -131,10 +131,17 @@ class _Charts:
             self._count += 1
             figure = draw([panel], size, named=False, seeds=size == _LARGE)
             svg = inline_svg(figure, f"chart{self._count}", self.colours)
-            yield {"metric": metric, "env": panel.title, "x": x, "svg": svg, "told": _told(panel), "name": label_of(metric)}
+            yield {
+                "metric": metric,
+                "env": panel.title,
+                "x": x,
+                "svg": svg,
+                "description": _description(panel),
+                "name": label_of(metric),
+            }
 
 
-def _told(panel: Panel) -> str:
+def _description(panel: Panel) -> str:
     """The chart in words."""
     where = f" in {panel.title}" if panel.title else ""
     ends = [f"{line.name} ends at {readable(float(line.curve.mean[-1]))}" for line in panel.lines]

@@ -32,7 +32,7 @@ def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
 
     Args:
         experiment: one or more seeds.
-        steps: the counter that its length is told in.
+        steps: the counter that its length is given in.
     """
     runs = experiment.runs
     returns = [run.series(RETURNS[0], steps)[1] for run in runs]

@@ -119,8 +119,8 @@ def load_run(folder: Path) -> Run:
     if not columns.count:
         notes.append(f"{METRICS} holds no row yet.")
     if columns.not_finite:
-        told = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
-        notes.append(f"NaN or infinite, and left out where values are drawn: {told}.")
+        counts = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
+        notes.append(f"NaN or infinite, and left out where values are drawn: {counts}.")
     config, problem = read_object(folder / CONFIG)
     return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
 

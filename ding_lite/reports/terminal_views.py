@@ -46,7 +46,7 @@ def watch_run(
         once: show what there is, and return.
         every_s: seconds between two looks at the folder.
         wait: if there is no run in the folder yet, say so and wait for one.
-        terminal: where to; standard output, unless told otherwise.
+        terminal: where to; standard output, by default.
 
     Raises:
         ReportError: there is no run in the folder, and not `wait`; both `once` and `wait`; or no time between two looks.
@@ -160,8 +160,8 @@ class Watch:
         if not self.columns.count:
             return f"{self.folder / METRICS} is there, and holds no row yet", "yellow"
         age = max(time.time() - self._tail.modified, 0.0)
-        told = f"{self.columns.count:,} rows, the last one {readable_time(age)} ago"
-        return (told, "green") if age < _QUIET_S else (f"{told}: the run is slow, or it has ended", "yellow")
+        shown = f"{self.columns.count:,} rows, the last one {readable_time(age)} ago"
+        return (shown, "green") if age < _QUIET_S else (f"{shown}: the run is slow, or it has ended", "yellow")
 
     def _progress(self) -> Iterator[RenderableType]:
         from rich.progress_bar import ProgressBar
@@ -171,11 +171,11 @@ class Watch:
         if not isinstance(most, int) or done is None or most < 1:
             return
         fraction = min((done + 1) / most, 1.0)
-        told = f"{fraction:.0%} of {most:,} iterations"
+        shown = f"{fraction:.0%} of {most:,} iterations"
         if spent is not None:
-            told += f" in {readable_time(spent)}, at most {readable_time(spent * (1 - fraction) / fraction)} left"
+            shown += f" in {readable_time(spent)}, at most {readable_time(spent * (1 - fraction) / fraction)} left"
         line = Table.grid(padding=(0, 2))
-        line.add_row(ProgressBar(total=1.0, completed=fraction, width=_WIDE), told)
+        line.add_row(ProgressBar(total=1.0, completed=fraction, width=_WIDE), shown)
         yield line
 
     def _sparklines(self) -> Iterator[RenderableType]:
@@ -200,23 +200,23 @@ class Watch:
         for topic, names in groupby(sorted(self.columns.newest, key=_place), _topic):
             cells = []
             for name in names:
-                if (told := self._told(name)) is not None:
-                    cells.append(Text.assemble((printable(name.partition("/")[2] or name), "dim"), " ", told, no_wrap=True))
+                if (shown := self._shown(name)) is not None:
+                    cells.append(Text.assemble((printable(name.partition("/")[2] or name), "dim"), " ", shown, no_wrap=True))
             lines.add_row(Text(printable(topic), "bold"), SideBySide(cells, padding=(0, 3)))
         return lines
 
-    def _told(self, name: str) -> str | None:
-        """The newest value; beside a mean its range, so that the ends of that range are not told again."""
+    def _shown(self, name: str) -> str | None:
+        """The newest value; beside a mean its range, so that the ends of that range are not shown again."""
         path, _, kind = name.rpartition("_")
         if kind in ("min", "max") and f"{path}_mean" in self.columns.newest:
             return None
         newest = self.columns.newest
         ends = [newest.get(f"{path}_{end}") for end in ("min", "max")] if kind == "mean" else [None]
-        among = "" if None in ends else f" ({_number_told(ends[0])} to {_number_told(ends[-1])})"
-        return _number_told(newest[name]) + among
+        among = "" if None in ends else f" ({_shown_number(ends[0])} to {_shown_number(ends[-1])})"
+        return _shown_number(newest[name]) + among
 
 
-def _number_told(value: float | None) -> str:
+def _shown_number(value: float | None) -> str:
     return readable(value) if value is None or math.isfinite(value) else str(value)  # nan, inf or -inf
 
 

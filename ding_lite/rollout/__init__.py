@@ -6,7 +6,7 @@ from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.local_workers import LocalWorker
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.splits import SplitWorker, make_worker
-from ding_lite.rollout.videos import EpisodeRecorder
+from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
 
 __all__ = [
     "AgentRollout",
@@ -17,6 +17,7 @@ __all__ = [
     "LocalWorker",
     "Rollout",
     "SplitWorker",
+    "VideoRecorder",
     "make_worker",
     "play_episodes",
     "summarize_episodes",

@@ -1,4 +1,4 @@
-"""Recordings: what a worker hands back of its steps, and the recording of whole episodes."""
+"""Collecting: what a worker returns for its steps, and the loop that collects whole episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ding_lite.data import Episodes, RolloutBuffer, Trajectories, available_bytes, cut_episodes, flatten, map_leaves
-from ding_lite.envs import Episode, LocalVectorEnv
-from ding_lite.rollout.evaluation import Quotas
+from ding_lite.envs import EpisodeResult, LocalVectorEnv
+from ding_lite.rollout.evaluation import EpisodeBudget
 
 if TYPE_CHECKING:
     from ding_lite.rollout.local_workers import LocalWorker
@@ -27,7 +27,7 @@ class Rollout(NamedTuple):
     trajectories: Trajectories
     """[T, B, ...] transitions, each with the `policy_version` that acted, [T, B] int64."""
 
-    episodes: list[Episode]
+    episodes: list[EpisodeResult]
     """Those that ended on the way."""
 
     @property
@@ -44,10 +44,10 @@ class Rollout(NamedTuple):
 class EpisodeRollout(NamedTuple):
     """A number of whole episodes."""
 
-    recorded: Episodes
+    transitions: Episodes
     """Their transitions, by environment and number, each with the `policy_version` that acted, int64."""
 
-    episodes: list[Episode]
+    episodes: list[EpisodeResult]
     """What each of them amounted to, in the same order."""
 
     env_steps: int
@@ -57,15 +57,15 @@ class EpisodeRollout(NamedTuple):
     @property
     def version(self) -> int:
         """Of the weights that acted; `NO_POLICY` where actions were random, or nothing was done."""
-        versions = self.recorded.rows().get("policy_version", ())
+        versions = self.transitions.rows().get("policy_version", ())
         return int(versions[0]) if len(versions) else NO_POLICY
 
 
-def record_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-    """Record `count` episodes from their start to their end. Each environment plays its share, see `Quotas`.
+def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
+    """Collect `count` episodes from their start to their end. Each environment plays its share, see `EpisodeBudget`.
 
-    Environments of `make_envs` rest when they have played their share, and begin the next recording with the episode that they
-    are at the beginning of then. Others go on until all have, unrecorded, and begin anew each time.
+    Environments of `make_envs` rest when they have played their share, and begin the next collection with the episode that they
+    are at the beginning of then. Others go on until all have, without being stored, and begin anew each time.
 
     Args:
         worker: acts.
@@ -77,38 +77,40 @@ def record_episodes(worker: LocalWorker, count: int | Sequence[int], random: boo
         RuntimeError: an episode does not end within a million steps.
         MemoryError: it does not end before memory does.
     """
-    quotas = Quotas(count, worker.num_envs, worker.first_env)
-    if quotas.are_met:
+    budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
+    if budget.is_used_up:
         return EpisodeRollout(Episodes({}, []), [], 0)
-    due, env = list(quotas.due), worker.env
+    due, env = list(budget.due), worker.env
     resting = env if isinstance(env, LocalVectorEnv) else None
     if resting is None or env.current is None or env.restarted is None or not env.restarted.all():
         worker.begin()
     if resting is not None:
         resting.rest(index for index, more in enumerate(due) if not more)
     try:
-        storage, episodes = _recorded(worker, quotas, random, kwargs)
+        storage, episodes = _collected(worker, budget, random, kwargs)
     finally:
         if resting is not None:
             resting.wake()
     env.current = map_leaves(np.copy, env.current)  # or it would keep the memory of all that led to it
     version = NO_POLICY if random else worker.policy.version
     trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, worker.num_envs), version))
-    recorded = cut_episodes(trajectories, due).within(worker.limits)
-    env_steps = len(trajectories) if resting is None else int(recorded.lengths.sum())
-    return EpisodeRollout(recorded, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
+    transitions = cut_episodes(trajectories, due).within(worker.limits)
+    env_steps = len(trajectories) if resting is None else int(transitions.lengths.sum())
+    return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
 
-def _recorded(worker: LocalWorker, quotas: Quotas, random: bool, kwargs: dict[str, Any]) -> tuple[RolloutBuffer, list[Episode]]:
+def _collected(
+    worker: LocalWorker, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
+) -> tuple[RolloutBuffer, list[EpisodeResult]]:
     """Every step until each environment has played its share, and the episodes that count."""
     storage = RolloutBuffer(_AT_FIRST, worker.num_envs, worker.obs_spec)
     obs = storage.obs_at(0)
     map_leaves(np.copyto, obs, worker.env.current)
-    episodes: list[Episode] = []
+    episodes: list[EpisodeResult] = []
     resting = worker.env if isinstance(worker.env, LocalVectorEnv) else None
     t = 0
     with torch.inference_mode():
-        while not quotas.are_met:
+        while not budget.is_used_up:
             if t == storage.num_steps:
                 _grow(storage)
             outputs = worker.act(obs, random, **kwargs)
@@ -116,11 +118,11 @@ def _recorded(worker: LocalWorker, quotas: Quotas, random: bool, kwargs: dict[st
             step = worker.step(outputs, obs)
             storage.add(t, outputs, *step[:-1])
             t += 1
-            counted = quotas.count(step.finished, t)
+            counted = budget.count(step.finished, t)
             episodes += counted
             if resting is not None and counted:
                 ended = (episode.env - worker.first_env for episode in counted)
-                resting.rest(index for index in ended if not quotas.due[index])
+                resting.rest(index for index in ended if not budget.due[index])
     storage.resize(t)
     return storage, episodes
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ding_lite.data import flatten
-from ding_lite.envs import Episode, number_of
+from ding_lite.envs import EpisodeResult, number_of
 from ding_lite.metrics import mean_of
 
 _MOST = 10_000  # episodes of a cycle that are summed up, the newest
@@ -17,7 +17,7 @@ _COUNTED_HERE = "episode"
 """Under which name gymnasium's RecordEpisodeStatistics puts return and length, which are counted here already."""
 
 
-def summarize_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
+def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Mean, minimum and maximum of return and length, and of every number in the info of an episode's last step.
 
     Args:
@@ -28,7 +28,7 @@ def summarize_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
         episodes that have it. NaN where there is no episode.
 
     Example:
-        >>> summary = summarize_episodes([Episode(0, 0, 3.0, 3, info={"laps": 1}), Episode(1, 0, 5.0, 9)])
+        >>> summary = summarize_episodes([EpisodeResult(0, 0, 3.0, 3, info={"laps": 1}), EpisodeResult(1, 0, 5.0, 9)])
         >>> summary["episode_return_mean"], summary["episode_length_max"], summary["custom_metrics"]["laps_mean"]
         (4.0, 9, 1.0)
     """
@@ -55,11 +55,11 @@ class EpisodeHistory:
         if min_history < 1:
             raise ValueError(f"EpisodeHistory(min_history={min_history}): at least 1 episode is needed for a mean.")
         self.min_history = min_history
-        self._earlier: list[Episode] = []
-        self._new: deque[Episode] = deque(maxlen=max(min_history, _MOST))
+        self._earlier: list[EpisodeResult] = []
+        self._new: deque[EpisodeResult] = deque(maxlen=max(min_history, _MOST))
         self._count = 0  # of this cycle
 
-    def add(self, episodes: Iterable[Episode]) -> None:
+    def add(self, episodes: Iterable[EpisodeResult]) -> None:
         """These have finished in this cycle."""
         for episode in episodes:
             # Only the numbers of an info are kept: the rest may be large.
@@ -91,9 +91,9 @@ class EpisodeHistory:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
-        self._earlier = [Episode(*row) for row in state["earlier"]]
+        self._earlier = [EpisodeResult(*row) for row in state["earlier"]]
         self._new.clear()
-        self._new += [Episode(*row) for row in state["new"]]
+        self._new += [EpisodeResult(*row) for row in state["new"]]
         self._count = state["count"]
 
 
@@ -127,5 +127,5 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_mean": mean_of(known), f"{name}_min": min(known), f"{name}_max": max(known)}
 
 
-def _plain(episode: Episode) -> list[Any]:
+def _plain(episode: EpisodeResult) -> list[Any]:
     return [*episode[:-1], dict(episode.info)]

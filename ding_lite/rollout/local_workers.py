@@ -11,13 +11,13 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import arrays, plain
 from ding_lite.data import RolloutBuffer, allocate, map_leaves
-from ding_lite.envs import Episode, Step, column_limits, space_spec, stepper
+from ding_lite.envs import EpisodeResult, Step, column_limits, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
-from ding_lite.rollout.collecting import NO_POLICY, EpisodeRollout, Rollout, record_episodes
+from ding_lite.rollout.collecting import NO_POLICY, EpisodeRollout, Rollout, collect_episodes
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.random_actions import RandomActions
-from ding_lite.rollout.recurrent_states import Memory
+from ding_lite.rollout.recurrent_states import RecurrentState
 
 
 class LocalWorker:
@@ -40,8 +40,8 @@ class LocalWorker:
         """Index of its first environment, where it is one worker of several."""
         self.obs_spec = space_spec(env.single_observation_space)
         self.limits = column_limits(env.single_observation_space, env.single_action_space)
-        memory = Memory(policy, self.env)
-        self._memory = memory if memory.is_needed else None
+        recurrent_state = RecurrentState(policy, self.env)
+        self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
 
     @staticmethod
@@ -77,15 +77,15 @@ class LocalWorker:
         """
         if random:
             return self._act_at_random(obs, **kwargs)
-        if self._memory is not None:
-            return self._memory.act(obs, **kwargs)
+        if self._recurrent_state is not None:
+            return self._recurrent_state.act(obs, **kwargs)
         action, _, outputs = self.policy.forward(obs, **kwargs)
         return {"action": action, **outputs} if outputs else {"action": action}
 
     def _act_at_random(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-        action, memory = self._random_actions.draw(), self._memory
+        action, recurrent_state = self._random_actions.draw(), self._recurrent_state
         if not getattr(self.policy, "outputs", ()):  # nothing that the policy would have to be asked for
-            return {"action": action} if memory is None else memory.stand_still(action)
+            return {"action": action} if recurrent_state is None else recurrent_state.pass_through(action)
         outputs = {**self.act(obs, **kwargs), "action": action}
         if "log_prob" in outputs:
             outputs["log_prob"] = self._random_actions.log_prob(action)
@@ -95,8 +95,8 @@ class LocalWorker:
         """Do what `act` gave, and write the observations to act on next to `out`, nested arrays [B, ...]."""
         action = outputs["action"]
         step = self.env.advance(self.policy.env_action(action), out)
-        if self._memory is not None:
-            self._memory.see(action, step.reward)
+        if self._recurrent_state is not None:
+            self._recurrent_state.observe_step(action, step.reward)
         return step
 
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
@@ -106,18 +106,18 @@ class LocalWorker:
             random: take actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        return self._record(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
+        return self._collect(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or so many in each environment; see `record_episodes`.
+        """Act for `count` whole episodes, or so many in each environment; see `ding_lite.rollout.collecting`.
 
         Args:
             random: take actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        return record_episodes(self, count, random, **kwargs)
+        return collect_episodes(self, count, random, **kwargs)
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
+    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`."""
         return play_episodes(self, count, is_stopping)
 
@@ -130,20 +130,20 @@ class LocalWorker:
         """A copy of the weights that it acted with last."""
         return self.policy.get_weights()
 
-    def carried(self) -> dict[str, Any]:
+    def raw_state(self) -> dict[str, Any]:
         """The same as `state_dict`, with the objects of a recurrent state as they are."""
-        memory = None if self._memory is None else self._memory.carried()
-        return {"memory": memory, "random": self._random_actions.state_dict()}
+        recurrent_state = None if self._recurrent_state is None else self._recurrent_state.raw_state()
+        return {"memory": recurrent_state, "random": self._random_actions.state_dict()}
 
     @staticmethod
-    def as_plain(carried: Mapping[str, Any]) -> dict[str, Any]:
-        """What `carried` gave, as plain data.
+    def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
+        """What `raw_state` gave, as plain data.
 
         Raises:
             TypeError: a recurrent state holds objects that no checkpoint holds.
         """
-        memory = None if carried["memory"] is None else Memory.as_plain(carried["memory"])
-        return {"memory": memory, "random": plain(carried["random"])}
+        recurrent_state = None if raw_state["memory"] is None else RecurrentState.as_plain(raw_state["memory"])
+        return {"memory": recurrent_state, "random": plain(raw_state["random"])}
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy carries on in each environment, and the generator of random actions; the environments have their own.
@@ -151,38 +151,38 @@ class LocalWorker:
         Raises:
             TypeError: a recurrent state holds objects that no checkpoint holds.
         """
-        return self.as_plain(self.carried())
+        return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state, or what `carried` gave.
+        """Go on as the worker did that gave this state, or what `raw_state` gave.
 
         Raises:
             ValueError: it is of a policy with another recurrent state, or of another number of environments.
         """
-        if self._memory is not None:
-            self._memory.load_state_dict(state["memory"] or {"state": [], "last": None})
+        if self._recurrent_state is not None:
+            self._recurrent_state.load_state_dict(state["memory"] or {"state": [], "last": None})
         self._random_actions.load_state_dict(arrays(state["random"]))
 
-    def record(self, outputs: dict[str, Any]) -> Rollout:
+    def complete_step(self, outputs: dict[str, Any]) -> Rollout:
         """Take one step with what `act` gave about the current observations: a rollout of T = 1."""
-        return self._record(1, lambda obs: outputs)
+        return self._collect(1, lambda obs: outputs)
 
-    def _record(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
+    def _collect(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:
         if self.env.current is None:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
-        memory = self._memory
+        recurrent_state = self._recurrent_state
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
-        episodes: list[Episode] = []
+        episodes: list[EpisodeResult] = []
         with torch.inference_mode():
             for t in range(num_steps):
                 outputs = act(obs)
                 obs = obs_at(t + 1)
                 reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
-                if memory is not None:
-                    memory.see(outputs["action"], reward)
+                if recurrent_state is not None:
+                    recurrent_state.observe_step(outputs["action"], reward)
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished

@@ -12,20 +12,20 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import BrokenOff
-from ding_lite.envs import AgentVectorEnv, Episode, Seat, SpaceError, column_limits
+from ding_lite.envs import AgentSlots, AgentVectorEnv, EpisodeResult, SpaceError, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
-from ding_lite.rollout.evaluation import Quotas
-from ding_lite.rollout.recurrent_states import Memory
+from ding_lite.rollout.evaluation import EpisodeBudget
+from ding_lite.rollout.recurrent_states import RecurrentState
 
 
 class AgentRollout(NamedTuple):
     """A number of steps."""
 
     parts: dict[str, Trajectories]
-    """By policy: [T, B, ...] transitions of its agents, with a row for each of them in each environment, see `Seat`."""
+    """By policy: [T, B, ...] transitions of its agents, with a row for each of them in each environment, see `AgentSlots`."""
 
-    episodes: list[Episode]
+    episodes: list[EpisodeResult]
     """Those that ended on the way."""
 
     env_steps: int
@@ -60,8 +60,8 @@ class AgentWorker:
                     "collector, policy.eval_mode to an evaluator."
                 )
         self.env, self.num_envs = env, env.num_envs
-        seats = env.seat(policy_of, tuple(policies))
-        self.actors = {name: Actor(name, policy, seats[name]) for name, policy in policies.items()}
+        slots_of = env.assign_slots(policy_of, tuple(policies))
+        self.actors = {name: Actor(name, policy, slots_of[name]) for name, policy in policies.items()}
         """Who acts, by the name of the policy."""
         if len(policies) > 1:
             for name, policy in policies.items():
@@ -76,11 +76,11 @@ class AgentWorker:
         if not self.env.is_begun:
             self.env.begin()
         actors = self.actors
-        storages = {name: RolloutBuffer(num_steps, one.seat.num_envs, one.seat.obs_spec) for name, one in actors.items()}
+        storages = {name: RolloutBuffer(num_steps, one.slots.num_envs, one.slots.obs_spec) for name, one in actors.items()}
         obs = {name: storage.obs_at(0) for name, storage in storages.items()}
         for name, one in actors.items():
-            map_leaves(np.copyto, obs[name], one.seat.current)
-        episodes: list[Episode] = []
+            map_leaves(np.copyto, obs[name], one.slots.current)
+        episodes: list[EpisodeResult] = []
         with torch.inference_mode():
             for t in range(num_steps):
                 outputs = {name: one.act(obs[name], **kwargs) for name, one in actors.items()}
@@ -89,34 +89,34 @@ class AgentWorker:
         parts = {
             name: storage.trajectories(
                 policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
-            ).within(column_limits(actors[name].seat.single_observation_space, actors[name].seat.single_action_space))
+            ).within(column_limits(actors[name].slots.single_observation_space, actors[name].slots.single_action_space))
             for name, storage in storages.items()
         }
         return AgentRollout(parts, episodes, num_steps * self.num_envs)
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
+    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
         """Play `count` episodes from their start, and return them by environment and number.
 
         Args:
-            count: episodes, shared out evenly; or how many in each environment; see `Quotas`.
+            count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
             is_stopping: asked before each step; once it is true, the evaluation is broken off.
 
         Raises:
             BrokenOff: it was.
             RuntimeError: an episode does not end within a million steps.
         """
-        quotas = Quotas(count, self.num_envs)
-        episodes: list[Episode] = []
+        budget = EpisodeBudget(count, self.num_envs)
+        episodes: list[EpisodeResult] = []
         self.env.begin()
-        out = {name: allocate(one.seat.obs_spec, one.seat.num_envs) for name, one in self.actors.items()}
+        out = {name: allocate(one.slots.obs_spec, one.slots.num_envs) for name, one in self.actors.items()}
         with torch.inference_mode():
             for now in itertools.count(1):
-                if quotas.are_met:
+                if budget.is_used_up:
                     break
                 if is_stopping():
                     raise BrokenOff("the run ended during an evaluation.")
-                outputs = {name: one.act(one.seat.current) for name, one in self.actors.items()}
-                episodes += quotas.count(self._advance(outputs, out), now)
+                outputs = {name: one.act(one.slots.current) for name, one in self.actors.items()}
+                episodes += budget.count(self._advance(outputs, out), now)
         return sorted(episodes, key=lambda episode: (episode.env, episode.number))
 
     def _advance(
@@ -125,12 +125,12 @@ class AgentWorker:
         out: Mapping[str, Any],
         t: int = 0,
         storages: Mapping[str, RolloutBuffer] | None = None,
-    ) -> list[Episode]:
-        """One step with what the actors gave, recorded as step t where there are storages. Returns episodes that ended."""
+    ) -> list[EpisodeResult]:
+        """One step with what the actors gave, stored as step t where there are storages. Returns episodes that ended."""
         taken = {name: one.policy.env_action(outputs[name]["action"]) for name, one in self.actors.items()}
         parts, finished = self.env.advance(taken, out)
         for name, one in self.actors.items():
-            one.memory.see(outputs[name]["action"], parts[name].reward)
+            one.recurrent_state.observe_step(outputs[name]["action"], parts[name].reward)
             if storages is not None:
                 storages[name].add(t, outputs[name], *parts[name][:-1])
         return finished
@@ -147,7 +147,7 @@ class AgentWorker:
 
     def state_dict(self) -> dict[str, Any]:
         """What each policy carries on for its agents; the environments have their own."""
-        return {name: one.memory.state_dict() for name, one in self.actors.items()}
+        return {name: one.recurrent_state.state_dict() for name, one in self.actors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on as the worker did that gave this state.
@@ -156,7 +156,7 @@ class AgentWorker:
             ValueError: it is of policies with other recurrent states, or of another number of environments.
         """
         for name, one in self.actors.items():
-            one.memory.load_state_dict(state[name])
+            one.recurrent_state.load_state_dict(state[name])
 
 
 class Actor:
@@ -165,21 +165,21 @@ class Actor:
     Args:
         name: of the policy.
         policy: the face that acts.
-        seat: the rows of its agents.
+        slots: the rows of its agents.
 
     Raises:
         SpaceError: the policy was made for other spaces.
     """
 
-    def __init__(self, name: str, policy: ActMode, seat: Seat) -> None:
-        self.policy, self.seat = policy, seat
-        self._described = f"the policy {name!r}, which acts for {', '.join(map(str, seat.agents))}"
+    def __init__(self, name: str, policy: ActMode, slots: AgentSlots) -> None:
+        self.policy, self.slots = policy, slots
+        self._described = f"the policy {name!r}, which acts for {', '.join(map(str, slots.agents))}"
         try:
-            policy.require_spaces(seat.single_observation_space, seat.single_action_space)
+            policy.require_spaces(slots.single_observation_space, slots.single_action_space)
         except SpaceError as error:
             add_note(error, f"raised for {self._described}")
             raise
-        self.memory = Memory(policy, cast("Any", seat))
+        self.recurrent_state = RecurrentState(policy, cast("Any", slots))
         """Its recurrent state in each row."""
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Actor:
             **kwargs: for the policy's `compute_actions`.
         """
         try:
-            return self.memory.act(obs, **kwargs)
+            return self.recurrent_state.act(obs, **kwargs)
         except Exception as error:
             add_note(error, f"raised by {self._described}")
             raise

@@ -1,4 +1,4 @@
-"""Memories: what a policy carries from one step of an episode to the next, in each environment."""
+"""Recurrent states: what a policy carries from one step of an episode to the next, in each environment."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
 _ARRAY = "numpy array"  # the key that tells an array among plain data, where arrays are tensors
 
 
-class Memory:
+class RecurrentState:
     """The recurrent state of a policy in B environments; and its last action and reward there, if it asks for them.
 
     Each element of the state is a tensor [B, ...], or a list of B objects, as `policy.get_initial_state` gives it. Where an
-    episode begins, that takes its place. Objects are recorded as they are, so that a policy gives new ones instead of changing
+    episode begins, that takes its place. Objects are stored as they are, so that a policy gives new ones instead of changing
     them.
 
     The last action and reward lie with the environments (`Stepper.last`): another worker may have taken the step.
@@ -60,16 +60,16 @@ class Memory:
             **kwargs: for the policy's `compute_actions`.
         """
         self.restart()
-        acted_with = self.recorded("state_in")  # before the policy may change it in place
+        acted_with = self.columns("state_in")  # before the policy may change it in place
         action, state, outputs = self._policy.forward(obs, self.state or None, **self.inputs(), **kwargs)
         if self.state:
-            self.follow(state)
-        return {"action": action, **acted_with, **self.recorded("state_out"), **outputs}
+            self.update(state)
+        return {"action": action, **acted_with, **self.columns("state_out"), **outputs}
 
-    def stand_still(self, action: Any) -> dict[str, Any]:
+    def pass_through(self, action: Any) -> dict[str, Any]:
         """An action that is not the policy's, and the state, which it leaves as it is."""
         self.restart()
-        return {"action": action, **self.recorded("state_in"), **self.recorded("state_out")}
+        return {"action": action, **self.columns("state_in"), **self.columns("state_out")}
 
     def restart(self) -> None:
         """Put the initial state where an episode begins."""
@@ -79,7 +79,7 @@ class Memory:
         fresh = self._policy.get_initial_state(self._env.num_envs)
         self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
 
-    def follow(self, state: Sequence[Any]) -> None:
+    def update(self, state: Sequence[Any]) -> None:
         """Go on with the state that the policy gave: for each element a tensor, array or list [B, ...].
 
         Raises:
@@ -87,7 +87,7 @@ class Memory:
         """
         self.state = state_like_before(self.state, state, self._policy_name)
 
-    def recorded(self, prefix: str) -> dict[str, Any]:
+    def columns(self, prefix: str) -> dict[str, Any]:
         """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
 
         Args:
@@ -115,32 +115,32 @@ class Memory:
         zeros = map_leaves(lambda leaf: np.zeros_like(leaf), allocate(self._action_spec, count))
         return zeros, np.zeros(count, np.float32)
 
-    def see(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
-        """These actions [B, ...] were taken and recorded, and earned these rewards [B]."""
+    def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
+        """These actions [B, ...] were taken, and earned these rewards [B]."""
         if self.previous:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
             self._env.last = kept, np.array(reward, np.float32)
 
-    def carried(self) -> dict[str, Any]:
+    def raw_state(self) -> dict[str, Any]:
         """The state in each environment, its objects as they are, and what was done last."""
         last = self._env.last if self.previous else None
         return {"state": _copied(self.state), "last": None if last is None else list(last)}
 
     @staticmethod
-    def as_plain(carried: Mapping[str, Any]) -> dict[str, Any]:
-        """What `carried` gave, as plain data.
+    def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
+        """What `raw_state` gave, as plain data.
 
         Raises:
             TypeError: the state holds objects that no checkpoint holds.
         """
-        return {"state": plain(_marked(carried["state"]), "recurrent state"), "last": plain(carried["last"])}
+        return {"state": plain(_marked(raw_state["state"]), "recurrent state"), "last": plain(raw_state["last"])}
 
     def state_dict(self) -> dict[str, Any]:
         """The state in each environment, and what was done last, as plain data."""
-        return self.as_plain(self.carried())
+        return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, or from one that `carried` gave.
+        """Go on from a saved state, or from one that `raw_state` gave.
 
         Raises:
             ValueError: it is of another policy, or of another number of environments.

@@ -1,4 +1,4 @@
-"""Films: what an environment shows, written to an mp4 file by ffmpeg, frame by frame."""
+"""Video files: what an environment shows, written to an mp4 file by ffmpeg, frame by frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USUAL_FPS = 30.0
 _PATIENCE_S = 60.0  # for what ffmpeg still has to do once it has every frame
 
 
-class Film:
+class VideoWriter:
     """A video that is being written while frames come, which keeps none of them. To be used as a context.
 
     Leaving the context removes what was written to `path`, unless it was moved away, and ends ffmpeg.
@@ -77,7 +77,7 @@ class Film:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            start_new_session=True,  # Ctrl-C is for the run, which says itself when the film is over
+            start_new_session=True,  # Ctrl-C is for the run, which says itself when the video is over
         )
 
     def finish(self) -> None:
@@ -88,7 +88,7 @@ class Film:
         """
         process = self._process
         if process is None:
-            raise RuntimeError("a film without a frame cannot be finished: add() at least one.")
+            raise RuntimeError("a video without a frame cannot be finished: add() at least one.")
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -101,7 +101,7 @@ class Film:
             said = " ".join(self._said.read(2000).decode(errors="replace").split())
             raise RuntimeError(f"ffmpeg ended with status {status} while it wrote {self.path}: {said or 'it did not say why'}")
 
-    def __enter__(self) -> Film:
+    def __enter__(self) -> VideoWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -115,34 +115,34 @@ class Film:
         self.path.unlink(missing_ok=True)
 
 
-class Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose first episode is filmed: after the reset and each step, up to its end or to 10,000 steps.
 
     Args:
         env: made with render_mode="rgb_array".
-        film: takes the frames.
+        video: takes the frames.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], film: Film) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], video: VideoWriter) -> None:
         super().__init__(env)
-        self._film, self._steps, self._is_on = film, 0, True
-        if film.fps is None:
-            film.fps = env.metadata.get("render_fps") or _USUAL_FPS
+        self._video, self._steps, self._is_on = video, 0, True
+        if video.fps is None:
+            video.fps = env.metadata.get("render_fps") or _USUAL_FPS
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         result = self.env.reset(seed=seed, options=options)
         if self._is_on:
-            self._film.add(self.env.render())
+            self._video.add(self.env.render())
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One step of the environment, which is the last one where the film is as long as it may be."""
+        """One step of the environment, which is the last one where the video is as long as it may be."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         if self._is_on:
-            self._film.add(self.env.render())
+            self._video.add(self.env.render())
             self._steps += 1
             if self._steps == _MOST_STEPS and not (terminated or truncated):
-                self._film.is_cut = truncated = True
+                self._video.is_cut = truncated = True
             self._is_on = not (terminated or truncated)
         return obs, reward, terminated, truncated, info

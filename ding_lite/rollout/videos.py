@@ -19,16 +19,16 @@ from gymnasium.envs.registration import EnvSpec
 
 from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
 from ding_lite.engine import BrokenOff
-from ding_lite.envs import Episode, episode_seed, make_envs
+from ding_lite.envs import EpisodeResult, episode_seed, make_envs
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.local_workers import LocalWorker
-from ding_lite.rollout.video_files import Film, Filmed
+from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
 _NO_ENV = -1  # the index of no environment, so that the seeds of videos are nobody else's
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnasium.make_vec() leaves in a spec
 
 
-class EpisodeRecorder:
+class VideoRecorder:
     """Films evaluation episodes into `folder/videos`, one for each evaluation that the schedule names.
 
     It plays an episode of its own, with a copy of the policy and in an environment that is made for it and closed after it, in
@@ -65,13 +65,13 @@ class EpisodeRecorder:
         fps: float | None = None,
     ) -> None:
         if isinstance(every, int) and every < 1:
-            raise ValueError(f"EpisodeRecorder(every={every}): at least 1 evaluation lies between two videos.")
+            raise ValueError(f"VideoRecorder(every={every}): at least 1 evaluation lies between two videos.")
         if fps is not None and not fps > 0:
-            raise ValueError(f"EpisodeRecorder(fps={fps}): a video has more than 0 frames a second.")
+            raise ValueError(f"VideoRecorder(fps={fps}): a video has more than 0 frames a second.")
         self.folder = Path(folder) / "videos"
         self._make = _maker(env)
         self._is_due: Callable[[int], bool] = every if callable(every) else cubes if every is None else _each(every)
-        self._seed, self._fps = seed_of(seed, "EpisodeRecorder(seed={})"), fps
+        self._seed, self._fps = seed_of(seed, "VideoRecorder(seed={})"), fps
         self._is_first, self._has_warned = True, False
         if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing display
@@ -112,25 +112,25 @@ class EpisodeRecorder:
         self._has_warned = False
         return path
 
-    def _film(self, policy: EvalMode, told: dict[str, Any], is_stopping: Callable[[], bool]) -> Path:
-        name = f"evaluation_{told['evaluation']:06d}"
-        seed = episode_seed(self._seed, _NO_ENV, told["evaluation"])
+    def _film(self, policy: EvalMode, details: dict[str, Any], is_stopping: Callable[[], bool]) -> Path:
+        name = f"evaluation_{details['evaluation']:06d}"
+        seed = episode_seed(self._seed, _NO_ENV, details["evaluation"])
         with writing(self.folder / name):
             self.folder.mkdir(parents=True, exist_ok=True)
-        with Film(temporary_beside(self.folder / name), self._fps) as film:
-            episode = self._play(_copied(policy, seed), seed, film, is_stopping)
-            film.finish()
-            told |= {"return": episode.return_, "length": episode.length, "complete": not film.is_cut}
+        with VideoWriter(temporary_beside(self.folder / name), self._fps) as video:
+            episode = self._play(_copied(policy, seed), seed, video, is_stopping)
+            video.finish()
+            details |= {"return": episode.return_, "length": episode.length, "complete": not video.is_cut}
             path = self.folder / f"{name}_return_{_short(episode.return_)}.mp4"
-            write_atomically(path.with_suffix(".json"), json.dumps(told).encode())
-            os.replace(film.path, path)
+            write_atomically(path.with_suffix(".json"), json.dumps(details).encode())
+            os.replace(video.path, path)
         for other in self.folder.glob(f"{name}_return_*"):  # of a run that was resumed from before this evaluation
             if other.stem != path.stem:
                 other.unlink()
         return path
 
-    def _play(self, face: EvalMode, seed: int, film: Film, is_stopping: Callable[[], bool]) -> Episode:
-        env = self._make(1, seed, wrappers=[partial(Filmed, film=film)])
+    def _play(self, face: EvalMode, seed: int, video: VideoWriter, is_stopping: Callable[[], bool]) -> EpisodeResult:
+        env = self._make(1, seed, wrappers=[partial(FilmedEnv, video=video)])
         try:
             (episode,) = LocalWorker(env, face).play_episodes(1, is_stopping)
         finally:
@@ -142,6 +142,9 @@ class EpisodeRecorder:
             cause = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
             warnings.warn(f"evaluation {evaluation} has no video, and the run goes on without: {cause}", stacklevel=3)
         self._has_warned = True
+
+
+EpisodeRecorder = VideoRecorder  # its name in earlier versions
 
 
 def cubes(evaluation: int) -> bool:
@@ -168,7 +171,7 @@ def _maker(env: Any) -> Callable[..., Any]:
     if not isinstance(env, EnvSpec):
         if not callable(env) or isinstance(env, gymnasium.Env):
             raise TypeError(
-                f"EpisodeRecorder() wants an environment id, a spec, or a function that returns a new environment, got {env!r}."
+                f"VideoRecorder() wants an environment id, a spec, or a function that returns a new environment, got {env!r}."
             )
         return partial(make_envs, env)
     bare = copy.deepcopy(env)
@@ -178,7 +181,7 @@ def _maker(env: Any) -> Callable[..., Any]:
         if wrapper.kwargs is None:
             raise ValueError(
                 f"the spec of {env.id} names the wrapper {wrapper.name}, but not how it was made: pass "
-                'EpisodeRecorder(folder, factory), where factory() returns it whole, made with render_mode="rgb_array".'
+                'VideoRecorder(folder, factory), where factory() returns it whole, made with render_mode="rgb_array".'
             )
     kwargs, bare.kwargs = {name: it for name, it in bare.kwargs.items() if name not in _OF_VECTORS}, {}
     wrappers = kwargs.pop("wrappers", ())

@@ -141,6 +141,6 @@ def test_each_agent_is_held_to_them():
             return {}, {}, {}, {}, {}
 
     env = make_agent_envs(Pair, 2)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     with pytest.warns(UserWarning, match=r"^agent 'y' of environment 0 returned obs\[0\] = 4.0, its Box holds -1.0 to 1.0"):
         env.begin()

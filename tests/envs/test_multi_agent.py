@@ -75,7 +75,7 @@ def drifting(count=2, seed=0, fault=None, seated=True):
     made = iter([None] * (count - 1) + [fault])
     env = make_agent_envs(lambda: Drifting(next(made)), count, seed=seed)
     if seated:
-        env.seat(str, ("x", "y"))
+        env.assign_slots(str, ("x", "y"))
     return env
 
 
@@ -85,9 +85,9 @@ def play(env, num_steps, seed=0):
     if not env.is_begun:
         env.begin()
     for _ in range(num_steps):
-        actions = {name: rng.uniform(-1, 1, (seat.num_envs, 2)).astype(np.float32) for name, seat in env.seats.items()}
+        actions = {name: rng.uniform(-1, 1, (slots.num_envs, 2)).astype(np.float32) for name, slots in env.slots_of.items()}
         before = {name: action.copy() for name, action in actions.items()}
-        out = {name: allocate(seat.obs_spec, seat.num_envs) for name, seat in env.seats.items()}
+        out = {name: allocate(slots.obs_spec, slots.num_envs) for name, slots in env.slots_of.items()}
         parts, finished = env.advance(actions, out)
         assert all((actions[name] == action).all() for name, action in before.items())
         trace.append((out, {name: tuple(step)[:-1] for name, step in parts.items()}, [tuple(one) for one in finished]))
@@ -145,7 +145,7 @@ def test_a_state_of_other_environments_or_of_other_policies_is_refused():
     other = drifting(seated=False)
     with pytest.raises(ValueError, match=r"the state of 2 environments with the rows .* does not fit 3"):
         drifting(3).load_state_dict(env.state_dict())
-    other.seat(lambda agent: "of " + agent, ("of x", "of y"))
+    other.assign_slots(lambda agent: "of " + agent, ("of x", "of y"))
     with pytest.raises(ValueError, match=r"give the agents to the same policies"):
         other.load_state_dict(env.state_dict())
 
@@ -159,7 +159,7 @@ def test_an_environment_that_is_no_function_of_its_seed_cannot_be_restored():
 
     def make():
         env = make_agent_envs(Free, 2)
-        env.seat(str, ("x", "y"))
+        env.assign_slots(str, ("x", "y"))
         return env
 
     env = make()
@@ -177,7 +177,7 @@ def test_a_dtype_that_numpy_would_widen_keeps_its_space():
             return {agent: self.at["x"].clip(-9, 9) if agent == "x" else np.array(3) for agent in self.agents}
 
     env = make_agent_envs(Wide, 2)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     out = play(env, 12)[-1][0]
 
     assert (out["x"].dtype, out["y"].dtype, out["y"].tolist()) == (np.float32, np.int64, [3, 3])
@@ -249,29 +249,29 @@ def test_copies_that_differ_are_refused():
 
 def test_agents_have_their_policies_once_and_for_all():
     env = drifting()
-    assert env.seat(str, ("x", "y")) is env.seats
+    assert env.assign_slots(str, ("x", "y")) is env.slots_of
     with pytest.raises(ValueError, match=r"these environments serve the policies .*: make others with make_agent_envs\(\)"):
-        env.seat(lambda agent: agent * 2, ("xx", "yy"))
+        env.assign_slots(lambda agent: agent * 2, ("xx", "yy"))
 
 
 def test_agents_have_their_policies_by_a_mapping_too():
     env = drifting(seated=False)
-    seats = env.seat({"x": "first", "y": "second"}, ("first", "second"))
-    assert {name: seat.agents for name, seat in seats.items()} == {"first": ("x",), "second": ("y",)}
+    slots_of = env.assign_slots({"x": "first", "y": "second"}, ("first", "second"))
+    assert {name: slots.agents for name, slots in slots_of.items()} == {"first": ("x",), "second": ("y",)}
     env = drifting(seated=False)
     with pytest.raises(ValueError, match=r"policy_of\('y'\) gave None, and the policies are x, y"):
-        env.seat({"x": "x"}, ("x", "y"))
+        env.assign_slots({"x": "x"}, ("x", "y"))
     with pytest.raises(
         TypeError, match=r"policy_of wants a function .* or a dict of these names by agent, got None of type None"
     ):
-        env.seat(None, ("x", "y"))
+        env.assign_slots(None, ("x", "y"))
 
 
 def test_what_has_not_begun_cannot_go_on():
     env = drifting(seated=False)
     with pytest.raises(RuntimeError, match="nobody acts here yet"):
         env.begin()
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     with pytest.raises(ResetNeeded, match=r"call begin\(\) before advance\(\)"):
         env.advance({}, {})
 
@@ -345,7 +345,7 @@ def test_the_last_observation_of_an_episode_is_checked_too():
             return result
 
     env = make_agent_envs(Ends, 2)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     with pytest.raises(EnvDataError, match="environment 0 returned obs of agent 'y' 9, its space holds 0 to 4"):
         play(env, 9)
 
@@ -366,7 +366,7 @@ def test_a_wrong_beginning_is_refused(result, message):
             return result
 
     env = make_agent_envs(Begins, 1)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     with pytest.raises(EnvDataError, match=message) as caught:
         env.begin()
     assert re.search(r"It was in the reset for its episode 0, which began with \{.seed.: \d+\}\.$", str(caught.value))
@@ -401,7 +401,7 @@ def test_an_agent_that_has_left_may_stay_listed_until_all_have():
             return result
 
     env = make_agent_envs(Lists, 2)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     expected, found = play(drifting(), 30), play(env, 30)
 
     assert [len(it[2]) for it in found] == [len(it[2]) for it in expected]

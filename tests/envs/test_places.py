@@ -258,7 +258,7 @@ class Pair:
 def test_an_environment_of_several_agents_is_told_with_its_place(name):
     _, kind, words = STEPS[name]
     env = make_agent_envs(partial(Pair, name), 2)
-    out = {name: seat.obs_spec for name, seat in env.seat(str, ("x", "y")).items()}
+    out = {name: slots.obs_spec for name, slots in env.assign_slots(str, ("x", "y")).items()}
     env.begin()
 
     def step(action):

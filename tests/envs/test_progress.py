@@ -1,4 +1,4 @@
-"""Watched environments: the trace that they leave, and how it reads."""
+"""Environments that write down their progress, and how that reads."""
 
 import gymnasium
 import numpy as np
@@ -6,13 +6,13 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.envs import LocalVectorEnv
-from ding_lite.envs.progress import WatchedVectorEnv, crumbs_for, describe_crumbs
+from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
 
 KEYS = spaces.Dict(force=spaces.Box(-9, 9, (2,), np.float32), key=spaces.Tuple((spaces.Discrete(5),)))
 
 
 class Looking(gymnasium.Env):
-    """Reads the trace whenever something is done to it."""
+    """Reads the progress whenever something is done to it."""
 
     observation_space = spaces.Discrete(2)
 
@@ -29,16 +29,16 @@ class Looking(gymnasium.Env):
 
 
 def watched(action_space, num_envs=2, first_env=4):
-    crumbs, seen = np.zeros(crumbs_for(num_envs), np.int64), []
+    progress, seen = np.zeros(progress_size(num_envs), np.int64), []
 
     def read():
-        return describe_crumbs(crumbs, num_envs, first_env)
+        return describe_progress(progress, num_envs, first_env)
 
     def make():
         seen.append(read())
         return Looking(action_space, lambda: seen.append(read()))
 
-    envs = WatchedVectorEnv([make] * num_envs, 0, first_env, crumbs)
+    envs = ProgressVectorEnv([make] * num_envs, 0, first_env, progress)
     return envs, seen, read
 
 
@@ -121,11 +121,11 @@ def test_an_error_leaves_no_trace_that_misleads_later():
             raise ValueError("no")
 
     envs_made = []
-    crumbs = np.zeros(crumbs_for(1), np.int64)
-    envs = WatchedVectorEnv([lambda: Looking(spaces.Discrete(5), look)], 0, 0, crumbs)
+    progress = np.zeros(progress_size(1), np.int64)
+    envs = ProgressVectorEnv([lambda: Looking(spaces.Discrete(5), look)], 0, 0, progress)
     envs.begin(envs.new_obs())
     envs_made.append(True)
     for call in (lambda: envs.advance(np.array([1]), envs.new_obs()), lambda: envs.begin(envs.new_obs())):
         with pytest.raises(ValueError, match="no"):
             call()
-        assert describe_crumbs(crumbs, 1, 0) == "environments 0 to 0, between two steps"
+        assert describe_progress(progress, 1, 0) == "environments 0 to 0, between two steps"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.envs import Episode
+from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.middleware.evaluators import mean_return
 from ding_lite.middleware.metrics_aggregators import Tally
@@ -176,7 +176,7 @@ def test_an_ema_of_several_workers_is_right_where_no_float_holds_the_sum(values,
 
 
 def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float_holds_the_sum():
-    episodes = [Episode(0, 0, 1.2e308, 3, info={"gold": 1.5e308}) for _ in range(4)]
+    episodes = [EpisodeResult(0, 0, 1.2e308, 3, info={"gold": 1.5e308}) for _ in range(4)]
     summary = summarize_episodes(episodes)
     assert (summary["episode_return_mean"], summary["custom_metrics"]["gold_mean"]) == (1.2e308, 1.5e308)
     assert mean_return(episodes) == 1.2e308

@@ -13,7 +13,7 @@ from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import BrokenOff
-from ding_lite.envs import Episode, make_envs
+from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
 from ding_lite.middleware.metrics_aggregators import Tally
@@ -286,7 +286,7 @@ def test_the_columns_of_episodes_are_nobody_elses(key, column):
     logger.log_value(key, -1.0)
     logger.log_value(("custom_metrics", "own"), 7.0)
     ctx.collect_metrics.append(logger.reduce())
-    ctx.finished_episodes = [Episode(0, 0, 3.0, 3, info={"laps": 3})]
+    ctx.finished_episodes = [EpisodeResult(0, 0, 3.0, 3, info={"laps": 3})]
     tally.take(ctx)
     with pytest.warns(UserWarning, match=f"collect/{column} is the logger's own column"):
         row = tally.row(ctx)

@@ -46,13 +46,13 @@ def test_each_environment_plays_its_share_of_whole_episodes(vector, counting_env
     envs = vector(kind, [partial(counting_env, index, ends) for index, ends in enumerate(endings)])
     worker, begun = LocalWorker(envs, Counting(envs).collect_mode), [0] * len(endings)
     for count in counts:
-        recorded, episodes, env_steps = worker.collect_episodes(count)
+        transitions, episodes, env_steps = worker.collect_episodes(count)
         rest = [len(range(index, count, len(endings))) for index in range(len(endings))]
 
         assert [episode.env for episode in episodes] == [index for index, share in enumerate(rest) for _ in range(share)]
-        assert recorded.lengths.tolist() == [episode.length for episode in episodes]
-        assert env_steps >= recorded.lengths.sum()
-        for episode, told in zip(recorded, episodes):
+        assert transitions.lengths.tolist() == [episode.length for episode in episodes]
+        assert env_steps >= transitions.lengths.sum()
+        for episode, told in zip(transitions, episodes):
             length = told.length
             index, number = told.env, int(episode.obs[0, 1])
             steps = range(length)
@@ -71,7 +71,7 @@ def test_each_environment_plays_its_share_of_whole_episodes(vector, counting_env
             assert [episode.number for episode in episodes] == [number for part in expected for number in part]
             begun = [first + share for first, share in zip(begun, rest)]
             assert [env.place for env in envs.envs] == [(index, number, 0) for index, number in enumerate(begun)]
-            assert env_steps == recorded.lengths.sum()
+            assert env_steps == transitions.lengths.sum()
 
 
 def _ending(endings, number):
@@ -86,9 +86,9 @@ def test_environments_that_have_played_their_share_are_not_stepped(counting_env)
     stepped = []
     for env in envs.envs:
         env.observe, env._observe = env._observe, lambda env=env: stepped.append(env.t) or env.observe()
-    recorded, _, env_steps = worker.collect_episodes(4)
+    transitions, _, env_steps = worker.collect_episodes(4)
 
-    assert recorded.lengths.tolist() == [2, 2, 9, 9]
+    assert transitions.lengths.tolist() == [2, 2, 9, 9]
     assert env_steps == 22
     assert sorted(stepped) == sorted([0, *[1, 2, 0] * 2, 0, *[*range(1, 10), 0] * 2])
 
@@ -96,9 +96,9 @@ def test_environments_that_have_played_their_share_are_not_stepped(counting_env)
 @pytest.mark.parametrize(("kind", "expected"), [("sync NextStep", 31), ("sync SameStep", 36), ("sync Disabled", 36)])
 def test_steps_that_could_not_be_avoided_are_counted_and_resets_are_not(vector, counting_env, kind, expected):
     envs = vector(kind, [partial(counting_env, 0, [(2, "terminated")]), partial(counting_env, 1, [(9, "truncated")])])
-    recorded, _, env_steps = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(4)
+    transitions, _, env_steps = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(4)
 
-    assert recorded.lengths.tolist() == [2, 2, 9, 9]
+    assert transitions.lengths.tolist() == [2, 2, 9, 9]
     assert env_steps == expected  # NextStep: 19 steps of both, of which 6 and 1 are resets
 
 
@@ -106,10 +106,10 @@ def test_steps_that_could_not_be_avoided_are_counted_and_resets_are_not(vector, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_environment_without_a_share_plays_nothing_that_counts(vector, counting_env, kind, counts):
     envs = vector(kind, [partial(counting_env, index, [(index + 2, "terminated")]) for index in range(3)])
-    recorded, episodes, _ = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(counts)
+    transitions, episodes, _ = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(counts)
 
     assert [episode.env for episode in episodes] == [index for index, count in enumerate(counts) for _ in range(count)]
-    assert recorded.lengths.tolist() == [index + 2 for index, count in enumerate(counts) for _ in range(count)]
+    assert transitions.lengths.tolist() == [index + 2 for index, count in enumerate(counts) for _ in range(count)]
     if kind == "ours":
         assert [env.episode for env in envs.envs] == counts
 
@@ -118,7 +118,7 @@ def test_nothing_is_asked_for_and_nothing_happens(counting_env):
     envs = make_envs(counting_env, 2)
     rollout = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes([0, 0])
 
-    assert (len(rollout.recorded), rollout.episodes, rollout.env_steps, rollout.version) == (0, [], 0, -1)
+    assert (len(rollout.transitions), rollout.episodes, rollout.env_steps, rollout.version) == (0, [], 0, -1)
     assert envs.current is None
 
 
@@ -127,11 +127,11 @@ def test_after_a_rollout_that_ended_within_episodes_all_begin_anew(vector, count
     envs = vector(kind, [partial(counting_env, index, [(5, "truncated")]) for index in range(2)])
     worker = LocalWorker(envs, Counting(envs).collect_mode)
     worker.collect(3)
-    recorded, _, _ = worker.collect_episodes(2)
+    transitions, _, _ = worker.collect_episodes(2)
 
-    assert recorded.lengths.tolist() == [5, 5]
-    assert [episode.obs[:, 2].tolist() for episode in recorded] == [[0, 1, 2, 3, 4]] * 2
-    assert [episode.state_in_0.tolist() for episode in recorded] == [[0, 1, 2, 3, 4]] * 2
+    assert transitions.lengths.tolist() == [5, 5]
+    assert [episode.obs[:, 2].tolist() for episode in transitions] == [[0, 1, 2, 3, 4]] * 2
+    assert [episode.state_in_0.tolist() for episode in transitions] == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_a_rollout_after_episodes_goes_on_where_they_ended(counting_env):
@@ -152,8 +152,8 @@ def test_what_is_recorded_does_not_depend_on_the_memory_that_was_there_at_first(
 ):
     def run():
         envs = vector(kind, [partial(counting_env, index, [(index + 3, "truncated"), (2, "terminated")]) for index in range(3)])
-        recorded, episodes, env_steps = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(8)
-        return recorded.rows(), recorded.lengths, episodes, env_steps
+        transitions, episodes, env_steps = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(8)
+        return transitions.rows(), transitions.lengths, episodes, env_steps
 
     expected = digest(run())
     monkeypatch.setattr("ding_lite.rollout.collecting._AT_FIRST", at_first)
@@ -195,16 +195,18 @@ def test_random_actions_are_recorded_without_a_version(counting_env):
     rollout = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(4, random=True)
 
     assert rollout.version == -1
-    assert set(rollout.recorded.rows()["policy_version"]) == {-1}
-    assert rollout.recorded.rows()["state_out_0"].tolist() == [*range(1, 10)] * 4  # with its other outputs, its state goes on
-    assert len(set(rollout.recorded.rows()["action"])) == 4
+    assert set(rollout.transitions.rows()["policy_version"]) == {-1}
+    assert (
+        rollout.transitions.rows()["state_out_0"].tolist() == [*range(1, 10)] * 4
+    )  # with its other outputs, its state goes on
+    assert len(set(rollout.transitions.rows()["action"])) == 4
 
 
 def test_what_the_policy_is_asked_with_reaches_it(counting_env):
     envs = make_envs(partial(counting_env, 0, [(3, "truncated")]), 2)
     rollout = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(2, shift=2)
 
-    assert [episode.action.tolist() for episode in rollout.recorded] == [[2, 3, 0]] * 2
+    assert [episode.action.tolist() for episode in rollout.transitions] == [[2, 3, 0]] * 2
 
 
 @pytest.mark.parametrize("layout", ["float32", "tuple"])
@@ -213,18 +215,18 @@ def test_episodes_handed_out_are_never_overwritten(vector, counting_env, rule_po
     in_place = kind != "sync SameStep"
     envs = vector(kind, [partial(counting_env, index, [(index + 2, "truncated")], layout, in_place) for index in range(2)])
     worker = LocalWorker(envs, rule_policy(envs, layout).collect_mode)
-    handed_out = [worker.collect_episodes(count).recorded for count in (3, 1, 4)]
-    before = [map_leaves(np.copy, recorded.rows()) for recorded in handed_out]
+    handed_out = [worker.collect_episodes(count).transitions for count in (3, 1, 4)]
+    before = [map_leaves(np.copy, transitions.rows()) for transitions in handed_out]
     worker.collect(5)
     worker.collect_episodes(5)
-    for recorded, copies in zip(handed_out, before):
-        for (path, leaf), (_, copied) in zip(flatten(recorded.rows()), flatten(copies)):
+    for transitions, copies in zip(handed_out, before):
+        for (path, leaf), (_, copied) in zip(flatten(transitions.rows()), flatten(copies)):
             np.testing.assert_array_equal(leaf, copied, str(path))
 
 
 def test_a_run_of_episodes_goes_on_from_a_saved_state_bit_for_bit(recurrent_case, tmp_path, digest):
     def told(rollout):
-        return rollout.recorded.rows(), rollout.recorded.lengths, rollout.episodes, rollout.env_steps, rollout.version
+        return rollout.transitions.rows(), rollout.transitions.lengths, rollout.episodes, rollout.env_steps, rollout.version
 
     envs, policy = recurrent_case.envs(), recurrent_case.policy()
     worker = make_worker(envs, policy.collect_mode)
@@ -251,9 +253,11 @@ def history(case, envs, digest):
     told = []
     for count in (7, 1, [0, 0, 0, 2, 1], 12):
         rollout = worker.collect_episodes(count, **case.kwargs)
-        told.append((rollout.recorded.rows(), rollout.recorded.lengths, rollout.episodes, rollout.env_steps, rollout.version))
+        told.append(
+            (rollout.transitions.rows(), rollout.transitions.lengths, rollout.episodes, rollout.env_steps, rollout.version)
+        )
         case.change(policy, worker.collect(3, **case.kwargs))
-        told.append(worker.collect_episodes(2, random=True).recorded.rows())
+        told.append(worker.collect_episodes(2, random=True).transitions.rows())
     return digest(told), digest(policy.state_dict(), worker.state_dict(), envs.state_dict())
 
 
@@ -267,12 +271,12 @@ def test_episodes_of_processes_are_those_of_as_many_pieces_here(case, digest, wo
 @pytest.mark.parametrize("backend", ["local", "process"])
 def test_episodes_of_pieces_are_those_of_all_environments_in_order(case, backend):
     worker = make_worker(case.envs(2, backend), case.policy().collect_mode)
-    recorded, episodes, env_steps = worker.collect_episodes(12, **case.kwargs)
+    transitions, episodes, env_steps = worker.collect_episodes(12, **case.kwargs)
 
     assert [episode.env for episode in episodes] == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert recorded.lengths.tolist() == [episode.length for episode in episodes]
-    assert env_steps == recorded.lengths.sum()
-    for episode, told in zip(recorded, episodes):
+    assert transitions.lengths.tolist() == [episode.length for episode in episodes]
+    assert env_steps == transitions.lengths.sum()
+    for episode, told in zip(transitions, episodes):
         assert episode.reward.sum().item() == pytest.approx(told.return_, rel=1e-5)
         assert (episode.terminated | episode.truncated).tolist() == [False] * (told.length - 1) + [True]
 

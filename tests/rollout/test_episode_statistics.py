@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
-from ding_lite.envs import Episode
+from ding_lite.envs import EpisodeResult
 from ding_lite.rollout import EpisodeHistory, summarize_episodes
 
 ENDS = ("mean", "min", "max")
 
 
 def episode(return_, length=1, **info):
-    return Episode(env=0, number=0, return_=return_, length=length, info=info)
+    return EpisodeResult(env=0, number=0, return_=return_, length=length, info=info)
 
 
 @given(st.lists(st.lists(st.floats(-100, 100), max_size=7), max_size=12), st.integers(1, 10))
@@ -113,7 +113,7 @@ def test_every_single_number_in_an_info_arrives():
 
 
 def test_of_two_numbers_in_an_info_that_are_named_alike_one_is_told_to_be_lost():
-    told = Episode(0, 0, 1.0, 1, info={"a/b": 1.0, "a": {"b": 5.0}})
+    told = EpisodeResult(0, 0, 1.0, 1, info={"a/b": 1.0, "a": {"b": 5.0}})
     with pytest.warns(UserWarning, match=r"two of them are named 'a/b' in a row, one through \('a', 'b'\)"):
         custom = summarize_episodes([told])["custom_metrics"]
 

@@ -170,7 +170,7 @@ def test_record_takes_one_step_with_what_act_gave(counting_env, rule_policy):
     envs, twin = make_envs(counting_env, 2), make_envs(counting_env, 2)
     worker, other = (LocalWorker(one, rule_policy(one).collect_mode) for one in (envs, twin))
     worker.begin()
-    rollouts = [worker.record(worker.act(worker.env.current)) for _ in range(7)]
+    rollouts = [worker.complete_step(worker.act(worker.env.current)) for _ in range(7)]
     expected = other.collect(7)
     for name, column in expected.trajectories.columns.items():
         np.testing.assert_array_equal(np.concatenate([one.trajectories.columns[name] for one in rollouts]), column)

@@ -1,4 +1,4 @@
-"""Film: every frame in order, in a file that browsers play, and nothing left behind where it is not finished."""
+"""VideoWriter: every frame in order, in a file that browsers play, and nothing left behind where it is not finished."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from ding_lite.rollout.video_files import Film, Filmed
+from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
 H, W = 31, 45
 
@@ -49,29 +49,29 @@ def decoded(path):
 
 
 def finished(path, frames, fps=10):
-    """The file as it is before the film's context is left."""
-    with Film(path.with_suffix(".tmp"), fps) as film:
-        write(film, frames)
-        os.replace(film.path, path)
+    """The file as it is before the video's context is left."""
+    with VideoWriter(path.with_suffix(".tmp"), fps) as video:
+        write(video, frames)
+        os.replace(video.path, path)
     return path
 
 
-def write(film, frames):
+def write(video, frames):
     for frame in frames:
-        film.add(frame)
-    film.finish()
+        video.add(frame)
+    video.finish()
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path):
-    """Whatever becomes of a film, neither a process nor an unfinished file outlives it."""
+    """Whatever becomes of a video, neither a process nor an unfinished file outlives it."""
     yield
     assert [child.name() for child in psutil.Process().children() if "ffmpeg" in child.name()] == []
     assert list(tmp_path.glob("*.tmp")) == []
 
 
 def test_frames_arrive_in_order_and_an_odd_size_gets_a_rim(tmp_path):
-    about, frames = decoded(finished(tmp_path / "film.mp4", [grey(25 * t) for t in range(10)]))
+    about, frames = decoded(finished(tmp_path / "video.mp4", [grey(25 * t) for t in range(10)]))
 
     assert (about["codec"], about["pix_fmt"].partition("(")[0]) == ("h264", "yuv420p")
     assert about["size"] == (W + 1, H + 1)
@@ -82,7 +82,7 @@ def test_frames_arrive_in_order_and_an_odd_size_gets_a_rim(tmp_path):
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (64, 48)])
 def test_frames_may_have_any_size_and_come_at_any_pace(size, tmp_path):
-    about, frames = decoded(finished(tmp_path / "film.mp4", [grey(9, size)] * 10, fps=12.5))
+    about, frames = decoded(finished(tmp_path / "video.mp4", [grey(9, size)] * 10, fps=12.5))
 
     assert about["size"] == (size[1] + size[1] % 2, size[0] + size[0] % 2)
     assert about["fps"] == 12.5
@@ -92,7 +92,7 @@ def test_frames_may_have_any_size_and_come_at_any_pace(size, tmp_path):
 def test_colours_stay_in_their_place(tmp_path):
     frame = np.zeros((64, 96, 3), np.uint8)
     frame[:32, :48], frame[:32, 48:], frame[32:, :48] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    _, frames = decoded(finished(tmp_path / "film.mp4", [frame.transpose(1, 0, 2)[:, ::-1]] * 3))  # not contiguous
+    _, frames = decoded(finished(tmp_path / "video.mp4", [frame.transpose(1, 0, 2)[:, ::-1]] * 3))  # not contiguous
 
     expected = frame.transpose(1, 0, 2)[:, ::-1].astype(float)
     inner = np.s_[8:40, 8:24]  # of a corner
@@ -103,7 +103,7 @@ def test_colours_stay_in_their_place(tmp_path):
 def test_no_frame_is_kept(tmp_path):
     finished(tmp_path / "warm.mp4", [grey(0)])
     tracemalloc.start()
-    finished(tmp_path / "film.mp4", (grey(t, (200, 300)) for t in range(250)))
+    finished(tmp_path / "video.mp4", (grey(t, (200, 300)) for t in range(250)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -111,7 +111,7 @@ def test_no_frame_is_kept(tmp_path):
 
 
 def test_an_index_stands_before_the_pictures_so_that_a_browser_begins_at_once(tmp_path):
-    content = finished(tmp_path / "film.mp4", [grey(0)] * 3).read_bytes()
+    content = finished(tmp_path / "video.mp4", [grey(0)] * 3).read_bytes()
 
     assert 0 < content.index(b"moov") < content.index(b"mdat")
 
@@ -120,18 +120,18 @@ def test_an_index_stands_before_the_pictures_so_that_a_browser_begins_at_once(tm
 def test_folders_may_be_called_as_they_like(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).mkdir()
-    with Film((tmp_path / folder / "film.tmp").relative_to(tmp_path), 10) as film:
-        film.add(grey(0))
-        film.finish()
-        assert film.path.stat().st_size > 0
+    with VideoWriter((tmp_path / folder / "video.tmp").relative_to(tmp_path), 10) as video:
+        video.add(grey(0))
+        video.finish()
+        assert video.path.stat().st_size > 0
 
 
 # An environment that is filmed.
 
 
-def play(film, length, steps, metadata=None):
+def play(video, length, steps, metadata=None):
     """What the environment said of each step: (terminated, truncated)."""
-    env = Filmed(Clock(length, metadata), film)
+    env = FilmedEnv(Clock(length, metadata), video)
     env.reset(seed=0)
     found = []
     for _ in range(steps):
@@ -143,32 +143,32 @@ def play(film, length, steps, metadata=None):
 
 
 def test_the_first_episode_is_filmed_after_the_reset_and_each_step(tmp_path):
-    with Film(tmp_path / "film.tmp") as film:
-        play(film, length=4, steps=11)
-        film.finish()
-        _, frames = decoded(film.path)
+    with VideoWriter(tmp_path / "video.tmp") as video:
+        play(video, length=4, steps=11)
+        video.finish()
+        _, frames = decoded(video.path)
 
-        assert not film.is_cut
+        assert not video.is_cut
         assert np.round(frames.mean((1, 2, 3)) / 25).tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("length", "ends"), [(10_000, (True, False)), (None, (False, True))])
 def test_an_episode_longer_than_a_film_may_be_is_cut(length, ends, tmp_path):
-    with Film(tmp_path / "film.tmp") as film:
-        found = play(film, length, steps=10_000)
+    with VideoWriter(tmp_path / "video.tmp") as video:
+        found = play(video, length, steps=10_000)
 
         assert found == [(False, False)] * 9_999 + [ends]
-        assert film.is_cut is (length is None)
+        assert video.is_cut is (length is None)
 
 
 @pytest.mark.parametrize(
     ("fps", "metadata", "expected"), [(None, {"render_fps": 50}, 50), (None, {}, 30), (7, {"render_fps": 50}, 7)]
 )
 def test_the_environment_tells_the_pace_unless_somebody_else_does(fps, metadata, expected, tmp_path):
-    with Film(tmp_path / "film.tmp", fps) as film:
-        play(film, 4, 4, metadata)
-        film.finish()
-        assert decoded(film.path)[0]["fps"] == expected
+    with VideoWriter(tmp_path / "video.tmp", fps) as video:
+        play(video, 4, 4, metadata)
+        video.finish()
+        assert decoded(video.path)[0]["fps"] == expected
 
 
 # Trouble.
@@ -186,10 +186,10 @@ def test_the_environment_tells_the_pace_unless_somebody_else_does(fps, metadata,
     ],
 )
 def test_what_is_no_frame_is_refused(frame, message, tmp_path):
-    with Film(tmp_path / "film.tmp", 10) as film:
-        film.add(grey(0))
+    with VideoWriter(tmp_path / "video.tmp", 10) as video:
+        video.add(grey(0))
         with pytest.raises(ValueError, match=message):
-            film.add(frame)
+            video.add(frame)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_is_no_frame_is_refused(frame, message, tmp_path):
         (
             "cat > /dev/null; echo 'No space left on device' >&2; exit 3",
             2,
-            "ended with status 3 .*film.tmp: No space left on device",
+            "ended with status 3 .*video.tmp: No space left on device",
         ),
         ("head -c 10 > /dev/null; echo broken >&2; exit 4", 2000, "ffmpeg ended with status 4 .*: broken"),
         ("exit 5", 2000, "ffmpeg ended with status 5 .*: it did not say why"),
@@ -209,8 +209,8 @@ def test_what_ffmpeg_says_when_it_fails_is_told(script, frames, message, tmp_pat
     (tmp_path / "ffmpeg").chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "ffmpeg"))
 
-    with Film(tmp_path / "film.tmp", 10) as film, pytest.raises(RuntimeError, match=message):
-        write(film, [grey(0)] * frames)
+    with VideoWriter(tmp_path / "video.tmp", 10) as video, pytest.raises(RuntimeError, match=message):
+        write(video, [grey(0)] * frames)
 
 
 def test_an_ffmpeg_that_does_not_end_is_given_up(tmp_path, monkeypatch):
@@ -220,16 +220,19 @@ def test_an_ffmpeg_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("ding_lite.rollout.video_files._PATIENCE_S", 0.2)
 
     others = set(psutil.Process().children())  # of other tests, such as the server that starts workers
-    with Film(tmp_path / "film.tmp", 10) as film:
-        film.add(grey(0))
-        with pytest.raises(RuntimeError, match="ffmpeg was not done with .*film.tmp after 0.2 s"):
-            film.finish()
+    with VideoWriter(tmp_path / "video.tmp", 10) as video:
+        video.add(grey(0))
+        with pytest.raises(RuntimeError, match="ffmpeg was not done with .*video.tmp after 0.2 s"):
+            video.finish()
     assert set(psutil.Process().children()) <= others
 
 
 def test_a_folder_that_is_not_there_is_told_by_ffmpeg(tmp_path):
-    with Film(tmp_path / "nowhere" / "film.tmp", 10) as film, pytest.raises(RuntimeError, match="No such file or directory"):
-        write(film, [grey(0)])
+    with (
+        VideoWriter(tmp_path / "nowhere" / "video.tmp", 10) as video,
+        pytest.raises(RuntimeError, match="No such file or directory"),
+    ):
+        write(video, [grey(0)])
 
 
 def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
@@ -237,18 +240,18 @@ def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "imageio_ffmpeg" else find(name))
 
     with pytest.raises(ImportError, match=r"needs imageio_ffmpeg, which is not installed: pip install 'ding_lite\[video\]'"):
-        Film(tmp_path / "film.tmp")
+        VideoWriter(tmp_path / "video.tmp")
 
 
 def test_a_film_without_frames_cannot_be_finished(tmp_path):
-    with Film(tmp_path / "film.tmp", 10) as film, pytest.raises(RuntimeError, match="a film without a frame"):
-        film.finish()
+    with VideoWriter(tmp_path / "video.tmp", 10) as video, pytest.raises(RuntimeError, match="a video without a frame"):
+        video.finish()
 
 
 def test_ctrl_c_on_a_terminal_is_not_for_ffmpeg(tmp_path):
     others = set(psutil.Process().children())
-    with Film(tmp_path / "film.tmp", 10) as film:
-        film.add(grey(0))
+    with VideoWriter(tmp_path / "video.tmp", 10) as video:
+        video.add(grey(0))
         (ffmpeg,) = set(psutil.Process().children()) - others
         assert os.getpgid(ffmpeg.pid) != os.getpgrp()
 
@@ -260,5 +263,5 @@ def test_a_film_that_is_interrupted_leaves_nothing(error, tmp_path):
         raise error
 
     with pytest.raises(error):
-        finished(tmp_path / "film.mp4", frames())
+        finished(tmp_path / "video.mp4", frames())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""EpisodeRecorder: it films what was evaluated when it is time, changes nothing by that, and stops nothing."""
+"""VideoRecorder: it films what was evaluated when it is time, changes nothing by that, and stops nothing."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from ding_lite.basics import temporary_beside
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
-from ding_lite.rollout import EpisodeRecorder, LocalWorker
+from ding_lite.rollout import LocalWorker, VideoRecorder
 from ding_lite.rollout.videos import cubes
 
 LENGTH = 9
@@ -112,7 +112,7 @@ def nothing_is_left(tmp_path):
 
 
 def recorder(folder, env=Clock, every=1, **settings):
-    return EpisodeRecorder(folder, env, every, **settings)
+    return VideoRecorder(folder, env, every, **settings)
 
 
 def record(it, policy=None, evaluation=0, **settings):
@@ -291,10 +291,10 @@ def test_a_machine_without_a_display_films_without_a_word(tmp_path):
         from ding_lite.config import DQNConfig
         from ding_lite.envs import make_envs
         from ding_lite.policy import DQNPolicy
-        from ding_lite.rollout import EpisodeRecorder
+        from ding_lite.rollout import VideoRecorder
         env = make_envs("CartPole-v1")
         policy = DQNPolicy(DQNConfig().policy, env.single_observation_space, env.single_action_space)
-        assert EpisodeRecorder(sys.argv[1], env.spec).record(policy.eval_mode, 0, 0, 0)
+        assert VideoRecorder(sys.argv[1], env.spec).record(policy.eval_mode, 0, 0, 0)
     """
     bare = {"DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER"}
     env = {name: value for name, value in os.environ.items() if name not in bare}
@@ -316,20 +316,20 @@ class Doubled(gymnasium.ObservationWrapper):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"every": 0}, ValueError, r"EpisodeRecorder\(every=0\): at least 1 evaluation lies between two videos."),
-        ({"fps": 0}, ValueError, r"EpisodeRecorder\(fps=0\): a video has more than 0 frames a second."),
+        ({"every": 0}, ValueError, r"VideoRecorder\(every=0\): at least 1 evaluation lies between two videos."),
+        ({"fps": 0}, ValueError, r"VideoRecorder\(fps=0\): a video has more than 0 frames a second."),
         ({"env": 3}, TypeError, "wants an environment id, a spec, or a function that returns a new environment, got 3."),
         ({"env": Clock()}, TypeError, "or a function that returns a new environment, got <"),
         (
             {"env": make_envs("CartPole-v1", wrappers=[Doubled]).spec},
             ValueError,
-            "the spec of CartPole-v1 names the wrapper Doubled, but not how it was made: pass EpisodeRecorder",
+            "the spec of CartPole-v1 names the wrapper Doubled, but not how it was made: pass VideoRecorder",
         ),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_written(arguments, error, message, tmp_path):
     with pytest.raises(error, match=message):
-        EpisodeRecorder(tmp_path, **{"env": Clock, **arguments})
+        VideoRecorder(tmp_path, **{"env": Clock, **arguments})
 
 
 def burn():
