@@ -19,4 +19,4 @@ class AgentsContext(OnlineRLContext):
 
     parts: dict[str, OnlineRLContext] | None = dataclasses.field(default=None, metadata=_COLLECTOR)
     """For each policy, by name, a context of its own of this iteration: trajectories, train_data, train_output and so on. None
-    before collection. Written by AgentsCollector; what stands in it, by middleware put around by `part`."""
+    before collection. Written by AgentsCollector; what stands in it, by middleware put around by `for_policy`."""

@@ -1,4 +1,4 @@
-"""Gatherings: what was collected in an iteration, a rollout or whole episodes, for those who take or change either.
+"""Collected data: what was collected in an iteration, a rollout or whole episodes, for those who take or change either.
 
 A user's middleware may put a list of transitions into ctx.trajectories, and one of episodes into ctx.episodes. This file is the
 one place that turns such a list into a rollout or episodes.
@@ -23,9 +23,9 @@ from ding_lite.data import (
 )
 
 # EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
-GATHERED: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
-"""The terms of a contract of who calls `gathered`."""
-REWRITTEN: Any = {**GATHERED, "writes": ("trajectories",), "may_write": ("episodes",)}
+COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
+"""The terms of a contract of who calls `collected_data`."""
+REWRITE_TERMS: Any = {**COLLECTED_TERMS, "writes": ("trajectories",), "may_write": ("episodes",)}
 """The terms of a contract of who calls `rewrite`."""
 
 _FIXES = {
@@ -38,7 +38,9 @@ _FIXES = {
 }
 
 
-def gathered(ctx: OnlineRLContext, who: str, episodes_first: bool = False, wants: Order = "none") -> Trajectories | Episodes:
+def collected_data(
+    ctx: OnlineRLContext, who: str, episodes_first: bool = False, wants: Order = "none"
+) -> Trajectories | Episodes:
     """This iteration's rollout, or its whole episodes where these were collected instead; no episodes for an empty list.
 
     Args:
@@ -67,7 +69,7 @@ def gathered(ctx: OnlineRLContext, who: str, episodes_first: bool = False, wants
 
 
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
-    """What stands in ctx.trajectories, as a rollout; see `gathered`."""
+    """What stands in ctx.trajectories, as a rollout; see `collected_data`."""
     _require_list(found, "ctx.trajectories", "transitions", who)
     rollout = found if isinstance(found, Trajectories) else listed_transitions(found, f"{who}: ctx.trajectories")
     if {"whole": 0, "pieces": 1, "none": 2}[rollout.order] > {"whole": 0, "pieces": 1, "none": 2}[wants]:
@@ -78,7 +80,7 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 
 
 def episodes_of(found: Any, who: str) -> Episodes:
-    """What stands in ctx.episodes, as episodes; see `gathered`."""
+    """What stands in ctx.episodes, as episodes; see `collected_data`."""
     _require_list(found, "ctx.episodes", "episodes", who)
     return found if isinstance(found, Episodes) else listed_episodes(found, f"{who}: ctx.episodes")
 
@@ -108,13 +110,13 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
     Args:
         who: asks.
         change: from a rollout to one of as many steps.
-        wants: see `gathered`.
+        wants: see `collected_data`.
 
     Raises:
         RuntimeError: nothing was collected.
-        TypeError, ValueError: see `gathered`.
+        TypeError, ValueError: see `collected_data`.
     """
-    found = gathered(ctx, who, wants=wants)
+    found = collected_data(ctx, who, wants=wants)
     if isinstance(found, Trajectories):
         ctx.trajectories = change(found)
     elif len(found):

@@ -10,11 +10,11 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import BrokenOff, Deferred, Task, contract
+from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
-from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
+from ding_lite.middleware.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
 from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
@@ -61,7 +61,7 @@ def interaction_evaluator(
     """
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
-    require_face("interaction_evaluator", policy, "eval_mode")
+    require_mode("interaction_evaluator", policy, "eval_mode")
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
@@ -76,7 +76,7 @@ class Player(Protocol):
     """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
 
     def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[EpisodeResult]:
-        """Play so many episodes from their start; break off, by raising BrokenOff, once `is_stopping()` is true."""
+        """Play so many episodes from their start; raise WorkCancelled once `is_stopping()` is true."""
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What the policies logged while they acted."""
@@ -177,7 +177,7 @@ class InteractionEvaluator:
         is_signal = _is_ended_by_signal(task)
         if self._under_way is not None:
             if is_signal:
-                self._under_way[1].break_off()
+                self._under_way[1].cancel()
             self._write(self._end(), ctx)
             if not is_signal:
                 task.repeat_end()
@@ -185,7 +185,7 @@ class InteractionEvaluator:
         if is_signal or self._reached_in == ctx.total_step or ctx.train_iter == ctx.last_eval_iter:
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
-        with contextlib.suppress(BrokenOff):
+        with contextlib.suppress(WorkCancelled):
             self._write(
                 self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
             )
@@ -246,7 +246,7 @@ class InteractionEvaluator:
         self._evaluations += 1
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
-        hand_over(ctx, "eval_metrics", evaluation.metrics)
+        append_metrics(ctx, "eval_metrics", evaluation.metrics)
 
     def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether stop_value is reached; the run ends with this iteration then."""

@@ -1,4 +1,4 @@
-"""Tallies: what every component of a run has logged, brought together into rows."""
+"""Metrics aggregators: what every component of a run has logged, brought together into rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TIMES = "time"
 _WAITING = 256  # reductions, after which they are aggregated though nobody asks: they hold memory
 
 
-class Tally:
+class MetricsAggregator:
     """The root of a run's metrics.
 
     Leaves reduce in every iteration, into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`. Here they are
-    aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is gathered under `time/`.
+    aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is collected under `time/`.
 
     Args:
         counters: more fields of the context that a row begins with.
@@ -43,8 +43,8 @@ class Tally:
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Take in what was logged in this iteration."""
         for field, waiting in self._waiting.items():
-            gathered = getattr(ctx, field, None)
-            waiting += [one for one in gathered if isinstance(one, Mapping)] if isinstance(gathered, list) else ()
+            logged = getattr(ctx, field, None)
+            waiting += [one for one in logged if isinstance(one, Mapping)] if isinstance(logged, list) else ()
             if len(waiting) > _WAITING:
                 self._aggregate()
         self._episodes.add(getattr(ctx, "finished_episodes", None) or ())

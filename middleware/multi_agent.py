@@ -9,13 +9,13 @@ from typing import Any
 from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import Trajectories
-from ding_lite.engine import Made, contract
+from ding_lite.engine import NestedContext, contract
 from ding_lite.envs import AgentVectorEnv, EpisodeResult
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_faces
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_modes
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
-from ding_lite.middleware.outputs import hand_over
+from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentWorker
 
@@ -60,7 +60,7 @@ class AgentsCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
-        require_faces("AgentsCollector", policies, "collect_mode")
+        require_modes("AgentsCollector", policies, "collect_mode")
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
@@ -87,17 +87,17 @@ class AgentsCollector:
             if isinstance(value, (int, float)):
                 self._kwargs.log_value(name, value)
         logged = [self._metrics.reduce(), self._kwargs.reduce(), *self._worker.reduce_metrics()]
-        hand_over(ctx, "collect_metrics", logged)
+        append_metrics(ctx, "collect_metrics", logged)
         ctx.env_step += rollout.env_steps
         ctx.env_episode += len(rollout.episodes)
         ctx.finished_episodes = rollout.episodes
         ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.parts.items()}
 
 
-def _made(name: str, policy: CollectMode) -> Made:
+def _made(name: str, policy: CollectMode) -> NestedContext:
     """The context of one policy, to which what it acts and learns with belongs."""
     modes = (policy, getattr(policy, "leader", policy))
-    return Made("parts", name, OnlineRLContext, _PART_DATA, f"part({name!r}, ...)", modes)
+    return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
 
 
 def _part_of(ctx: AgentsContext, kwargs: Mapping[str, Any], trajectories: Trajectories) -> OnlineRLContext:
@@ -147,7 +147,7 @@ def agents_evaluator(
     """
     require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("agents_evaluator", cfg)
-    require_faces("agents_evaluator", policies, "eval_mode")
+    require_modes("agents_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
     worker = AgentWorker(env, policies, policy_of)

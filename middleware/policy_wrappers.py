@@ -1,4 +1,4 @@
-"""Parts: middleware put around the context of one policy, where there are several."""
+"""Policy wrappers: middleware put around the context of one policy, where there are several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from ding_lite.basics import did_you_mean
 from ding_lite.basics.messages import name_of
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.engine import contract, contract_of, current_task, engaged
-from ding_lite.middleware.outputs import hand_over
+from ding_lite.engine import contract, contract_of, current_task, run_inside
+from ding_lite.middleware.outputs import append_metrics
 from ding_lite.pipeline import under_contract
 from ding_lite.pipeline.contexts import same_iteration
 from ding_lite.pipeline.generators import end_of, may_yield
@@ -21,12 +21,12 @@ _ITER = "train_iter"
 _TIME = "time"
 
 
-def part(name: str, middleware: Callable[[Any], Any]) -> Part:
+def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     """Run a middleware on the context of one policy, `ctx.parts[name]`.
 
     Gradient steps that it takes are counted in ctx.train_iter, which it sees as its own. What it logs stands in the metrics of
     ctx under the policy's name, so that learn/policy_loss becomes learn/NAME/policy_loss. Several in a row are
-    `part(name, task.serial(first, second))`.
+    `for_policy(name, task.serial(first, second))`.
 
     Reads:
         ctx.parts; ctx.train_iter where the middleware reads or writes it.
@@ -35,7 +35,7 @@ def part(name: str, middleware: Callable[[Any], Any]) -> Part:
 
     Args:
         name: of the policy.
-        middleware: any, also one with a second half; it stands where it would without `part`.
+        middleware: any, also one with a second half; it stands where it would without `for_policy`.
 
     Raises:
         ValueError: a middleware that says how to collect; at a call, there is no such policy.
@@ -45,27 +45,30 @@ def part(name: str, middleware: Callable[[Any], Any]) -> Part:
         >>> def learn(ctx):
         ...     ctx.train_iter += 1
         >>> ctx = AgentsContext(train_iter=5, parts={"learned": OnlineRLContext()})
-        >>> part("learned", learn)(ctx)
+        >>> for_policy("learned", learn)(ctx)
         >>> ctx.train_iter, ctx.parts["learned"].train_iter
         (6, 6)
     """
     if not callable(middleware):
-        raise TypeError(f"part({name!r}, ...) wants a middleware, a function of the context, got {middleware!r:.80}.")
+        raise TypeError(f"for_policy({name!r}, ...) wants a middleware, a function of the context, got {middleware!r:.80}.")
     terms = contract_of(middleware)
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
-            f"part({name!r}, {name_of(middleware)}) would have no effect: it says how to collect, and parts are made anew by "
-            f"what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take it."
+            f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it says how to collect, and parts are made "
+            f"anew by what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take it."
         )
-    return Part(name, middleware)
+    return ForPolicy(name, middleware)
 
 
-class Part:
-    """What `part` returns."""
+part = for_policy  # its name in earlier versions
+
+
+class ForPolicy:
+    """What `for_policy` returns."""
 
     def __init__(self, name: str, middleware: Callable[[Any], Any]) -> None:
         self._name, self._middleware = name, middleware
-        self.__name__ = f"part({name!r}, {name_of(middleware)})"
+        self.__name__ = f"for_policy({name!r}, {name_of(middleware)})"
         self.inner_middleware = (middleware,)
         """What runs on the policy's context, for the check of the pipeline."""
         self.within = ("parts", name)
@@ -96,7 +99,7 @@ class Part:
         if self.may_yield:
             return self._in_halves(ctx)
         inner = under_contract(self, 0, self._middleware, ctx)
-        with self._folded(ctx, self._counts) as context, engaged(inner, context):
+        with self._folded(ctx, self._counts) as context, run_inside(inner, context):
             return None
 
     @property
@@ -105,7 +108,7 @@ class Part:
         end = end_of(self._middleware)
         if end is None:
             return None
-        ending = Part(self._name, end)
+        ending = ForPolicy(self._name, end)
 
         def end_run(ctx: AgentsContext) -> Iterator[None] | None:
             last = current_task().ctx.parts or {}
@@ -119,7 +122,7 @@ class Part:
 
     def _in_halves(self, ctx: AgentsContext) -> Iterator[None]:
         context = self._context(ctx)
-        both = engaged(under_contract(self, 0, self._middleware, ctx), context)
+        both = run_inside(under_contract(self, 0, self._middleware, ctx), context)
         with self._folded(ctx, self._counts):
             both.__enter__()
         try:
@@ -152,7 +155,7 @@ class Part:
             if counts and context.train_iter != ctx.train_iter:  # who only reads it does not write it
                 ctx.train_iter = context.train_iter
             for field in self._logged:
-                hand_over(ctx, field, [_under(self._name, reduced) for reduced in getattr(context, field)])
+                append_metrics(ctx, field, [_under(self._name, reduced) for reduced in getattr(context, field)])
                 setattr(context, field, [])
 
 

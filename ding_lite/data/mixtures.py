@@ -20,7 +20,7 @@ batches hold a batch of each under its name."""
 
 
 def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
-    """One face for one buffer or several.
+    """One interface for one buffer or several.
 
     Args:
         buffers: see `Buffers`. Whatever can `sample` may stand in for our own.
@@ -67,7 +67,7 @@ def _require_buffers(buffers: Mapping[str, Any], who: str) -> None:
 
 
 class Sampler:
-    """The face of one buffer, made by `sampler`; of several in the classes below."""
+    """The interface of one buffer, made by `sampler`; of several in the classes below."""
 
     def __init__(self, buffers: Sequence[Any], names: Sequence[str] = ("the buffer",)) -> None:
         self.buffers = tuple(buffers)

@@ -10,7 +10,7 @@ from ding_lite.basics import (
     load_checkpoint,
     save_checkpoint,
 )
-from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.deferrals import BrokenOff, Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
 from ding_lite.engine.lanes import released
@@ -21,12 +21,15 @@ from ding_lite.pipeline import (
     Contract,
     ContractError,
     Made,
+    NestedContext,
+    PendingWork,
     PipelineError,
     Remainder,
     UndeclaredFieldError,
     contract,
     contract_of,
     engaged,
+    run_inside,
 )
 
 __all__ = [
@@ -40,6 +43,8 @@ __all__ = [
     "Deferred",
     "EndReason",
     "Made",
+    "NestedContext",
+    "PendingWork",
     "PipelineError",
     "Remainder",
     "Role",
@@ -47,6 +52,7 @@ __all__ = [
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",
+    "WorkCancelled",
     "WriteError",
     "bounded",
     "contract",
@@ -55,6 +61,7 @@ __all__ = [
     "engaged",
     "load_checkpoint",
     "released",
+    "run_inside",
     "save_checkpoint",
     "task",
 ]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
 from ding_lite.pipeline.contexts import Context, is_scalar
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.lifecycle import Openable
+from ding_lite.pipeline.lifecycle import Lifecycle
 
 _MOST_VALUES = 2_000
 """Values inside what work is given that are looked at."""
@@ -178,7 +178,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
     elif isinstance(value, _CONTAINERS):
         for way, item in _items(value):
             yield _Place(f"{name}{way}", around, item, is_attribute)
-    elif not is_attribute and not isinstance(value, (type, ModuleType, Openable)):
+    elif not is_attribute and not isinstance(value, (type, ModuleType, Lifecycle)):
         for attribute, item in list(getattr(value, "__dict__", {}).items()):
             yield _Place(f"{name}.{attribute}", around, item, True)
         slots = (slot for cls in type(value).__mro__ for slot in _slots_of(cls))

@@ -57,7 +57,7 @@ def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | 
     return standing or reason
 
 
-class HasEnding:
+class EndingMixin:
     """Something that runs, and ends."""
 
     _ctx: Any

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, context_for_helper, name_of
 from ding_lite.engine.lanes import current_lane
-from ding_lite.engine.pipelines import HasPipeline
+from ding_lite.engine.pipelines import PipelineMixin
 from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import Backward, Half, first_half, locked, unwind
@@ -28,7 +28,7 @@ def running_task() -> Any:
     return _current.get()
 
 
-class Drivable(HasPipeline):
+class ManualControl(PipelineMixin):
     """Something whose middleware can be run by hand, half by half."""
 
     async_mode: bool

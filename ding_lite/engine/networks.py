@@ -20,7 +20,7 @@ from typing import Any
 from ding_lite.basics.messages import add_note, context_for_helper
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.cores import quick_switches, threads_of_torch
-from ding_lite.engine.deferrals import BrokenOff, Deferrals
+from ding_lite.engine.deferrals import Deferrals, WorkCancelled
 from ding_lite.engine.edges import EdgeEnds, Over, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
@@ -30,7 +30,7 @@ from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_f
 from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.generators import Half, first_half, second_half
 from ding_lite.pipeline.guards import Checker
-from ding_lite.pipeline.pending_work import Remainder
+from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
 
 LANE_THREAD = "task.lane"
@@ -104,7 +104,7 @@ class Network:
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(half, checker) for half in plan.halves]
         self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
-        self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
+        self._pending_work: dict[tuple[int, int], tuple[HalfStep, PendingWork]] = {}
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
@@ -519,8 +519,8 @@ class Network:
     def _keep(self, half: HalfStep, lane: Lane, result: object) -> None:
         entry = half.entry
         assert entry is not None
-        if isinstance(result, Remainder) and id(entry) in self._has_late:
-            self._remainders[id(entry), lane.iteration] = half, result
+        if isinstance(result, PendingWork) and id(entry) in self._has_late:
+            self._pending_work[id(entry), lane.iteration] = half, result
             return
         generator = first_half(entry.fn, result, lane.ctx)
         if generator is None:
@@ -534,19 +534,19 @@ class Network:
         lane.wait(entry, generator)
 
     def _skip(self, half: HalfStep, lane: Lane) -> None:
-        if half.is_late and (left := self._remainders.pop((id(half.entry), lane.iteration), None)):
+        if half.is_late and (left := self._pending_work.pop((id(half.entry), lane.iteration), None)):
             left[1].drop()
 
     def _take(self, half: HalfStep, lane: Lane) -> None:
         """Wait for what the first half of this middleware left to others."""
-        asked, remainder = self._remainders.pop((id(half.entry), lane.iteration), (None, None))
-        if asked is None or remainder is None:  # its first half did all the work
+        asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
+        if asked is None or pending is None:  # its first half did all the work
             return
         before = lane.released_ns
-        remainder.take(lane.ctx)
+        pending.take(lane.ctx)
         waited, lane.released_ns = lane.released_ns - before, before
         lane.waited_ns += waited
-        self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
+        self.timeline.took(asked, lane.iteration, lane.number, waited, pending.span)
 
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
         kept = kept_fields(lane.ctx)
@@ -563,7 +563,7 @@ class Network:
         is_finished = self.reason is not None
         if is_finished or (lane.iteration + 1 >= self.max_step and self._is_final):
             self._last = lane.iteration
-            self._deferrals.break_off(self.first_step + lane.iteration)
+            self._deferrals.cancel(self.first_step + lane.iteration)
         if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
             lane.done += 1
             raise Over
@@ -575,7 +575,7 @@ class Network:
         at = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
             at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
-            if isinstance(error, BrokenOff) and (self._last is not None or self._stop_at is not None):
+            if isinstance(error, WorkCancelled) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for work that the end of the run broke off
         with self._mutex:  # several lanes may fail at once
             first, other = error, self.error
@@ -591,14 +591,14 @@ class Network:
         with self._mutex:
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
         if at == _AT_ONCE:
-            self._deferrals.break_off()
+            self._deferrals.cancel()
         self._deferrals.notify()
 
     def _unwind_rest(self) -> None:
-        """Their iteration is dropped: generators that still wait see the error, or are closed, and remainders are dropped."""
-        for _, remainder in self._remainders.values():
-            remainder.drop()
-        self._remainders.clear()
+        """Their iteration is dropped: generators that still wait see the error, or are closed, and pending work is dropped."""
+        for _, pending in self._pending_work.values():
+            pending.drop()
+        self._pending_work.clear()
         for lane in self.lanes:
             if lane.error is not None:  # it was on its way, and may be the first of the run
                 enter(lane)
@@ -648,9 +648,9 @@ class Network:
     def _end_work(self) -> None:
         """Break off what is deferred, unless another run takes its result."""
         if self._last is not None and (self._stop_at is None or self._stop_at[0] > self._last):
-            self._deferrals.break_off(self.first_step + self._last)
+            self._deferrals.cancel(self.first_step + self._last)
         elif self._stop_at is not None:
-            self._deferrals.break_off()
+            self._deferrals.cancel()
 
 
 def _nothing(ctx: Any) -> None:

@@ -18,14 +18,14 @@ from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
 from ding_lite.pipeline.generators import end_of, halves_kept, locked
-from ding_lite.pipeline.lifecycle import Openable
+from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
 from ding_lite.pipeline.pipeline_checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole
 
 Wrapper = Callable[[Middleware], Middleware]
-Self_ = TypeVar("Self_", bound="HasPipeline")
+Self_ = TypeVar("Self_", bound="PipelineMixin")
 
 
 class _Void:
@@ -35,7 +35,7 @@ class _Void:
         return None
 
 
-class HasPipeline(Openable):
+class PipelineMixin(Lifecycle):
     """Middleware in order, each with its contract."""
 
     n_async_workers: int

@@ -19,7 +19,7 @@ PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 
 
 class Leader(Protocol):
-    """An object whose state others take over, such as the learning face of a policy."""
+    """An object whose state others take over, such as the learning mode of a policy."""
 
     def snapshot(self) -> Any:
         """Its state now, which nothing changes any more; the same object as before where the state is the same."""
@@ -52,7 +52,7 @@ class HalfStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes the remainder that the first half left."""
+    """Whether it takes the pending work that the first half left."""
     inputs: list[Edge] = dataclasses.field(default_factory=list)
     outputs: list[Edge] = dataclasses.field(default_factory=list)
 
@@ -165,7 +165,7 @@ def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]
 
 
 def _first_halves(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
-    """The first half, and behind it on the process lane the one that takes its remainder, where it may leave one."""
+    """The first half, and behind it on the process lane the one that takes its pending work, where it may leave some."""
     half, terms = _half(entry, FIRST, cls, fields), entry.contract
     if terms is None or not terms.writes_late or entry.call is not entry.fn:  # what is wrapped around it waits for it
         return [half]
@@ -205,7 +205,7 @@ class _Wiring:
                 writers.setdefault(name, []).append(half)
         self._connect_values(writers)
         self._connect_readers(writers)
-        self._connect_remainders()
+        self._connect_pending_work()
         self._connect_followers()
         self._connect_users()
         self._connect_opaque()
@@ -246,7 +246,7 @@ class _Wiring:
                     if name in reader.reads and reader.lane != half.lane and first < reader.position:
                         self._edge(reader, half, 0, f"ctx.{name}")
 
-    def _connect_remainders(self) -> None:
+    def _connect_pending_work(self) -> None:
         for first, late in zip(self._halves, self._halves[1:]):
             if late.is_late and first.lane != late.lane:
                 self._edge(first, late, 0, "it takes what that asked for")

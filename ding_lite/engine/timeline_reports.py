@@ -20,7 +20,7 @@ _INK, _FAINT = "#222222", "#888888"
 _WIDTH, _MARGIN, _ROW, _TOP = 1100, 90, 46, 50
 
 
-class HasTimeline:
+class TimelineMixin:
     """Something that records what ran where and when, in runs whose iterations could overlap."""
 
     _timeline: Timeline | None

@@ -1,4 +1,4 @@
-"""The face that vector environments show to gymnasium, over the one that rollouts use."""
+"""What vector environments offer to gymnasium, on top of what rollouts use."""
 
 from __future__ import annotations
 

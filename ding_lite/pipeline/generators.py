@@ -10,7 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
-from ding_lite.pipeline.pending_work import Remainder
+from ding_lite.pipeline.pending_work import PendingWork
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]
@@ -56,7 +56,7 @@ def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
         except StopIteration:
             return None
         return result
-    if isinstance(result, Remainder):
+    if isinstance(result, PendingWork):
         result.take(ctx)
         return None
     if isinstance(result, (FunctionType, MethodType)):
@@ -131,7 +131,7 @@ class Backward:
 
 
 @contextmanager
-def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
+def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
     half = first_half(fn, fn(ctx), ctx)
     waiting = [] if half is None else [half]
@@ -141,6 +141,9 @@ def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
         unwind(waiting, error)
     else:
         unwind(waiting)
+
+
+engaged = run_inside  # its name in earlier versions
 
 
 def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.generators import Half, named, second_half
 from ding_lite.pipeline.handovers import Handovers
-from ding_lite.pipeline.pending_work import Remainder
+from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
 from ding_lite.pipeline.suggestions import Touches, watched_objects
@@ -94,7 +94,7 @@ def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: objec
 
 
 FIRST, SECOND, LATE = range(3)
-"""Halves of a middleware; the last one takes its remainder."""
+"""Halves of a middleware; the last one takes its pending work."""
 _Known = dict[type[Any], tuple[Reach, Terms]]
 _NOTHING = frozenset[str]()
 _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
@@ -110,7 +110,7 @@ class Guard:
         location: file:line of its definition.
         contract: None for a plain function, whose touches are noted in the checked iterations.
         checker: of the run.
-        is_wrapped: whether a wrapper takes its remainder at once.
+        is_wrapped: whether a wrapper takes its pending work at once.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Guard:
             except StopIteration:
                 return None
             return named(result.__qualname__, self._rest(result, ctx))
-        if isinstance(result, Remainder):
+        if isinstance(result, PendingWork):
             result.wrap_take(self._take)
         return result
 
@@ -248,7 +248,7 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the first half takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
@@ -268,7 +268,7 @@ def half_fields(
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the first half takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
@@ -307,7 +307,7 @@ class _Advice:
         if self._half == LATE and verb == "read":
             if name not in self._late:
                 return (
-                    f"Taking a remainder sees only the fields that it writes: read ctx.{name} before, where the work is asked "
+                    f"Taking pending work sees only the fields that it writes: read ctx.{name} before, where the work is asked "
                     "for, and keep the value in the closure."
                 )
             suffix = ""

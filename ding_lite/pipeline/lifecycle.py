@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Openable:
+class Lifecycle:
     """Something that is used between its start and its stop."""
 
     _started_at: str | None = None

@@ -1,4 +1,4 @@
-"""Remainders: what is left of a first half while somebody else, such as another process, does the work."""
+"""Pending work: what is left of a forward step while somebody else, such as another process, does the work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Remainder:
+class PendingWork:
     """Returned by a middleware that has only asked for its work: `take` waits for it and finishes what it began.
 
     Where iterations overlap, and the contract names in `writes_late` what `take` sets, the lane goes on to its next iteration
@@ -34,3 +34,6 @@ class Remainder:
     def drop(self) -> None:
         """Do without it."""
         self._drop()
+
+
+Remainder = PendingWork  # its name in earlier versions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.contracts import Contract, Made, contract_of
+from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
 
 if TYPE_CHECKING:
     from ding_lite.pipeline.pipeline_checks import Entry
@@ -106,7 +106,7 @@ def _steps(
     return made
 
 
-def maker_of(scope: Scope, earlier: Sequence[Step]) -> tuple[Step, Made] | None:
+def maker_of(scope: Scope, earlier: Sequence[Step]) -> tuple[Step, NestedContext] | None:
     """Who made the context of that scope in this iteration, and what it says of it; None where nobody says that."""
     if not scope:
         return None

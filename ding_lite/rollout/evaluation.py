@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ding_lite.data import allocate
-from ding_lite.engine import BrokenOff
+from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def play_episodes(
     Args:
         worker: acts.
         count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
-        is_stopping: asked before each step; once it is true, the evaluation is broken off.
+        is_stopping: asked before each step; once it is true, the evaluation is cancelled.
 
     Raises:
-        BrokenOff: it was.
+        WorkCancelled: it was.
         RuntimeError: an episode does not end within a million steps.
     """
     budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
@@ -94,6 +94,6 @@ def play_episodes(
             if budget.is_used_up:
                 break
             if is_stopping():
-                raise BrokenOff("the run ended during an evaluation.")
+                raise WorkCancelled("the run ended during an evaluation.")
             episodes += budget.count(worker.step(worker.act(worker.env.current), out).finished, now)
     return sorted(episodes, key=lambda episode: (episode.env, episode.number))

@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
-from ding_lite.engine import BrokenOff
+from ding_lite.engine import WorkCancelled
 from ding_lite.envs import AgentSlots, AgentVectorEnv, EpisodeResult, SpaceError, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
@@ -39,11 +39,11 @@ class AgentWorker:
 
     Args:
         env: from `make_agent_envs`.
-        policies: the faces that act, by name.
+        policies: the modes that act, by name.
         policy_of: from an agent to the name of its policy, a function or a mapping.
 
     Raises:
-        TypeError: not such an environment, not a face that acts, or neither a function nor a mapping.
+        TypeError: not such an environment, not a mode that acts, or neither a function nor a mapping.
         ValueError: an agent without a policy, or a policy without an agent.
         SpaceError: the agents of a policy differ in their spaces, or it was made for others.
     """
@@ -99,10 +99,10 @@ class AgentWorker:
 
         Args:
             count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
-            is_stopping: asked before each step; once it is true, the evaluation is broken off.
+            is_stopping: asked before each step; once it is true, the evaluation is cancelled.
 
         Raises:
-            BrokenOff: it was.
+            WorkCancelled: it was.
             RuntimeError: an episode does not end within a million steps.
         """
         budget = EpisodeBudget(count, self.num_envs)
@@ -114,7 +114,7 @@ class AgentWorker:
                 if budget.is_used_up:
                     break
                 if is_stopping():
-                    raise BrokenOff("the run ended during an evaluation.")
+                    raise WorkCancelled("the run ended during an evaluation.")
                 outputs = {name: one.act(one.slots.current) for name, one in self.actors.items()}
                 episodes += budget.count(self._advance(outputs, out), now)
         return sorted(episodes, key=lambda episode: (episode.env, episode.number))
@@ -164,7 +164,7 @@ class Actor:
 
     Args:
         name: of the policy.
-        policy: the face that acts.
+        policy: the mode that acts.
         slots: the rows of its agents.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories, map_leaves
-from ding_lite.engine import BrokenOff, released
+from ding_lite.engine import WorkCancelled, released
 from ding_lite.envs import ENV, EpisodeResult, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
@@ -28,7 +28,7 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a face that acts, or not a vector environment.
+        TypeError: not a mode that acts, or not a vector environment.
     """
     return SplitWorker(env, policy) if isinstance(env, SplitVectorEnv) else LocalWorker(env, policy)
 
@@ -36,12 +36,12 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 class SplitWorker:
     """Acts in every piece of the environments at the same time, with a copy of the policy in each.
 
-    Each copy has random numbers of its own, and takes the weights that the policy's face has when it is asked. Answers are
+    Each copy has random numbers of its own, and takes the weights that the policy's mode has when it is asked. Answers are
     taken in the order of the pieces, so that nothing depends on who is faster.
 
     Args:
         env: environments in pieces.
-        policy: the face that acts; its copies act on the CPU.
+        policy: the mode that acts; its copies act on the CPU.
     """
 
     def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
@@ -126,7 +126,7 @@ class SplitWorker:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """When the work on the last answers began and ended; see `Remainder.span`."""
+        """When the work on the last answers began and ended; see `PendingWork.span`."""
         spans = [host.span for host in self.env.hosts if host.span is not None]
         return (min(begun for begun, _ in spans), max(ended for _, ended in spans)) if spans else None
 
@@ -134,14 +134,14 @@ class SplitWorker:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`.
 
         Raises:
-            BrokenOff: `is_stopping()` became true.
+            WorkCancelled: `is_stopping()` became true.
         """
         due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
         try:
             asked = self._submit(_play, [(due[piece],) for piece in self.env.slices])
             answers = self._results(asked, is_stopping)
         except InterruptedError as error:
-            raise BrokenOff("the run ended during an evaluation.") from error
+            raise WorkCancelled("the run ended during an evaluation.") from error
         self._logged += [one for copied in answers for one in copied.value[1] if one]
         return [EpisodeResult(*row) for copied in answers for row in copied.value[0]]
 
@@ -198,12 +198,12 @@ class SplitWorker:
             host.load_state({self._name: piece})
 
     def _generator_states(self) -> list[dict[str, Any]]:
-        face = _face(self._name)
-        return [host.state(face)[face] for host in self.env.hosts]
+        mode = _mode(self._name)
+        return [host.state(mode)[mode] for host in self.env.hosts]
 
     def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for host, state in zip(self.env.hosts, states, strict=True):
-            host.load_state({_face(self._name): state})
+            host.load_state({_mode(self._name): state})
 
 
 def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
     return columns
 
 
-def _face(name: str) -> str:
+def _mode(name: str) -> str:
     return f"{name}, policy"
 
 
@@ -229,16 +229,16 @@ class _Piece(LocalWorker):
         return self.raw_state()
 
 
-def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
-    objects[name] = _Piece(objects[ENV], face)
-    objects[_face(name)] = face
+def _make(objects: dict[str, Any], name: str, mode: ActMode) -> None:
+    objects[name] = _Piece(objects[ENV], mode)
+    objects[_mode(name)] = mode
 
 
 def _adopt(objects: dict[str, Any], name: str, weights: Weights | None) -> None:
     if weights is not None:
-        face: ActMode = objects[_face(name)]
+        mode: ActMode = objects[_mode(name)]
         # Copied now, because what came through shared memory is there for a moment only.
-        face.actor.copy_weights(weights.as_tensors())
+        mode.actor.copy_weights(weights.as_tensors())
 
 
 def _collect(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
-from ding_lite.engine import BrokenOff
+from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, episode_seed, make_envs
 from ding_lite.policy import EvalMode
 from ding_lite.rollout.local_workers import LocalWorker
@@ -104,7 +104,7 @@ class VideoRecorder:
             if not self._is_due(evaluation):
                 return None
             path = self._film(policy, {"evaluation": evaluation, "env_step": env_step, "train_iter": train_iter}, is_stopping)
-        except BrokenOff:
+        except WorkCancelled:
             return None
         except Exception as error:  # noqa: BLE001  a picture of the run is not worth the run
             self._warn(evaluation, error)
@@ -129,10 +129,10 @@ class VideoRecorder:
                 other.unlink()
         return path
 
-    def _play(self, face: EvalMode, seed: int, video: VideoWriter, is_stopping: Callable[[], bool]) -> EpisodeResult:
+    def _play(self, mode: EvalMode, seed: int, video: VideoWriter, is_stopping: Callable[[], bool]) -> EpisodeResult:
         env = self._make(1, seed, wrappers=[partial(FilmedEnv, video=video)])
         try:
-            (episode,) = LocalWorker(env, face).play_episodes(1, is_stopping)
+            (episode,) = LocalWorker(env, mode).play_episodes(1, is_stopping)
         finally:
             env.close()
         return episode
@@ -197,7 +197,7 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _copied(policy: EvalMode, index: int) -> EvalMode:
-    """A face with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
+    """A mode with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
     # From the copy that acts: the policy's own model may be learning at this moment, in another thread.
     actor = policy.actor.actor(policy.role, index, torch.device("cpu"))
     actor.copy_weights(policy.weights)

@@ -1,4 +1,4 @@
-"""Remainders: a middleware asks for its work, its lane goes on, and what comes of it is the same."""
+"""Pending work: a middleware asks for its work, its lane goes on, and what comes of it is the same."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ding_lite import Context, Task, contract
-from ding_lite.engine import Remainder
+from ding_lite.engine import PendingWork
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,7 +41,7 @@ class Asks:
             ctx.total += ctx.data[0]
             self.log.append(("taken", number))
 
-        return Remainder(take, lambda: self.log.append(("dropped", number)))
+        return PendingWork(take, lambda: self.log.append(("dropped", number)))
 
 
 def run(async_mode, max_lag, iterations=20, wrap=False, stop_at=None):

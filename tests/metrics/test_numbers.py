@@ -16,7 +16,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.middleware.evaluators import mean_return
-from ding_lite.middleware.metrics_aggregators import Tally
+from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.middleware.outputs import log_outputs
 from ding_lite.rollout import summarize_episodes
 
@@ -354,11 +354,11 @@ def test_a_number_of_another_type_is_that_number(value):
 
 def row_of(*fields):
     """What a run's row has, where each learner of an iteration logged these fields."""
-    tally, ctx = Tally(), OnlineRLContext()
+    aggregator, ctx = MetricsAggregator(), OnlineRLContext()
     for given_ in fields:
         ctx.learn_metrics.append(given_)
-    tally.take(ctx)
-    return tally.row(ctx)
+    aggregator.take(ctx)
+    return aggregator.row(ctx)
 
 
 @pytest.mark.parametrize("bad", [[math.inf, -math.inf], [1.7e308] * 3, [1.7e308, 1.7e308, -1.7e308], [10**400], [10**308] * 9])

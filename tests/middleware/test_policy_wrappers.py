@@ -1,10 +1,10 @@
-"""part(): a middleware in the context of one policy, both of its halves, and what of it reaches the context of all."""
+"""for_policy(): a middleware in the context of one policy, both of its halves, and what of it reaches the context of all."""
 
 import pytest
 
 from ding_lite import Task, contract
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.middleware import part
+from ding_lite.middleware import for_policy
 
 
 def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others():
@@ -16,8 +16,8 @@ def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others(
         own.train_iter += 3
         own.train_output = {"loss": 1.0}
 
-    part("a", learn)(ctx)
-    part("b", learn)(ctx)
+    for_policy("a", learn)(ctx)
+    for_policy("b", learn)(ctx)
 
     assert seen == [("of a", 10), (None, 13)]
     assert (ctx.train_iter, ctx.parts["a"].train_iter, ctx.parts["b"].train_iter) == (16, 13, 16)
@@ -26,13 +26,13 @@ def test_a_middleware_of_one_policy_sees_its_context_and_counts_with_all_others(
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest():
-    run = part("lerned", lambda ctx: None)
+    run = for_policy("lerned", lambda ctx: None)
     with pytest.raises(ValueError, match=r"finds no policy 'lerned' in ctx.parts: did you mean 'learned'\? There are learned"):
         run(AgentsContext(parts={"learned": OnlineRLContext()}))
     with pytest.raises(ValueError, match="AgentsCollector has not collected in this iteration"):
         run(AgentsContext())
     with pytest.raises(TypeError, match=r"part\('a', ...\) wants a middleware, a function of the context, got None"):
-        part("a", None)
+        for_policy("a", None)
 
 
 @pytest.mark.parametrize("has_contract", [False, True])
@@ -55,7 +55,7 @@ def test_both_halves_of_a_generator_run_in_the_policys_context(has_contract):
     task = Task()
     with task.start(ctx=AgentsContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
-        task.use(part("a", halves)).use(later).run(max_step=2)
+        task.use(for_policy("a", halves)).use(later).run(max_step=2)
 
     assert seen == [101, 212]
     assert task.ctx.train_iter == 222
@@ -77,7 +77,7 @@ def test_an_error_is_thrown_into_the_half_that_waits_and_may_be_handled_there():
     task = Task()
     with task.start(ctx=AgentsContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
-        task.use(part("a", guard)).use(fail).run(max_step=1)
+        task.use(for_policy("a", guard)).use(fail).run(max_step=1)
     assert seen == ["gone"]
     assert task.ctx.train_iter == 1
 
@@ -90,7 +90,7 @@ def test_an_error_is_thrown_into_the_half_that_waits_and_may_be_handled_there():
     task = Task()
     with task.start(ctx=AgentsContext()):
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
-        task.use(part("a", clean_up)).use(fail)
+        task.use(for_policy("a", clean_up)).use(fail)
         with pytest.raises(OSError, match="gone"):
             task.run(max_step=1)
     assert seen == ["gone", "clean"]
@@ -106,7 +106,7 @@ def test_several_middleware_in_a_row_are_one():
             own.train_output = "second half"
 
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
-        task.use(part("a", task.serial(first, lambda own: setattr(own, "train_data", own.train_data + 1))))
+        task.use(for_policy("a", task.serial(first, lambda own: setattr(own, "train_data", own.train_data + 1))))
         task.run(max_step=1)
 
     assert (task.ctx.parts["a"].train_data, task.ctx.parts["a"].train_output) == (2, "second half")
@@ -131,7 +131,7 @@ def test_what_a_middleware_of_one_policy_does_at_the_end_of_a_run_it_does_in_its
 
     seen, task = [], Task()
     with task.start(ctx=AgentsContext()):
-        task.use(collect).use(part("a", task.serial(Learns()))).run(max_step=2)
+        task.use(collect).use(for_policy("a", task.serial(Learns()))).run(max_step=2)
 
     assert seen == [("before", 1, 6, None), ("after", 7)]
     assert task.ctx.train_iter == 7

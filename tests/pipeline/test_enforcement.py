@@ -14,8 +14,8 @@ import pytest
 from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
 
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.engine import Context, ContractError, Remainder, Task, UndeclaredFieldError, contract
-from ding_lite.middleware import part
+from ding_lite.engine import Context, ContractError, PendingWork, Task, UndeclaredFieldError, contract
+from ding_lite.middleware import for_policy
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.properties import fields_behind
 
@@ -260,7 +260,7 @@ class TestHalves:
                 return ctx.count
             ctx.more = 1
 
-        asks = contract(("count",), writes_late=("batch",), stage="collect")(lambda ctx: Remainder(take, lambda: None))
+        asks = contract(("count",), writes_late=("batch",), stage="collect")(lambda ctx: PendingWork(take, lambda: None))
         with pytest.raises(ContractError, match=message):
             run(asks, mode=mode)
 
@@ -331,7 +331,7 @@ class TestInside:
 
         inner = contract(stage="learn")(lies_later if yields else lies)
         with pytest.raises(ContractError, match="lies.* reads ctx.train_data"):
-            run(contract(writes=("parts",), stage="collect")(makes), part("one", inner), mode=mode, ctx=AgentsContext())
+            run(contract(writes=("parts",), stage="collect")(makes), for_policy("one", inner), mode=mode, ctx=AgentsContext())
 
     @MODES
     def test_what_a_middleware_runs_inside_itself_is_under_its_own_contract(self, mode):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.engine import Context, Task, engaged
+from ding_lite.engine import Context, Task, run_inside
 
 
 class Trouble(Exception):
@@ -433,28 +433,28 @@ class TestLocks:
 class TestEngaged:
     def test_it_runs_the_halves_around_its_block(self):
         trace = []
-        with engaged(middleware("tidies", 0, trace), Context()):
+        with run_inside(middleware("tidies", 0, trace), Context()):
             trace.append("block")
 
         assert trace == [("began", 0), "block", ("ended", 0), ("tidied", 0)]
 
     def test_a_plain_function_runs_at_the_entry(self):
         trace = []
-        with engaged(middleware("plain", 0, trace), Context()):
+        with run_inside(middleware("plain", 0, trace), Context()):
             trace.append("block")
 
         assert trace == [("ran", 0), "block"]
 
     def test_an_error_of_the_block_is_thrown_in_and_may_be_handled(self):
         trace = []
-        with engaged(middleware("handles", 0, trace), Context()):
+        with run_inside(middleware("handles", 0, trace), Context()):
             raise Trouble("in the block")
 
         assert trace == [("began", 0), ("saw", 0, "in the block"), ("tidied", 0)]
 
     def test_an_error_that_nobody_handles_leaves_as_itself(self):
         error = Trouble("in the block")
-        with pytest.raises(Trouble) as caught, engaged(middleware("tidies", 0, []), Context()):
+        with pytest.raises(Trouble) as caught, run_inside(middleware("tidies", 0, []), Context()):
             raise error
 
         assert caught.value is error

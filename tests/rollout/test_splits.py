@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ding_lite.engine import BrokenOff, load_checkpoint, save_checkpoint
+from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
 from ding_lite.rollout import LocalWorker, SplitWorker, make_worker
 
 pytestmark = pytest.mark.timeout(60)
@@ -78,27 +78,27 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
         return worker.collect(1).version
 
     policy = case.policy()
-    face = policy.collect_mode
-    worker = make_worker(case.envs(2, backend), face)
+    mode = policy.collect_mode
+    worker = make_worker(case.envs(2, backend), mode)
     old = policy.learn_mode.snapshot()
     policy.set_weights({name: -tensor for name, tensor in policy.get_weights().items()})
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.adopt(old)
-    assert (versions(worker), face.is_led) == (0, True)
+    mode.adopt(old)
+    assert (versions(worker), mode.is_led) == (0, True)
     for name, tensor in zip(policy.model.state_dict(), old.weights):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
-    face.hold()
-    face.adopt(policy.snapshot())
+    mode.hold()
+    mode.adopt(policy.snapshot())
     assert versions(worker) == 0
-    face.let_go()
+    mode.let_go()
     assert versions(worker) == 2
-    face.adopt(None)
-    face.hold()
+    mode.adopt(None)
+    mode.hold()
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.let_go()
-    assert (versions(worker), face.is_led) == (3, False)
+    mode.let_go()
+    assert (versions(worker), mode.is_led) == (3, False)
 
 
 @both
@@ -207,6 +207,6 @@ def test_an_evaluation_that_nobody_waits_for_is_broken_off(dqn_case, backend):
     envs = dqn_case.envs(2, backend)
     worker = make_worker(envs, dqn_case.policy().eval_mode)
     asked = []
-    with pytest.raises(BrokenOff, match="the run ended during an evaluation"):
+    with pytest.raises(WorkCancelled, match="the run ended during an evaluation"):
         worker.play_episodes(10**6, lambda: asked.append(1) or len(asked) > 5)
     assert [len(worker.play_episodes(count)) for count in (5, [1, 0, 2, 0, 0])] == [5, 3]

@@ -1,0 +1,23 @@
+"""Names of earlier versions: scripts that use them run as before."""
+
+import importlib
+
+import pytest
+
+OLD_NAMES = [
+    ("engine", "BrokenOff", "WorkCancelled"),
+    ("engine", "Made", "NestedContext"),
+    ("engine", "Remainder", "PendingWork"),
+    ("engine", "engaged", "run_inside"),
+    ("envs", "Episode", "EpisodeResult"),
+    ("middleware", "part", "for_policy"),
+    ("rollout", "EpisodeRecorder", "VideoRecorder"),
+]
+
+
+@pytest.mark.parametrize(("room", "old", "new"), OLD_NAMES)
+def test_an_old_name_is_the_same_object_at_the_same_address(room, old, new):
+    module = importlib.import_module(f"ding_lite.{room}")
+
+    assert getattr(module, old) is getattr(module, new)
+    assert {old, new} <= set(module.__all__)
