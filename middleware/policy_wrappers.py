@@ -35,7 +35,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
 
     Args:
         name: of the policy.
-        middleware: any, also one with a second half; it stands where it would without `for_policy`.
+        middleware: any, also one with a backward step; it stands where it would without `for_policy`.
 
     Raises:
         ValueError: a middleware that says how to collect; at a call, there is no such policy.
@@ -55,7 +55,8 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
             f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it says how to collect, and parts are made "
-            f"anew by what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take it."
+            f"anew by what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take "
+            "it."
         )
     return ForPolicy(name, middleware)
 
@@ -74,7 +75,7 @@ class ForPolicy:
         self.within = ("parts", name)
         """Where that context stands."""
         self.may_yield = may_yield(middleware)
-        """Whether there may be a second half."""
+        """Whether there may be a backward step."""
         terms = contract_of(middleware)
         self._logged = _LOGGED if terms is None else tuple(it for it in _LOGGED if it in (*terms.all_writes, *terms.may_write))
         self._counts = terms is None or _ITER in (*terms.reads, *terms.may_read, *terms.all_writes, *terms.may_write)

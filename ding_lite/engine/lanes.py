@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ding_lite.pipeline.generators import Half, second_half, unwind
+from ding_lite.pipeline.generators import Half, backward_step, unwind
 from ding_lite.pipeline.pipeline_checks import Entry
 
 
 class Lane:
-    """One lane at work: its iteration, its context, and the generators that wait there for their second half.
+    """One lane at work: its iteration, its context, and the generators that wait there for their backward step.
 
     Args:
         number: in the order of `LANES`.
@@ -70,7 +70,7 @@ class Lane:
         self.failed_at = -1
         """The position of that half; -1 where none has failed in this iteration."""
         self.skips = False
-        """Whether the first halves that are left of this iteration are skipped: one failed, or needs what was skipped."""
+        """Whether the forward steps that are left of this iteration are skipped: one failed, or needs what was skipped."""
         self.busy_ns = 0
         """Time in all that its middleware ran, without waiting for other lanes."""
         self.waited_ns = 0
@@ -88,12 +88,12 @@ class Lane:
         self.begun.clear()
 
     def wait(self, entry: Entry, half: Half) -> None:
-        """Keep this generator until the second half of its middleware is due."""
+        """Keep this generator until the backward step of its middleware is due."""
         self.waiting.append(half)
         self.begun[id(entry)] = half
 
     def end(self, entry: Entry) -> None:
-        """Run the second half of this middleware, and before it what it began and left to the end of the iteration.
+        """Run the backward step of this middleware, and before it what it began and left to the end of the iteration.
 
         An error that is on its way is thrown in at the `yield`.
         """
@@ -102,7 +102,7 @@ class Lane:
             half = self.waiting.pop()
             error, self.error = self.error, None
             try:
-                second_half(half, error)
+                backward_step(half, error)
             except BaseException as raised:  # noqa: BLE001  those that still wait see it
                 self.error = raised
             if half is mine:
@@ -112,7 +112,7 @@ class Lane:
             raise error
 
     def end_rest(self) -> None:
-        """Run the second halves that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
+        """Run the backward steps that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
         error, self.error = self.error, None
         unwind(self.waiting, error)
 

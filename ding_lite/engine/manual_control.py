@@ -14,7 +14,7 @@ from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import PipelineMixin
 from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import Backward, Half, first_half, locked, unwind
+from ding_lite.pipeline.generators import Backward, Half, forward_step, locked, unwind
 from ding_lite.pipeline.pipeline_checks import require_middleware
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ManualControl(PipelineMixin):
             _current.reset(token)
 
     def forward(self, fn: Middleware, ctx: Any = None, async_mode: bool | None = None) -> Any:
-        """Run the first half of `fn` by hand, on this context or the task's. Its generator, if it is one, waits.
+        """Run the forward step of `fn` by hand, on this context or the task's. Its generator, if it is one, waits.
 
         Args:
             fn: a middleware.
@@ -77,7 +77,7 @@ class ManualControl(PipelineMixin):
     def _begin(self, fn: Middleware, ctx: Any) -> Half | None:
         with self._current():
             ctx = self.ctx if ctx is None else ctx
-            return first_half(fn, fn(ctx), ctx)
+            return forward_step(fn, fn(ctx), ctx)
 
     def sync(self) -> None:
         """Wait for what `forward(..., async_mode=True)` began.
@@ -104,13 +104,13 @@ class ManualControl(PipelineMixin):
             raise first
 
     def backward(self, backward_stack: list[Half] | None = None) -> None:
-        """Run the second halves that wait, last first: all of this task's, or just those given. Waits for what was begun."""
+        """Run the backward steps that wait, last first: all of this task's, or just those given. Waits for what was begun."""
         self.sync()
         with self._current():
             unwind(self._waiting if backward_stack is None else backward_stack)
 
     def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
-        """`fn` for use inside another middleware: calling it runs its first half and returns a function that ends it.
+        """`fn` for use inside another middleware: calling it runs its forward step and returns a function that ends it.
 
         Whoever does not end it leaves that to the end of the iteration.
         """

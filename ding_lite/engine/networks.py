@@ -28,7 +28,7 @@ from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
 from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.generators import Half, first_half, second_half
+from ding_lite.pipeline.generators import Half, backward_step, forward_step
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
@@ -506,7 +506,7 @@ class Network:
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
-            # The generators that wait may handle it, where their second halves stand.
+            # The generators that wait may handle it, where their backward steps stand.
             lane.error, lane.skips = error, True
         if work.is_closing and lane.error is not None:  # what is left are halves that no middleware ends
             lane.end_rest()
@@ -522,7 +522,7 @@ class Network:
         if isinstance(result, PendingWork) and id(entry) in self._has_late:
             self._pending_work[id(entry), lane.iteration] = half, result
             return
-        generator = first_half(entry.fn, result, lane.ctx)
+        generator = forward_step(entry.fn, result, lane.ctx)
         if generator is None:
             return
         if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
@@ -538,9 +538,9 @@ class Network:
             left[1].drop()
 
     def _take(self, half: HalfStep, lane: Lane) -> None:
-        """Wait for what the first half of this middleware left to others."""
+        """Wait for what the forward step of this middleware left to others."""
         asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
-        if asked is None or pending is None:  # its first half did all the work
+        if asked is None or pending is None:  # its forward step did all the work
             return
         before = lane.released_ns
         pending.take(lane.ctx)
@@ -619,7 +619,7 @@ class Network:
             if error is None:
                 generator.close()
             else:
-                second_half(generator, error)
+                backward_step(generator, error)
         except BaseException as raised:  # noqa: BLE001  raised by run()
             if error is None:
                 self._fail(raised, lane)

@@ -110,7 +110,7 @@ class PipelineMixin(Lifecycle):
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
         """Apply a decorator to every middleware, those already there and those to come. The last one is the outermost.
 
-        A decorator that knows nothing of generators is fine: it sees the first half, and the second still runs.
+        A decorator that knows nothing of generators is fine: it sees the forward step, and the backward step still runs.
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
@@ -126,7 +126,7 @@ class PipelineMixin(Lifecycle):
         return Serial(*fns)
 
     def parallel(self, *fns: Middleware) -> Middleware:
-        """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
+        """One middleware that runs the forward steps of these at the same time, on threads, and waits for all of them."""
         return Parallel(*fns, pool=lambda: self._pool)
 
     @staticmethod

@@ -52,7 +52,7 @@ class HalfStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes the pending work that the first half left."""
+    """Whether it takes the pending work that the forward step left."""
     inputs: list[Edge] = dataclasses.field(default_factory=list)
     outputs: list[Edge] = dataclasses.field(default_factory=list)
 
@@ -63,7 +63,7 @@ class HalfStep:
             return "end of iteration"
         if self.is_late:
             return f"{self.entry.name} (taking)"
-        return f"{self.entry.name} (second half)" if self.is_second else self.entry.name
+        return f"{self.entry.name} (backward step)" if self.is_second else self.entry.name
 
     def is_user_of(self, thing: object) -> bool:
         """Whether it uses this very object."""
@@ -156,7 +156,7 @@ def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
 
 
 def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str], is_one_lane: bool) -> list[HalfStep]:
-    halves = [half for entry in entries for half in _first_halves(entry, cls, fields)]
+    halves = [half for entry in entries for half in _forward_steps(entry, cls, fields)]
     halves += [_half(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
     for half in halves:
         half.lane = LEARN if is_one_lane else half.lane
@@ -164,8 +164,8 @@ def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]
     return [*halves, HalfStep(None, False, LEARN, reads=elsewhere)]  # the whole context comes together at the end
 
 
-def _first_halves(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
-    """The first half, and behind it on the process lane the one that takes its pending work, where it may leave some."""
+def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[HalfStep]:
+    """The forward step, and behind it on the process lane the one that takes its pending work, where it may leave some."""
     half, terms = _half(entry, FIRST, cls, fields), entry.contract
     if terms is None or not terms.writes_late or entry.call is not entry.fn:  # what is wrapped around it waits for it
         return [half]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from ding_lite.basics.messages import add_note
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.generators import Half, first_half, unwind
+from ding_lite.pipeline.generators import Half, forward_step, unwind
 from ding_lite.pipeline.pipeline_checks import Entry
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:
-    """One iteration in sequence: every first half in order, then the second halves in reverse.
+    """One iteration in sequence: every forward step in order, then the backward steps in reverse.
 
     Args:
         ctx: the iteration's context.
@@ -26,7 +26,7 @@ def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None
         for running in entries:
             result = running.call(ctx)
             if result is not None:
-                half = first_half(running.fn, result, ctx)
+                half = forward_step(running.fn, result, ctx)
                 if half is not None:
                     waiting.append(half)
         running = None

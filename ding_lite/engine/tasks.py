@@ -38,7 +38,7 @@ _ENDLESS = int(1e12)
 class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
     """A loop of middleware over a context. `ding_lite.task` is the one that scripts use; tests may make their own.
 
-    Each iteration runs every middleware in order of `use`; then the second halves of those that are generators, in reverse;
+    Each iteration runs every middleware in order of `use`; then the backward steps of those that are generators, in reverse;
     then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. Then
     the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
     result on every run (docs/design.md says which).

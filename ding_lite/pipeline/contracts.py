@@ -47,7 +47,7 @@ Made = NestedContext  # its name in earlier versions
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contract:
-    """What one middleware touches. Both halves of a generator count, unless `reads_after` or `writes_after` names them."""
+    """What one middleware touches. Both steps of a generator count, unless `reads_after` or `writes_after` names them."""
 
     reads: tuple[str, ...] = ()
     """Context fields that it needs: each must be kept, have a default, or be written by an earlier middleware."""
@@ -103,7 +103,7 @@ class Contract:
 
     @property
     def all_writes(self) -> tuple[str, ...]:
-        """What its first half sets, at once or late."""
+        """What its forward step sets, at once or late."""
         return (*self.writes, *self.writes_late)
 
     @property
@@ -134,7 +134,7 @@ def contract(
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
     A pipeline whose middleware carry contracts is checked before it runs, and asynchronous mode orders by them: a contract
-    is the truth about what is touched, in both halves of a generator.
+    is the truth about what is touched, in both steps of a generator.
 
     Args:
         reads: context fields that it needs.
@@ -228,7 +228,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         needed += [name for name in part.reads if side_by_side or name not in written]
         written.update(part.all_writes)
     needed_after: list[str] = []
-    for part in reversed(known):  # as second halves run
+    for part in reversed(known):  # as backward steps run
         needed_after += [name for name in part.reads_after if name not in written]
         written.update(part.writes_after)
 

@@ -1,4 +1,4 @@
-"""Guards: a middleware run under its contract, both halves and what it left to others."""
+"""Guards: a middleware run under its contract, both steps and what it left to others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.generators import Half, named, second_half
+from ding_lite.pipeline.generators import Half, backward_step, named
 from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry
@@ -183,9 +183,9 @@ class Guard:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
-            self._run(SECOND, ctx, second_half, half, error)
+            self._run(SECOND, ctx, backward_step, half, error)
         else:
-            self._run(SECOND, ctx, second_half, half)
+            self._run(SECOND, ctx, backward_step, half)
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
         self._run(LATE, ctx, take, ctx)
@@ -248,7 +248,7 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the pending work as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
@@ -268,7 +268,7 @@ def half_fields(
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the pending work as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()

@@ -14,8 +14,8 @@ from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name
 from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
-from ding_lite.pipeline.pipeline_steps import Scope, Step, context_classes_of, maker_of, steps_of
 from ding_lite.pipeline.properties import fields_behind, is_property
+from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
 
 
 class PipelineError(ValueError):
@@ -86,35 +86,37 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     Raises:
         PipelineError: all problems, one a line, with the line of the script that is to blame.
     """
-    steps = steps_of(pipeline)
-    problems = _forgotten_context(ctx, steps) or [(step, problem) for check in _CHECKS for step, problem in check(ctx, steps)]
-    blamed = {id(step) for step, _ in problems}
-    problems += [found for found in _side_by_side_problems(steps) if id(found[0]) not in blamed]
+    all_used = middleware_of(pipeline)
+    problems = _forgotten_context(ctx, all_used) or [
+        (used, problem) for check in _CHECKS for used, problem in check(ctx, all_used)
+    ]
+    blamed = {id(used) for used, _ in problems}
+    problems += [found for found in _side_by_side_problems(all_used) if id(found[0]) not in blamed]
     if problems:
-        place = {id(step): number for number, step in enumerate(steps)}
+        place = {id(used): number for number, used in enumerate(all_used)}
         problems.sort(key=lambda found: place[id(found[0])])
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = [f"  {problem}{step.at}" for step, problem in problems]
+        lines = [f"  {problem}{used.at}" for used, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
 
 
-def _side_by_side_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Each step that touches what another one changes which runs at the same time, where nothing orders the two."""
-    for index, step in enumerate(steps):
-        for other in steps[:index]:
-            if step.terms is None or other.terms is None or step.is_around or other.is_around or other in step.earlier:
+def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that touches what another one changes which runs at the same time, where nothing orders the two."""
+    for index, used in enumerate(all_used):
+        for other in all_used[:index]:
+            if used.terms is None or other.terms is None or used.is_around or other.is_around or other in used.earlier:
                 continue
-            what = _in_common(other, step)
+            what = _in_common(other, used)
             if what:
                 yield (
-                    step,
+                    used,
                     f"{other.name} {what}, and the two run at the same time, so that the result depends on which is faster: "
                     "put them one after the other, as with task.serial().",
                 )
 
 
-def _in_common(one: Step, other: Step) -> str:
-    """What one of two steps writes and the other touches, or both use; or an empty string."""
+def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
+    """What one of two middleware writes and the other touches, or both use; or an empty string."""
     assert one.terms is not None
     assert other.terms is not None
     shared = next((it for it in one.terms.uses if any(it is thing for thing in other.terms.uses)), None)
@@ -134,33 +136,33 @@ def _in_common(one: Step, other: Step) -> str:
     return ""
 
 
-def _object_problems(_: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    yield from sharing_problems(steps)
-    yield from owner_problems(steps)
+def _object_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    yield from sharing_problems(all_used)
+    yield from owner_problems(all_used)
 
 
-def _field_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+def _field_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
     outside = _Inside(ctx, fields_at_start(ctx))
-    for step in steps:
-        if step.terms is None:
+    for used in all_used:
+        if used.terms is None:
             continue
-        inside, problem = _context_of(step, outside)
+        inside, problem = _context_of(used, outside)
         if problem:
-            yield step, problem
+            yield used, problem
         if inside is None:
             continue
         known = declared_fields(inside.context)
-        for name, verb in _touched(step.terms).items():
+        for name, verb in _touched(used.terms).items():
             if name not in known:
-                yield step, _undeclared(step, verb, inside.context, name)
-        for name in filter(partial(is_property, type(inside.context)), _named(step.terms)):
+                yield used, _undeclared(used, verb, inside.context, name)
+        for name in filter(partial(is_property, type(inside.context)), _named(used.terms)):
             try:
                 fields_behind(type(inside.context), name)
             except TypeError as error:
-                yield step, f"{step.name} names {step.field_start}{name}, and {error}"
-        for name in dict.fromkeys((*step.terms.reads, *step.terms.reads_after)):
-            if name in known and name not in inside.ready and not _is_written(step, name, steps):
-                yield step, _unwritten(step, inside.context, name, steps)
+                yield used, f"{used.name} names {used.field_start}{name}, and {error}"
+        for name in dict.fromkeys((*used.terms.reads, *used.terms.reads_after)):
+            if name in known and name not in inside.ready and not _is_written(used, name, all_used):
+                yield used, _unwritten(used, inside.context, name, all_used)
 
 
 def _named(terms: Contract) -> tuple[str, ...]:
@@ -177,16 +179,16 @@ def _touched(terms: Contract) -> dict[str, str]:
 
 @dataclasses.dataclass
 class _Inside:
-    """The context on which a step runs, as far as it is known."""
+    """The context on which a middleware runs, as far as it is known."""
 
     context: Context
     ready: frozenset[str]
     """Its fields that have a value before any middleware runs on it."""
 
 
-def _context_of(step: Step, outermost: _Inside) -> tuple[_Inside | None, str]:
-    """What is known of the context of a step, or None; and what is wrong with that."""
-    scope, earlier, ctx = step.scope, step.earlier, outermost.context
+def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | None, str]:
+    """What is known of the context of a middleware, or None; and what is wrong with that."""
+    scope, earlier, ctx = used.scope, used.earlier, outermost.context
     if not scope:
         return outermost, ""
     field, name = scope[-1]
@@ -203,27 +205,27 @@ def _context_of(step: Step, outermost: _Inside) -> tuple[_Inside | None, str]:
     makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
     known = [made.name for other in makers if other.terms for made in other.terms.makes if made.field == field]
     if not known or any(other.terms and not other.terms.makes for other in makers):
-        return None, ""  # nobody writes it, which its own step tells; or somebody who does not say which names
+        return None, ""  # nobody writes it, which is reported for that one; or somebody who does not say which names
     hint = did_you_mean(name, known)
-    return None, f"{step.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
+    return None, f"{used.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
 
 
-def _is_written(step: Step, name: str, steps: Sequence[Step]) -> bool:
+def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddleware]) -> bool:
     """Whether a middleware writes the field before the half of this one that reads it."""
-    if any(_may_write(other, name, step.scope) for other in step.earlier):
+    if any(_may_write(other, name, used.scope) for other in used.earlier):
         return True
-    if step.terms is None or name in step.terms.reads:
+    if used.terms is None or name in used.terms.reads:
         return False
-    # Second halves run in reverse: one sees what every first half wrote, and the second halves of those behind it.
-    if any(_may_write(other, name, step.scope) for other in steps):
+    # Backward steps run in reverse: one sees what every forward step wrote, and the backward steps of those behind it.
+    if any(_may_write(other, name, used.scope) for other in all_used):
         return True
-    behind = steps[steps.index(step) + 1 :]
-    return any(other.terms and other.scope == step.scope and name in other.terms.writes_after for other in behind)
+    behind = all_used[all_used.index(used) + 1 :]
+    return any(other.terms and other.scope == used.scope and name in other.terms.writes_after for other in behind)
 
 
-def _may_write(step: Step, name: str, scope: Scope) -> bool:
-    """Whether a first half may set that field of that scope's context."""
-    return step.may_write_anything_for(scope) or (step.scope == scope and name in step.writes)
+def _may_write(used: UsedMiddleware, name: str, scope: Scope) -> bool:
+    """Whether a forward step may set that field of that scope's context."""
+    return used.may_write_anything_for(scope) or (used.scope == scope and name in used.writes)
 
 
 def _are_of_one_package(*classes: type) -> bool:
@@ -231,52 +233,52 @@ def _are_of_one_package(*classes: type) -> bool:
     return len({cls.__module__.partition(".")[0] for cls in classes}) == 1
 
 
-def _undeclared(step: Step, verb: str, ctx: Context, name: str) -> str:
+def _undeclared(used: UsedMiddleware, verb: str, ctx: Context, name: str) -> str:
     cls = type(ctx).__name__
-    start = f"{step.name} {verb} {step.field_start}{name}, but {cls} declares no such field"
-    meant = next((one for one in context_classes_of(step.fn) if name in _fields_of(one)), None)
-    if meant is not None and not step.scope and (issubclass(meant, type(ctx)) or _are_of_one_package(meant, type(ctx))):
+    start = f"{used.name} {verb} {used.field_start}{name}, but {cls} declares no such field"
+    meant = next((one for one in context_classes_of(used.fn) if name in _fields_of(one)), None)
+    if meant is not None and not used.scope and (issubclass(meant, type(ctx)) or _are_of_one_package(meant, type(ctx))):
         return f"{start}, {meant.__name__} does: pass ctx={meant.__name__}() to task.start(), or a subclass of your own."
     hint = did_you_mean(name, declared_fields(ctx))
     return f"{start}{hint} Add `{name}` with a default to {cls}."
 
 
-def _unwritten(step: Step, ctx: Context, name: str, steps: Sequence[Step]) -> str:
-    start = f"{step.name} reads {step.field_start}{name}, but no earlier middleware writes it: "
-    is_late = step.terms is not None and name not in step.terms.reads
-    for other in () if is_late else steps:
-        if other is not step and other.scope == step.scope and other.terms and name in other.terms.all_writes:
-            return start + step.where_to_move(other)
-    for other in step.earlier:
-        for made in other.terms.makes if other.terms and other.scope == step.scope else ():
+def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence[UsedMiddleware]) -> str:
+    start = f"{used.name} reads {used.field_start}{name}, but no earlier middleware writes it: "
+    is_late = used.terms is not None and name not in used.terms.reads
+    for other in () if is_late else all_used:
+        if other is not used and other.scope == used.scope and other.terms and name in other.terms.all_writes:
+            return start + used.where_to_move(other)
+    for other in used.earlier:
+        for made in other.terms.makes if other.terms and other.scope == used.scope else ():
             if name in made.writes:
-                call = made.call.replace("...", f"{name_of(step.fn)}(...)")
+                call = made.call.replace("...", f"{name_of(used.fn)}(...)")
                 return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
     provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
     if not provider:
         return start + "add one that does before it, or give the field a default."
-    found = maker_of(step.scope, step.earlier)
+    found = maker_of(used.scope, used.earlier)
     return f"{start}add {provider} before it{f', inside {found[1].call}' if found else ''}."
 
 
-def _forgotten_context(ctx: Context, steps: Sequence[Step]) -> list[tuple[Step, str]]:
+def _forgotten_context(ctx: Context, all_used: Sequence[UsedMiddleware]) -> list[tuple[UsedMiddleware, str]]:
     """One problem where the task runs on a bare Context, which has no fields to pass anything along."""
     if type(ctx) is not Context:
         return []
-    top = [step for step in steps if step.terms is not None and not step.scope]
-    wanted = {name: (step, verb) for step in reversed(top) if step.terms for name, verb in _touched(step.terms).items()}
-    missing = [name for step in top if step.terms for name in _touched(step.terms) if name not in declared_fields(ctx)]
+    top = [used for used in all_used if used.terms is not None and not used.scope]
+    wanted = {name: (used, verb) for used in reversed(top) if used.terms for name, verb in _touched(used.terms).items()}
+    missing = [name for used in top if used.terms for name in _touched(used.terms) if name not in declared_fields(ctx)]
     if not missing:
         return []
-    step, verb = wanted[missing[0]]
-    start = f"{step.name} {verb} ctx.{missing[0]}, but Context declares no such field: "
+    used, verb = wanted[missing[0]]
+    start = f"{used.name} {verb} ctx.{missing[0]}, but Context declares no such field: "
     votes = Counter(cls for one in top for cls in context_classes_of(one.fn) if wanted.keys() <= _fields_of(cls))
     if not votes:
         names = ", ".join(dict.fromkeys(missing))
-        return [(step, f"{start}pass a context of your own to task.start(ctx=...), a dataclass that declares {names}.")]
+        return [(used, f"{start}pass a context of your own to task.start(ctx=...), a dataclass that declares {names}.")]
     most = max(votes.values())
     classes = " or ".join(f"ctx={cls.__name__}()" for cls, count in votes.items() if count == most)
-    return [(step, f"{start}pass {classes} to task.start().")]
+    return [(used, f"{start}pass {classes} to task.start().")]
 
 
 def _fields_of(cls: type[Context]) -> set[str]:

@@ -50,7 +50,7 @@ class Touches:
     def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
         """What to call with "read" or "write" and a field when this half of the function touches it.
 
-        What is done when a run has ended counts as a second half of the middleware whose `end_run` it is.
+        What is done when a run has ended counts as a backward step of the middleware whose `end_run` it is.
         """
         owner: object = self._owners.get(_written_as(fn), fn)
         if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":

@@ -1,4 +1,4 @@
-"""for_policy(): a middleware in the context of one policy, both of its halves, and what of it reaches the context of all."""
+"""for_policy(): a middleware in the context of one policy, both of its steps, and what of it reaches the context of all."""
 
 import pytest
 
@@ -103,13 +103,13 @@ def test_several_middleware_in_a_row_are_one():
         def first(own):
             own.train_data = 1
             yield
-            own.train_output = "second half"
+            own.train_output = "backward step"
 
         task.use(lambda ctx: setattr(ctx, "parts", {"a": OnlineRLContext()}))
         task.use(for_policy("a", task.serial(first, lambda own: setattr(own, "train_data", own.train_data + 1))))
         task.run(max_step=1)
 
-    assert (task.ctx.parts["a"].train_data, task.ctx.parts["a"].train_output) == (2, "second half")
+    assert (task.ctx.parts["a"].train_data, task.ctx.parts["a"].train_output) == (2, "backward step")
 
 
 def test_what_a_middleware_of_one_policy_does_at_the_end_of_a_run_it_does_in_its_context():

@@ -219,7 +219,7 @@ class TestHalves:
             run(middle(lambda ctx: setattr(ctx, "more", 1)), mode=mode)
 
     @MODES
-    def test_the_first_half_has_not_the_terms_of_the_second(self, mode):
+    def test_the_forward_step_has_not_the_terms_of_the_second(self, mode):
         @contract(reads_after=("rows",), stage="learn")
         def both(ctx):
             len(ctx.rows)
@@ -229,7 +229,7 @@ class TestHalves:
             run(both, mode=mode)
 
     @MODES
-    def test_what_the_first_half_wrote_the_second_reads_by_contract_only(self, mode):
+    def test_what_the_forward_step_wrote_the_second_reads_by_contract_only(self, mode):
         @contract(writes=("batch",), stage="learn")
         def both(ctx):
             ctx.batch = 1
@@ -298,7 +298,7 @@ class TestInside:
 
     @MODES
     @pytest.mark.parametrize("way", ["serial", "parallel"])
-    def test_their_second_halves_too(self, mode, way):
+    def test_their_backward_steps_too(self, mode, way):
         @contract(("count",), writes_after=("batch",), stage="learn")
         def honest(ctx):
             yield

@@ -159,19 +159,19 @@ class TestReads:
 
 
 class TestSecondHalves:
-    def test_what_only_the_second_half_reads_may_be_written_by_any_first_half(self):
+    def test_what_only_the_backward_step_reads_may_be_written_by_any_forward_step(self):
         run_of(middleware("save", reads_after=("data",)), middleware("collect", writes=("data",)))
 
-    def test_what_only_the_second_half_reads_may_be_written_by_a_later_ones_second_half(self):
+    def test_what_only_the_backward_step_reads_may_be_written_by_a_later_ones_backward_step(self):
         run_of(middleware("save", reads_after=("data",)), middleware("learn", writes_after=("data",)))
 
-    def test_what_nobody_writes_is_refused_to_the_second_half_too(self):
+    def test_what_nobody_writes_is_refused_to_the_backward_step_too(self):
         assert len(problems_of(middleware("save", reads_after=("data",)))) == 1
 
-    def test_what_a_second_half_writes_comes_too_late_for_a_first_half(self):
+    def test_what_a_backward_step_writes_comes_too_late_for_a_forward_step(self):
         assert len(problems_of(middleware("early", writes_after=("data",)), middleware("learn", reads=("data",)))) == 1
 
-    def test_what_an_earlier_ones_second_half_writes_comes_too_late_since_they_run_in_reverse(self):
+    def test_what_an_earlier_ones_backward_step_writes_comes_too_late_since_they_run_in_reverse(self):
         assert len(problems_of(middleware("early", writes_after=("data",)), middleware("save", reads_after=("data",)))) == 1
 
 

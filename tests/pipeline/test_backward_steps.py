@@ -1,4 +1,4 @@
-"""may_yield(): whether a middleware may have a second half is known before it runs."""
+"""may_yield(): whether a middleware may have a backward step is known before it runs."""
 
 import functools
 
@@ -87,7 +87,7 @@ NO = {
 
 
 @pytest.mark.parametrize("fn", YES.values(), ids=YES)
-def test_it_may_have_a_second_half(fn):
+def test_it_may_have_a_backward_step(fn):
     assert may_yield(fn)
 
 
@@ -118,7 +118,7 @@ def test_it_runs_in_an_asynchronous_task(fn, max_lag):
 
 
 @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
-def test_a_second_half_that_nobody_could_know_of_is_refused_with_the_mend():
+def test_a_backward_step_that_nobody_could_know_of_is_refused_with_the_mend():
     hidden = bare(generator)
     with Task().start(async_mode=True) as loop:
         loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden)

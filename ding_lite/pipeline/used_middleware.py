@@ -1,4 +1,4 @@
-"""Steps: the single middleware of a pipeline, also those inside of others, each with what runs before it."""
+"""Used middleware: the single middleware of a pipeline, also those inside of others, each with what runs before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Scope = tuple[tuple[str, str], ...]
 
 
 @dataclasses.dataclass(eq=False)
-class Step:
+class UsedMiddleware:
     """One middleware that runs by itself, at the top of the pipeline or inside of another."""
 
     fn: Callable[..., Any]
@@ -32,14 +32,14 @@ class Step:
     terms: Contract | None
     """None for a plain function, of which nothing is known."""
     scope: Scope
-    earlier: tuple[Step, ...]
-    """Those whose first half is done when its own begins."""
+    earlier: tuple[UsedMiddleware, ...]
+    """Those whose forward step is done when its own begins."""
     is_around: bool = False
     """Whether it only puts others into the context of their scope."""
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Every field that its first half may set."""
+        """Every field that its forward step may set."""
         return () if self.terms is None else (*self.terms.all_writes, *self.terms.may_write)
 
     @property
@@ -57,7 +57,7 @@ class Step:
         """What stands before a field of its context in messages."""
         return "ctx." + "".join(f"{field}[{name!r}]." for field, name in self.scope)
 
-    def where_to_move(self, other: Step) -> str:
+    def where_to_move(self, other: UsedMiddleware) -> str:
         """Advice, where this one needs what the other does later or meanwhile."""
         if self not in other.earlier:
             return f"{other.name}, which does, runs at the same time: put it before, as with task.serial()."
@@ -68,53 +68,53 @@ class Step:
         return self.is_opaque and scope[: len(self.scope)] == self.scope
 
 
-def steps_of(pipeline: Sequence[Entry]) -> list[Step]:
+def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
     """Every middleware of a pipeline that runs by itself, in the order of a sequential run.
 
     A middleware made of others has them in `inner_middleware`. `side_by_side` says whether they run at the same time;
     `within`, where it has one, is the (field, name) of the context on which they run.
     """
-    steps: list[Step] = []
+    all_used: list[UsedMiddleware] = []
     for entry in pipeline:
-        steps += _steps(entry.fn, entry.contract, (), tuple(steps), entry.name, entry.used_at)
-    return steps
+        all_used += _middleware_of(entry.fn, entry.contract, (), tuple(all_used), entry.name, entry.used_at)
+    return all_used
 
 
-def _steps(
+def _middleware_of(
     fn: Callable[..., Any],
     terms: Contract | None,
     scope: Scope,
-    earlier: tuple[Step, ...],
+    earlier: tuple[UsedMiddleware, ...],
     name: str,
     used_at: str,
-) -> list[Step]:
+) -> list[UsedMiddleware]:
     inner: tuple[Callable[..., Any], ...] | None = getattr(fn, "inner_middleware", None)
     if inner is None:
-        return [Step(fn, name, used_at, terms, scope, earlier)]
-    made: list[Step] = []
+        return [UsedMiddleware(fn, name, used_at, terms, scope, earlier)]
+    made: list[UsedMiddleware] = []
     within = getattr(fn, "within", None)
     if within is not None:
         terms = Contract(reads=(within[0],)) if terms is None else terms
         around = dataclasses.replace(terms, uses=(), fills=(), draws=(), needs=(), provides=(), makes=())
-        made.append(Step(fn, name, used_at, around, scope, earlier, is_around=True))
+        made.append(UsedMiddleware(fn, name, used_at, around, scope, earlier, is_around=True))
         scope = (*scope, within)
     side_by_side = getattr(fn, "side_by_side", False)
     for one in inner:
         before = (*earlier, *made[: within is not None]) if side_by_side else (*earlier, *made)
         called = name if within is not None else f"{name_of(one)} in {name}"
-        made += _steps(one, contract_of(one), scope, before, called, used_at)
+        made += _middleware_of(one, contract_of(one), scope, before, called, used_at)
     return made
 
 
-def maker_of(scope: Scope, earlier: Sequence[Step]) -> tuple[Step, NestedContext] | None:
+def maker_of(scope: Scope, earlier: Sequence[UsedMiddleware]) -> tuple[UsedMiddleware, NestedContext] | None:
     """Who made the context of that scope in this iteration, and what it says of it; None where nobody says that."""
     if not scope:
         return None
     field, name = scope[-1]
-    for step in reversed(earlier):
-        for made in step.terms.makes if step.terms is not None and step.scope == scope[:-1] else ():
+    for used in reversed(earlier):
+        for made in used.terms.makes if used.terms is not None and used.scope == scope[:-1] else ():
             if (made.field, made.name) == (field, name):
-                return step, made
+                return used, made
     return None
 
 
