@@ -4,10 +4,13 @@ import importlib
 
 import pytest
 
+from ding_lite.config import RunConfig
+
 OLD_NAMES = [
     ("engine", "BrokenOff", "WorkCancelled"),
     ("engine", "Made", "NestedContext"),
     ("engine", "Remainder", "PendingWork"),
+    ("engine", "bounded", "ranged_field"),
     ("engine", "engaged", "run_inside"),
     ("envs", "Episode", "EpisodeResult"),
     ("middleware", "part", "for_policy"),
@@ -21,3 +24,7 @@ def test_an_old_name_is_the_same_object_at_the_same_address(room, old, new):
 
     assert getattr(module, old) is getattr(module, new)
     assert {old, new} <= set(module.__all__)
+
+
+def test_a_run_still_gives_its_verdict():
+    assert RunConfig.verdict is RunConfig.report_and_exit_code

@@ -8,6 +8,7 @@ from ding_lite.basics import (
     WriteError,
     bounded,
     load_checkpoint,
+    ranged_field,
     save_checkpoint,
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred, WorkCancelled
@@ -60,6 +61,7 @@ __all__ = [
     "current_task",
     "engaged",
     "load_checkpoint",
+    "ranged_field",
     "released",
     "run_inside",
     "save_checkpoint",
