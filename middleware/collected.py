@@ -15,9 +15,9 @@ from ding_lite.data import (
     Order,
     Trajectories,
     Tree,
-    listed_episodes,
-    listed_transitions,
+    episodes_from_list,
     map_leaves,
+    rollout_from_list,
     stack_transitions,
     tree,
 )
@@ -46,7 +46,7 @@ def collected_data(
     Args:
         who: asks.
         episodes_first: which it is where there are both.
-        wants: how much it has to know of the order of a list of transitions, see `listed_transitions`.
+        wants: how much it has to know of the order of a list of transitions, see `rollout_from_list`.
 
     Raises:
         RuntimeError: there is neither.
@@ -71,7 +71,7 @@ def collected_data(
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
     """What stands in ctx.trajectories, as a rollout; see `collected_data`."""
     _require_list(found, "ctx.trajectories", "transitions", who)
-    rollout = found if isinstance(found, Trajectories) else listed_transitions(found, f"{who}: ctx.trajectories")
+    rollout = found if isinstance(found, Trajectories) else rollout_from_list(found, f"{who}: ctx.trajectories")
     if {"whole": 0, "pieces": 1, "none": 2}[rollout.order] > {"whole": 0, "pieces": 1, "none": 2}[wants]:
         raise ValueError(
             f"{who} found a list of {len(rollout)} transitions in ctx.trajectories, and needs {_FIXES[rollout.order]}."
@@ -82,7 +82,7 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 def episodes_of(found: Any, who: str) -> Episodes:
     """What stands in ctx.episodes, as episodes; see `collected_data`."""
     _require_list(found, "ctx.episodes", "episodes", who)
-    return found if isinstance(found, Episodes) else listed_episodes(found, f"{who}: ctx.episodes")
+    return found if isinstance(found, Episodes) else episodes_from_list(found, f"{who}: ctx.episodes")
 
 
 def _require_list(found: Any, where: str, of: str, who: str) -> None:

@@ -31,7 +31,7 @@ class _Acting:
 
     def __init__(self, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
         self.worker = make_worker(env, policy)
-        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_alone else None
+        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_in_background else None
         """The worker, where it acts in processes that work while nobody waits for them."""
         self._metrics = MetricsLogger(owner="the collector")
         self._kwargs = MetricsLogger(owner="the arguments of the policy")

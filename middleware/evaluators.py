@@ -72,7 +72,7 @@ def mean_return(episodes: Sequence[EpisodeResult]) -> float:
     return mean_of([it.return_ for it in episodes])
 
 
-class Player(Protocol):
+class EpisodePlayer(Protocol):
     """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
 
     def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[EpisodeResult]:
@@ -117,7 +117,7 @@ class InteractionEvaluator:
         cfg: RunConfig,
         policies: Sequence[EvalMode],
         env: object,
-        worker: Player,
+        worker: EpisodePlayer,
         value: Callable[[Sequence[EpisodeResult]], float] = mean_return,
         recorder: VideoRecorder | None = None,
     ) -> None:

@@ -207,7 +207,7 @@ class Trajectories(TreeSequence):
         """[T, B, ...] arrays by leaf name."""
         self.order: Order = "whole"
         """Whether its rows are the steps of environments one after the other: of all environments, or only pieces of them; or
-        single transitions side by side, [1, N], as of a list of which nothing else is known. See `listed_transitions`."""
+        single transitions side by side, [1, N], as of a list of which nothing else is known. See `rollout_from_list`."""
         self.valid = valid
         """[T, B] bool, or None where every step is a real one."""
         self.limits: Mapping[str, Any] = {}

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ding_lite.basics.messages import add_note, call_of, context_for_helper, describe_call, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.deferred_inputs import Prints
+from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
 from ding_lite.pipeline.pipeline_checks import Entry
 
@@ -57,7 +57,7 @@ class Deferred(Generic[Result]):
         self.name = name_of(fn)
         self.place, self.order, self.origin, self._owner = origin.place, order, origin, owner
         self.description = f"{describe_call(fn)}, deferred by {origin.words}"
-        self._prints: Prints | None = None
+        self._prints: InputFingerprints | None = None
         self._result: Result
         self.error: BaseException | None = None
         """What it raised, until `result()` has raised it."""
@@ -78,7 +78,7 @@ class Deferred(Generic[Result]):
         self.is_left = False
         """Whether the run did not wait for its end."""
 
-    def watch(self, prints: Prints) -> None:
+    def watch(self, prints: InputFingerprints) -> None:
         """Before the work: let `result()` refuse one whose inputs have changed since it began."""
         self._prints = prints
 
@@ -207,7 +207,7 @@ class Deferrals:
         key = _code_of(fn) or type(fn)
         self._watched[key] += 1
         if self._watched[key] <= _WATCHED:
-            work.watch(Prints(fn, args))
+            work.watch(InputFingerprints(fn, args))
         if is_beside:
             target = context_for_helper().run
             name = f"{DEFERRED_THREAD}.{work.name}"

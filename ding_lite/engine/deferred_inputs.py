@@ -205,7 +205,7 @@ def _slots_of(cls: type) -> tuple[str, ...]:
 # What must not change until the result is taken.
 
 
-class Prints:
+class InputFingerprints:
     """What work is given, as it is before the work and behind it: plain data, arrays and modules of torch, no other objects."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 
 from ding_lite.basics.messages import add_note, context_for_helper
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.cores import quick_switches, threads_of_torch
+from ding_lite.engine.cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
-from ding_lite.engine.edges import EdgeEnds, Over, giver
+from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
 from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
@@ -91,7 +91,7 @@ class Network:
         _refuse_factories_that_count(ctx, plan)
         # The caller's context is the one of the learn lane, which is the one that comes back.
         self.lanes = tuple(
-            Lane(number, ctx if number == LEARN else _twin(ctx, plan, number)) for number in range(len(plan.lanes))
+            Lane(number, ctx if number == LEARN else _copy_for_lane(ctx, plan, number)) for number in range(len(plan.lanes))
         )
         self._learn = self.lanes[LEARN]
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
@@ -278,7 +278,7 @@ class Network:
         for lane in self.lanes:
             if lane is not self._learn and self.plan.lanes[lane.number]:
                 mine = {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)}
-                lane.ctx, lane.is_renewed = _twin(ctx, self.plan, lane.number), True
+                lane.ctx, lane.is_renewed = _copy_for_lane(ctx, self.plan, lane.number), True
                 for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
                     object.__setattr__(lane.ctx, name, value)
         for ends in self._ends.values():
@@ -312,7 +312,7 @@ class Network:
         }
         for it in others:
             it.has_ended = False
-        with quick_switches():
+        with short_switch_interval():
             try:
                 for thread in threads.values():
                     thread.start()
@@ -370,12 +370,12 @@ class Network:
             else:
                 for take in work.takes:
                     take(lane)
-        except IndexError:  # Over, or an empty deque
+        except IndexError:  # EdgeClosed, or an empty deque
             self._end_lane(lane)
             return
         try:
             if self._stop_at is not None and self._must_stop(lane, work.position):
-                raise Over
+                raise EdgeClosed
             if lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
                 self._adopt(lane)
             if work.entry is None:
@@ -385,7 +385,7 @@ class Network:
             lane.done += 1
             if work.give is not None:
                 work.give(lane)
-        except Over:
+        except EdgeClosed:
             self._end_lane(lane)
         except BaseException as error:  # noqa: BLE001  raised by run()
             self._fail(error, lane)
@@ -566,7 +566,7 @@ class Network:
             self._deferrals.cancel(self.first_step + lane.iteration)
         if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
             lane.done += 1
-            raise Over
+            raise EdgeClosed
 
     # Errors and ends.
 
@@ -676,7 +676,7 @@ def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
                 )
 
 
-def _twin(ctx: Context, plan: Plan, lane: int) -> Context:
+def _copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
     """The same context for another lane, which may change in place what it starts with.
 
     Raises:

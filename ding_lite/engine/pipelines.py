@@ -17,7 +17,7 @@ from ding_lite.engine.networks import Network
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import end_of, halves_kept, locked
+from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
 from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
 from ding_lite.pipeline.pipeline_checks import Entry, check_pipeline, require_middleware
@@ -90,7 +90,7 @@ class PipelineMixin(Lifecycle):
         self._require_open(f"use({name_of(fn)!r})")
         call = fn
         for wrapper in self._wrappers:
-            call = halves_kept(call, wrapper)
+            call = wrap_both_steps(call, wrapper)
         held = self._held(lock)
         call = call if held is None else locked(call, held)
         caller = sys._getframe(1)
@@ -115,7 +115,7 @@ class PipelineMixin(Lifecycle):
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
         self._require_open(f"use_wrapper({name_of(fn)!r})")
-        calls = [halves_kept(entry.call, fn) for entry in self._entries]
+        calls = [wrap_both_steps(entry.call, fn) for entry in self._entries]
         self._wrappers.append(fn)
         for entry, call in zip(self._entries, calls):
             entry.call = call

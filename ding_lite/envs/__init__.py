@@ -1,9 +1,9 @@
 """Environments: making, seeding, stepping and replaying them."""
 
+from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
-from ding_lite.envs.foreign import ForeignStepper
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
 from ding_lite.envs.masked import OnlyElements
@@ -33,13 +33,13 @@ __all__ = [
     "EnvDataError",
     "Episode",
     "EpisodeResult",
-    "ForeignStepper",
     "LocalVectorEnv",
     "OnlyElements",
     "SpaceError",
     "SplitVectorEnv",
     "Step",
     "Stepper",
+    "VectorEnvAdapter",
     "column_limits",
     "episode_seed",
     "integer_bounds",

@@ -9,7 +9,7 @@ from ding_lite.basics import add_note
 from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
-from ding_lite.envs.places import Place, blamed, exited
+from ding_lite.envs.error_locations import ErrorLocation, exit_error, with_location
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
 
@@ -47,7 +47,7 @@ class AgentEnv:
         self._returns: dict[Any, float] = {}
         self._infos: dict[Any, Any] = {}
         self._length = 0
-        self.ended_at: Place | None = None
+        self.ended_at: ErrorLocation | None = None
         """The last step of the episode before, once that has ended."""
         self.seed(run_seed)
 
@@ -65,11 +65,11 @@ class AgentEnv:
         try:
             return self.starts.begin()[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            raise blamed(error, self.place())  # noqa: B904  mostly it is the same error
+            raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
 
-    def place(self) -> Place:
+    def place(self) -> ErrorLocation:
         """Its last step or, where none was taken since, the reset before it."""
-        place = Place(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
+        place = ErrorLocation(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
         actions = self.starts.actions
         return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
 
@@ -79,10 +79,10 @@ class AgentEnv:
         try:
             return starts.load_state_dict(state)  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            place = Place(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
+            place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
             if starts.replayed is not None:
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
-            raise blamed(error, place)  # noqa: B904  mostly it is the same error
+            raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> AgentStepResult:
         """One step, with the actions of those who take part, and a copy of these for the memory."""
@@ -91,7 +91,7 @@ class AgentEnv:
         try:
             obs, rewards, terminations, truncations, _ = self.step(actions)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            raise blamed(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
+            raise with_location(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
         return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
 
     def finished(self) -> EpisodeResult:
@@ -210,7 +210,7 @@ def _made_by(factory: Callable[[], Any], index: int) -> Any:
     try:
         env = factory()
     except SystemExit as error:
-        raise exited(error, f"the factory of environment {index}") from error
+        raise exit_error(error, f"the factory of environment {index}") from error
     except Exception as error:
         add_note(error, f"raised where environment {index} was made")
         raise

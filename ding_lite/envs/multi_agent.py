@@ -18,7 +18,7 @@ from ding_lite.envs.agent_envs import AgentEnv, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
-from ding_lite.envs.places import blamed
+from ding_lite.envs.error_locations import with_location
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 
@@ -209,7 +209,7 @@ class AgentVectorEnv:
             agent_env = self.agent_envs[error.env]
             has_begun = bool(played) and played[error.env].begun is not None
             place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
-            raise blamed(error, place or agent_env.place())  # noqa: B904  the same error
+            raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is: the start of its episode and what was done since; and what is acted on next."""

@@ -62,9 +62,9 @@ class ProgressVectorEnv(LocalVectorEnv):
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
 
-    def wake(self) -> None:
-        """End `rest`."""
-        super().wake()
+    def resume(self) -> None:
+        """End `pause`."""
+        super().resume()
         self._fields.begun[:] = self._begun_at
 
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

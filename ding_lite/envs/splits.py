@@ -84,9 +84,9 @@ class SplitVectorEnv(SameStepVectorEnv):
         return gather_results(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
 
     @property
-    def works_alone(self) -> bool:
+    def works_in_background(self) -> bool:
         """Whether the pieces work while nobody waits for them."""
-        return all(host.works_alone for host in self.hosts)
+        return all(host.works_in_background for host in self.hosts)
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
-from ding_lite.metrics.deprecated_settings import ABSENT, modern, note
+from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
 from ding_lite.metrics.merging import describe, matched, require_one_owner
 from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
@@ -284,7 +284,7 @@ class MetricsLogger:
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
-        note("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
+        warn_deprecated("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
         self.aggregate(stats_dicts, key=key)
 
     def _require_mergeable(self, path: Path, incoming: StatsBase) -> None:
@@ -375,7 +375,9 @@ class MetricsLogger:
     def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:
         """What takes the values of this key; made, where there is none."""
         path, (reduce, *common) = path_of(key), asked
-        kind, given = modern(reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings})
+        kind, given = current_settings(
+            reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings}
+        )
         stats = self._stats.get(path)
         if stats is None:
             stats = self._tree.add(path, self._new(path, kind or usual, given))

@@ -146,7 +146,7 @@ def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
 engaged = run_inside  # its name in earlier versions
 
 
-def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
     """Apply a wrapper to a middleware without losing either half of a generator.
 
     A decorator that knows nothing of generators calls `fn(ctx)` and drops what comes back, and so never runs it. Here the

@@ -20,7 +20,7 @@ class Host(Protocol):
     starts: int
     """How often its objects were made. What was sent to them before is to be sent again when this has changed."""
 
-    works_alone: bool
+    works_in_background: bool
     """Whether it works on what was submitted while nobody waits for it."""
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
@@ -58,7 +58,7 @@ class Host(Protocol):
         """See how it gets on with its first request, without waiting, so that failures of many hosts are found and mended side
         by side. Called several times a second while another host is waited for."""
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Begin `release` or, where nothing that is in flight is waited for, `close`; without waiting."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
@@ -91,7 +91,7 @@ def release_hosts(hosts: Sequence[Host], for_good: bool = False) -> None:
     """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
 
     def leave(index: int, is_stopping: Callable[[], bool]) -> None:
-        hosts[index].leave(at_once=for_good)
+        hosts[index].begin_release(at_once=for_good)
 
     def end(index: int, is_stopping: Callable[[], bool]) -> None:
         (hosts[index].close if for_good else hosts[index].release)(_checking(hosts[index + 1 :], is_stopping))
@@ -153,7 +153,7 @@ def _no() -> bool:
 class LocalHost:
     """Objects of this process. `objects["is_stopping"]` tells a request whether anybody still waits for it."""
 
-    starts, works_alone = 1, False
+    starts, works_in_background = 1, False
     span: tuple[int, int] | None = None
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class LocalHost:
     def check(self) -> None:
         """Nothing: it works while its result is waited for."""
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Nothing: it works while its result is waited for."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:

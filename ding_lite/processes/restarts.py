@@ -68,7 +68,7 @@ class ProcessHost:
         depth: requests that may be in flight at a time. One thread may submit them while another takes the results.
     """
 
-    works_alone = True
+    works_in_background = True
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class ProcessHost:
             self.result(request=self.submit(_load, packed))
         self._known = {**before, **packed}
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Begin `release`, without waiting: nobody wants what is in flight, and nothing more comes.
 
         Args:
@@ -346,7 +346,7 @@ class ProcessHost:
         Args:
             is_stopping: once it is true, what is in flight is not waited for.
         """
-        self.leave()
+        self.begin_release()
         parting, self._parting = self._parting, None
         try:
             while self._requests and self._requests[0] is not parting:
@@ -361,7 +361,7 @@ class ProcessHost:
 
     def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """End the process for good, at once where a request is in flight. Its last state is still known."""
-        self.leave(at_once=True)
+        self.begin_release(at_once=True)
         if not self._is_closed:
             self.release(is_stopping)
         self._is_closed = True

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.channels import FAILURE, REQUEST, Message
 from ding_lite.processes.children import Child
-from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, spelt_exit, unpack
+from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, describe_exit, unpack
 
 LOOK_EVERY_S = 0.25
 """Seconds between two looks at a worker that has not answered, at most."""
@@ -299,7 +299,7 @@ class WorkerProcess:
         place = self._place("it was at ")
         exitcode = self._child.exitcode(timeout_s=1.0)
         reason = f" ({cause})" if cause and not isinstance(cause, (EOFError, ConnectionError)) else ""
-        self._let_go(f"{spelt_exit(exitcode)}{reason}{place}.")
+        self._let_go(f"{describe_exit(exitcode)}{reason}{place}.")
         raise WorkerDied(f"{self} {self._end}", exitcode) from cause
 
     def _hangs(self, stack: str) -> NoReturn:

@@ -1,6 +1,6 @@
 """Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders."""
 
-from ding_lite.reports.curves import Curve, bootstrap_band, bring_together, iqm
+from ding_lite.reports.curves import Curve, aggregate_seeds, bootstrap_band, iqm
 from ding_lite.reports.experiments import Experiment, group_runs
 from ding_lite.reports.pages import write_page
 from ding_lite.reports.plots import plot_runs
@@ -12,8 +12,8 @@ __all__ = [
     "Experiment",
     "ReportError",
     "Run",
+    "aggregate_seeds",
     "bootstrap_band",
-    "bring_together",
     "find_runs",
     "group_runs",
     "iqm",

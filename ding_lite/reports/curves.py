@@ -38,7 +38,7 @@ class Curve:
     """(x, y) of each seed, as measured, thinned where there is too much to be seen."""
 
 
-def bring_together(
+def aggregate_seeds(
     seeds: Sequence[tuple[Numbers, Numbers]], *, held: Sequence[bool] = (), points: int = 300, smooth: int = 1
 ) -> Curve | None:
     """The curve of several seeds; None where none of them has a value.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ding_lite.reports.curves import Curve, bring_together
+from ding_lite.reports.curves import Curve, aggregate_seeds
 from ding_lite.reports.runs import Run
 
 SCORE = "evaluate/score"
@@ -66,7 +66,7 @@ class Experiment:
         """The seeds' curves of a metric together. Where a run ended because it reached its stop_value, its return stays."""
         held = [metric in RETURNS and self.reached(run) for run in self.runs]
         series = [run.series(metric, x) for run in self.runs]
-        return bring_together(series, held=held, points=points, smooth=smooth)
+        return aggregate_seeds(series, held=held, points=points, smooth=smooth)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Experiment]:

@@ -16,7 +16,7 @@ from ding_lite.basics import require_extra, write_atomically
 from ding_lite.reports.attachments import newest_videos, picture, text
 from ding_lite.reports.charts import GRID, INK, LEGEND, PALETTE, Panel, draw, inline_svg, style_of
 from ding_lite.reports.experiments import RETURNS, Experiment, differences, group_runs, metrics_of
-from ding_lite.reports.labels import label_of, readable, spelt
+from ding_lite.reports.labels import format_value, label_of, readable
 from ding_lite.reports.plots import panels_of
 from ding_lite.reports.result_tables import summarize
 from ding_lite.reports.runs import find_runs
@@ -59,7 +59,7 @@ def write_page(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters.update(sha256=_sha256, spelt=spelt, breakable=_breakable)
+    environment.filters.update(sha256=_sha256, format_value=format_value, breakable=_breakable)
     experiments = group_runs(find_runs(paths))
     content = _content(experiments, videos_per_run, most_video_bytes)
     page = environment.get_template("page.html").render(content)

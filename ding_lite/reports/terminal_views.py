@@ -16,7 +16,7 @@ import numpy as np
 from ding_lite.basics import printable, require_extra
 from ding_lite.reports.experiments import RETURNS
 from ding_lite.reports.labels import label_of, readable
-from ding_lite.reports.rows import Columns, Numbers, Tail
+from ding_lite.reports.rows import GrowingFile, MetricColumns, Numbers
 from ding_lite.reports.runs import CONFIG, METRICS, ReportError, missing, read_object, search
 from ding_lite.sinks import readable_time, sparkline
 
@@ -112,9 +112,9 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.columns = Columns()
+        self.columns = MetricColumns()
         self._config: Mapping[str, Any] = {}
-        self._tail = Tail(folder / METRICS)
+        self._tail = GrowingFile(folder / METRICS)
 
     @property
     def is_there(self) -> bool:
@@ -127,7 +127,7 @@ class Watch:
         while True:
             rows, is_other = self._tail.read()
             if is_other:
-                self.columns, self._config = Columns(), {}
+                self.columns, self._config = MetricColumns(), {}
             if not rows:
                 break
             for row in rows:

@@ -64,8 +64,8 @@ class EpisodeRollout(NamedTuple):
 def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
     """Collect `count` episodes from their start to their end. Each environment plays its share, see `EpisodeBudget`.
 
-    Environments of `make_envs` rest when they have played their share, and begin the next collection with the episode that they
-    are at the beginning of then. Others go on until all have, without being stored, and begin anew each time.
+    Environments of `make_envs` pause when they have played their share, and begin the next collection with the episode that
+    they are at the beginning of then. Others go on until all have, without being stored, and begin anew each time.
 
     Args:
         worker: acts.
@@ -81,21 +81,21 @@ def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bo
     if budget.is_used_up:
         return EpisodeRollout(Episodes({}, []), [], 0)
     due, env = list(budget.due), worker.env
-    resting = env if isinstance(env, LocalVectorEnv) else None
-    if resting is None or env.current is None or env.restarted is None or not env.restarted.all():
+    pausable = env if isinstance(env, LocalVectorEnv) else None
+    if pausable is None or env.current is None or env.restarted is None or not env.restarted.all():
         worker.begin()
-    if resting is not None:
-        resting.rest(index for index, more in enumerate(due) if not more)
+    if pausable is not None:
+        pausable.pause(index for index, more in enumerate(due) if not more)
     try:
         storage, episodes = _collected(worker, budget, random, kwargs)
     finally:
-        if resting is not None:
-            resting.wake()
+        if pausable is not None:
+            pausable.resume()
     env.current = map_leaves(np.copy, env.current)  # or it would keep the memory of all that led to it
     version = NO_POLICY if random else worker.policy.version
     trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, worker.num_envs), version))
     transitions = cut_episodes(trajectories, due).within(worker.limits)
-    env_steps = len(trajectories) if resting is None else int(transitions.lengths.sum())
+    env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
     return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
 
@@ -107,7 +107,7 @@ def _collected(
     obs = storage.obs_at(0)
     map_leaves(np.copyto, obs, worker.env.current)
     episodes: list[EpisodeResult] = []
-    resting = worker.env if isinstance(worker.env, LocalVectorEnv) else None
+    pausable = worker.env if isinstance(worker.env, LocalVectorEnv) else None
     t = 0
     with torch.inference_mode():
         while not budget.is_used_up:
@@ -120,9 +120,9 @@ def _collected(
             t += 1
             counted = budget.count(step.finished, t)
             episodes += counted
-            if resting is not None and counted:
+            if pausable is not None and counted:
                 ended = (episode.env - worker.first_env for episode in counted)
-                resting.rest(index for index in ended if not budget.due[index])
+                pausable.pause(index for index in ended if not budget.due[index])
     storage.resize(t)
     return storage, episodes
 

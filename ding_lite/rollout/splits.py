@@ -74,9 +74,9 @@ class SplitWorker:
         return self.take(self.ask(num_steps, random, **kwargs))
 
     @property
-    def works_alone(self) -> bool:
+    def works_in_background(self) -> bool:
         """Whether what `ask` began goes on while nobody waits for it."""
-        return self.env.works_alone
+        return self.env.works_in_background
 
     def ask(self, num_steps: int, random: bool = False, **kwargs: Any) -> list[Any]:
         """Begin `collect`. Returns what `take` or `drop` want, each in the order of asking."""
@@ -113,7 +113,7 @@ class SplitWorker:
         """What the pieces gave; and what they logged is kept for `reduce_metrics`."""
         answers = self._results(asked)
         self._logged += [one for _, copied in answers for one in copied.value[1] if one]
-        if self.works_alone:
+        if self.works_in_background:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
             self._metrics.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
             self._restarts = restarts

@@ -47,7 +47,7 @@ class VideoRecorder:
         env: an id or a spec that `gymnasium.make` knows, or a function that returns a new environment each time, made with
             render_mode="rgb_array".
         every: evaluations from one video to the next, beginning with evaluation 0; or a function of the number of an evaluation
-            that says whether to film it. None for `cubes`.
+            that says whether to film it. None for `capped_cubic_video_schedule`.
         seed: of the run.
         fps: frames a second; None for what the environment's metadata say, or 30.
 
@@ -70,7 +70,7 @@ class VideoRecorder:
             raise ValueError(f"VideoRecorder(fps={fps}): a video has more than 0 frames a second.")
         self.folder = Path(folder) / "videos"
         self._make = _maker(env)
-        self._is_due: Callable[[int], bool] = every if callable(every) else cubes if every is None else _each(every)
+        self._is_due = _schedule_of(every)
         self._seed, self._fps = seed_of(seed, "VideoRecorder(seed={})"), fps
         self._is_first, self._has_warned = True, False
         if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
@@ -147,13 +147,19 @@ class VideoRecorder:
 EpisodeRecorder = VideoRecorder  # its name in earlier versions
 
 
-def cubes(evaluation: int) -> bool:
+def capped_cubic_video_schedule(evaluation: int) -> bool:
     """Whether to film this evaluation: number 0, 1, 8, 27, 64, ..., 1000, and from there on each 1000th.
 
     Reference:
         gymnasium's capped_cubic_video_schedule, which cannot be imported without moviepy.
     """
     return round(evaluation ** (1 / 3)) ** 3 == evaluation if evaluation < 1000 else evaluation % 1000 == 0
+
+
+def _schedule_of(every: int | Callable[[int], bool] | None) -> Callable[[int], bool]:
+    if every is None:
+        return capped_cubic_video_schedule
+    return every if callable(every) else _each(every)
 
 
 def _each(every: int) -> Callable[[int], bool]:

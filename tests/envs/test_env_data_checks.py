@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ding_lite.data import Leaf
-from ding_lite.envs import EnvDataError, ForeignStepper, make_envs
+from ding_lite.envs import EnvDataError, VectorEnvAdapter, make_envs
 from ding_lite.envs.env_data_checks import require_finite, to_leaf
 
 FLOATS = spaces.Box(-10, 10, (2,), np.float32)
@@ -185,7 +185,7 @@ def test_an_integer_that_its_space_does_not_have_is_refused(second_wrong, space,
 
 def test_a_foreign_environment_is_held_to_its_integers_too(faulty_env):
     env = gymnasium.vector.SyncVectorEnv([partial(faulty_env, 1, observation_space=spaces.Discrete(4), obs=4)])
-    stepper = ForeignStepper(env)
+    stepper = VectorEnvAdapter(env)
     stepper.begin(np.empty(1, np.int64))
     with pytest.raises(EnvDataError, match="environment 0 returned obs 4, its space holds 0 to 3"):
         stepper.advance(np.zeros(1, np.int64), np.empty(1, np.int64))

@@ -338,7 +338,7 @@ def test_hosts_are_given_back_side_by_side(hosted, gone):
     gather_results(hosts, [host.submit(make_slow_to_close, lasting=True) for host in hosts])
     pids = [host.pid for host in hosts]
     for host in hosts:
-        host.leave()
+        host.begin_release()
     assert gone(*pids)
     release_hosts(hosts)
     assert [host.pid for host in hosts] == [None] * 4

@@ -21,7 +21,7 @@ from ding_lite.basics import temporary_beside
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
 from ding_lite.rollout import LocalWorker, VideoRecorder
-from ding_lite.rollout.videos import cubes
+from ding_lite.rollout.videos import capped_cubic_video_schedule
 
 LENGTH = 9
 
@@ -204,7 +204,7 @@ def test_what_a_killed_run_left_half_filmed_is_removed(tmp_path):
 def test_by_default_cubes_are_filmed_and_then_each_thousandth():
     expected = sorted({k**3 for k in range(11)} | set(range(1000, 5001, 1000)))
 
-    assert [number for number in range(5500) if cubes(number)] == expected
+    assert [number for number in range(5500) if capped_cubic_video_schedule(number)] == expected
 
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [0, 1, 8]), (3, [0, 3, 6, 9]), (lambda n: n in (2, 5), [2, 5])])

@@ -1,4 +1,4 @@
-"""Environments that rest: left out of every step, and afterwards as if nothing had happened meanwhile."""
+"""Environments that are paused: left out of every step, and afterwards as if nothing had happened meanwhile."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def test_an_environment_that_rests_is_not_stepped_and_stays_at_the_beginning_of_
     envs = made(counting_env, layout)
     advance(envs, 2)  # each is at the beginning of its second episode
     before, places = envs.current, [env.place for env in envs.envs]
-    envs.rest([1])
+    envs.pause([1])
     for t in range(1, 8):
         step, obs = advance(envs)
         assert (step.reward[1], step.terminated[1], step.truncated[1]) == (0, False, False)
@@ -50,13 +50,13 @@ def test_an_environment_that_rests_is_not_stepped_and_stays_at_the_beginning_of_
 
 def test_all_may_rest_and_rest_more_and_more(counting_env):
     envs = made(counting_env)
-    envs.rest([0])
-    envs.rest([])
-    envs.rest([2, 0])
+    envs.pause([0])
+    envs.pause([])
+    envs.pause([2, 0])
     advance(envs, 2)
     assert [env.t for env in envs.envs] == [0, 0, 0]
     assert [env.episode for env in envs.envs] == [0, 1, 0]
-    envs.rest([1])
+    envs.pause([1])
     advance(envs, 5)
     assert envs.restarted.all()
     assert [env.place for env in envs.envs] == [(0, 0, 0), (1, 1, 0), (2, 0, 0)]
@@ -64,9 +64,9 @@ def test_all_may_rest_and_rest_more_and_more(counting_env):
 
 def test_after_its_rest_an_environment_goes_on_as_if_nothing_had_happened(counting_env):
     envs, twin = made(counting_env), made(counting_env)
-    envs.rest([0, 2])
+    envs.pause([0, 2])
     advance(envs, 5)
-    envs.wake()
+    envs.resume()
     found, expected = [], []
     for one, told in ((envs, found), (twin, expected)):
         for _ in range(7):
@@ -78,7 +78,7 @@ def test_after_its_rest_an_environment_goes_on_as_if_nothing_had_happened(counti
 
 def test_a_new_beginning_ends_the_rest(counting_env):
     envs = made(counting_env)
-    envs.rest([0, 1, 2])
+    envs.pause([0, 1, 2])
     envs.begin(envs.new_obs())
     advance(envs)
     assert [env.t for env in envs.envs] == [1, 1, 1]
@@ -87,9 +87,9 @@ def test_a_new_beginning_ends_the_rest(counting_env):
 def test_a_saved_state_of_environments_that_have_rested_brings_them_back():
     envs, restored = (make_envs("Pendulum-v1", 3, seed, max_episode_steps=4) for seed in (0, 1))
     envs.begin(envs.new_obs())
-    envs.rest([0])
+    envs.pause([0])
     push(envs, 6)
-    envs.wake()
+    envs.resume()
     push(envs, 1)
     restored.load_state_dict(envs.state_dict())
     assert push(envs, 6) == push(restored, 6)
@@ -107,14 +107,14 @@ def push(envs, times):
 def test_an_error_names_the_step_of_the_episode_not_of_the_rest(faulty_env):
     envs = make_envs(partial(faulty_env, 3, error=OSError("the disk is on fire")), 2)
     envs.begin(envs.new_obs())
-    envs.rest([1])
+    envs.pause([1])
     advance(envs, 2)
     with pytest.raises(OSError, match="on fire") as caught:
         advance(envs)
     assert "environment 0 " in caught.value.__notes__[0]
-    envs.rest([0])
-    envs.wake()
-    envs.rest([0])
+    envs.pause([0])
+    envs.resume()
+    envs.pause([0])
     with pytest.raises(OSError, match="on fire") as caught:
         advance(envs, 3)
     assert "in step 2 of its episode 0" in caught.value.__notes__[0]

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import EnvDataError, ForeignStepper, SpaceError, make_agent_envs, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_agent_envs, make_envs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -185,7 +185,7 @@ def test_what_goes_wrong_while_a_saved_episode_is_played_again_is_told_with_its_
 @pytest.mark.parametrize("name", ["raises", "calls sys.exit", "NaN", "NaN at the end", "a NaN reward", "a reward of 1e39"])
 def test_a_step_of_a_foreign_environment_is_told_with_its_place(mode, name):
     _, kind, words = STEPS[name]
-    stepper = ForeignStepper(SyncVectorEnv([partial(Faulty, "step", name)] * 2, autoreset_mode=mode))
+    stepper = VectorEnvAdapter(SyncVectorEnv([partial(Faulty, "step", name)] * 2, autoreset_mode=mode))
     out = np.empty((2, 2), np.float32)
     stepper.begin(out, seed=3)
     skipped = [2] if mode is AutoresetMode.NEXT_STEP else []  # the step that is only a reset
@@ -206,7 +206,7 @@ def test_a_step_of_a_foreign_environment_is_told_with_its_place(mode, name):
 
 
 def test_a_foreign_environment_of_one_is_told_with_the_step_and_the_episode_of_that_one():
-    stepper = ForeignStepper(SyncVectorEnv([partial(Faulty, "step", "raises")]))
+    stepper = VectorEnvAdapter(SyncVectorEnv([partial(Faulty, "step", "raises")]))
     out = np.empty((1, 2), np.float32)
     stepper.begin(out)
     stepper.advance(np.array([1]), out.copy())
@@ -218,7 +218,7 @@ def test_a_foreign_environment_of_one_is_told_with_the_step_and_the_episode_of_t
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_a_reset_of_a_foreign_environment_is_told_as_that(mode):
-    stepper = ForeignStepper(SyncVectorEnv([partial(Faulty, "reset", "NaN")] * 2, autoreset_mode=mode))
+    stepper = VectorEnvAdapter(SyncVectorEnv([partial(Faulty, "reset", "NaN")] * 2, autoreset_mode=mode))
     out = np.empty((2, 2), np.float32)
     stepper.begin(out, seed=3)
     if mode is AutoresetMode.NEXT_STEP:

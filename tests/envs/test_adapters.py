@@ -1,4 +1,4 @@
-"""ForeignStepper: vector environments made elsewhere give right data or an error, never wrong data."""
+"""VectorEnvAdapter: vector environments made elsewhere give right data or an error, never wrong data."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from ding_lite.config import DQNConfig
-from ding_lite.envs import EnvDataError, ForeignStepper, SpaceError, make_envs
+from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_envs
 from ding_lite.policy import DQNPolicy
 from ding_lite.rollout import LocalWorker
 
@@ -47,7 +47,7 @@ class Scripted(VectorEnv):
 
 
 def one_step(env: VectorEnv):
-    stepper = ForeignStepper(env)
+    stepper = VectorEnvAdapter(env)
     out = np.empty((env.num_envs, 3), np.float32)
     stepper.begin(out)
     return stepper.advance(np.zeros(env.num_envs, np.int64), np.empty_like(out))
@@ -58,14 +58,14 @@ def test_an_environment_that_does_not_say_how_it_resets_is_refused(mode):
     env = Scripted()
     env.metadata = {"autoreset_mode": mode}
     with pytest.raises(EnvDataError, match=r"does not say how it resets.*autoreset_mode.*Set it"):
-        ForeignStepper(env)
+        VectorEnvAdapter(env)
 
 
 def test_a_space_without_a_fixed_layout_is_refused():
     env = Scripted()
     env.single_observation_space = spaces.Text(5)
     with pytest.raises(SpaceError, match="has no fixed layout"):
-        ForeignStepper(env)
+        VectorEnvAdapter(env)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_older_name_of_the_final_observation_is_understood():
 @pytest.mark.parametrize("faults", [{"obs": np.array([0, np.nan], np.float32)}, {"reward": np.inf}], ids=["obs", "reward"])
 def test_what_is_not_finite_at_the_end_of_an_episode_is_refused_in_every_mode(mode, faults, faulty_env):
     env = SyncVectorEnv([partial(faulty_env, 2, terminated=True, **faults)], autoreset_mode=mode)
-    stepper = ForeignStepper(env)
+    stepper = VectorEnvAdapter(env)
     out = np.empty((1, 2), np.float32)
     stepper.begin(out)
     stepper.advance(np.zeros(1, np.int64), out.copy())

@@ -11,7 +11,7 @@ from ding_lite.envs.env_data_checks import EnvDataError, shown
 _NO_EXIT = "An environment must not end the program: have it raise an error, or return terminated=True."
 
 
-class Place(NamedTuple):
+class ErrorLocation(NamedTuple):
     """Where an environment was."""
 
     who: str
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return ", where it was played again" if self.is_replay else ""
 
 
-def blamed(error: BaseException, place: Place) -> BaseException:
+def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
     """What to raise, so that it tells the place: the same error, or a RuntimeError where an environment called `sys.exit`.
 
     What the handler of a signal raised, to end the program, stays as it is.
@@ -67,13 +67,13 @@ def blamed(error: BaseException, place: Place) -> BaseException:
         return error
     who = f"the reset of {place.who}" if place.step is None else place.who
     if isinstance(error, SystemExit) and not _is_of_a_signal(error):
-        return exited(error, f"{who}, {place.words}{again}")
+        return exit_error(error, f"{who}, {place.words}{again}")
     if isinstance(error, (Exception, SystemExit)):
         add_note(error, f"raised by {who} {place.words}{again}")
     return error
 
 
-def exited(error: SystemExit, who: str) -> RuntimeError:
+def exit_error(error: SystemExit, who: str) -> RuntimeError:
     """What to raise where code of an environment called `sys.exit`, which would end the run without a word."""
     ended = RuntimeError(f"{who}, called sys.exit({shown(error.code, 60)}). {_NO_EXIT}")
     ended.__cause__ = error

@@ -21,13 +21,13 @@ from ding_lite.envs.env_data_checks import (
     to_leaf,
 )
 from ding_lite.envs.episode_starts import EpisodeResult
-from ding_lite.envs.places import Place, blamed
+from ding_lite.envs.error_locations import ErrorLocation, with_location
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
 
 
-class ForeignStepper:
+class VectorEnvAdapter:
     """Steps any gymnasium VectorEnv, and gives the true last observation of every episode, whatever its autoreset mode.
 
     - SAME_STEP: `infos["final_obs"]` holds it.
@@ -76,7 +76,7 @@ class ForeignStepper:
                 self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one
             obs, _ = self.env.reset(seed=seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            raise blamed(error, Place(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
+            raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
         self._resetting = self._valid = None
         self._seed = self._seed if seed is None else seed
         self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
@@ -97,7 +97,7 @@ class ForeignStepper:
         try:
             result = self.env.step(self._action)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            raise blamed(error, self._place_of_all())  # noqa: B904  mostly it is the same error
+            raise with_location(error, self._place_of_all())  # noqa: B904  mostly it is the same error
         self._clock += 1
         self._resets, self._next = None, 0
         try:
@@ -158,22 +158,22 @@ class ForeignStepper:
         """The error with the place of its environment, or of all where it is not known which one is concerned."""
         index = error.env
         if index is None:
-            return blamed(error, self._place_of_all(taken=1))
-        return blamed(error, self._place_of(index))
+            return with_location(error, self._place_of_all(taken=1))
+        return with_location(error, self._place_of(index))
 
     def _where(self, index: int) -> tuple[str, str]:
         return f"environment {index}", self._place_of(index).sentence
 
-    def _place_of(self, index: int) -> Place:
+    def _place_of(self, index: int) -> ErrorLocation:
         """Its last step, which counts already, or the reset from which its observation came."""
         is_reset = self._resets is not None and bool(self._resets[index])
-        place = Place(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
+        place = ErrorLocation(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
         if not is_reset:
             action = map_leaves(lambda leaf: np.asarray(leaf)[index], self._nested)
             place = place._replace(step=self._clock - self._begun_at[index] - 1, action=action)
         return place
 
-    def _place_of_all(self, taken: int = 0) -> Place:
+    def _place_of_all(self, taken: int = 0) -> ErrorLocation:
         """The step that all environments took together.
 
         Args:
@@ -188,7 +188,7 @@ class ForeignStepper:
                 f"all its {self.num_envs} environments together (environments 0 to {self.num_envs - 1} were in the steps "
                 f"{shown(steps, 200)} of the episodes {shown(self._numbers, 200)}{seeded})"
             )
-        return Place(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
+        return ErrorLocation(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
 
     def _episode(self, number: int | None) -> str:
         seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
@@ -210,7 +210,7 @@ class ForeignStepper:
                 obs, _ = self.env.reset(options={"reset_mask": ended.copy()})  # gymnasium pops the key: a new dict each time
             except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
                 who = f"{self.env}, of its environments {shown(indices, 200)},"
-                raise blamed(error, Place(who, self._episode(None)))  # noqa: B904  mostly it is the same error
+                raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
             self._write(obs, out)
             return finals
         found = infos.get("final_obs", infos.get("final_observation"))
