@@ -7,11 +7,14 @@ import pytest
 from ding_lite.config import RunConfig
 
 OLD_NAMES = [
+    ("data", "Leaf", "LeafSpec"),
     ("engine", "BrokenOff", "WorkCancelled"),
     ("engine", "Made", "NestedContext"),
     ("engine", "Remainder", "PendingWork"),
     ("engine", "bounded", "ranged_field"),
     ("engine", "engaged", "run_inside"),
+    ("engine", "released", "interpreter_released"),
+    ("envs", "OnlyElements", "PartialObservation"),
     ("envs", "Episode", "EpisodeResult"),
     ("middleware", "part", "for_policy"),
     ("rollout", "EpisodeRecorder", "VideoRecorder"),

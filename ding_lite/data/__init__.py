@@ -2,7 +2,17 @@
 
 from ding_lite.basics import unflatten
 from ding_lite.data.batches import Batch, Batches
-from ding_lite.data.column_arrays import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects
+from ding_lite.data.column_arrays import (
+    Leaf,
+    LeafSpec,
+    Spec,
+    allocate,
+    available_bytes,
+    spec_bytes,
+    spec_like,
+    stack_rows,
+    to_objects,
+)
 from ding_lite.data.episodes import Episodes, cut_episodes
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
@@ -36,6 +46,7 @@ __all__ = [
     "Buffers",
     "Episodes",
     "Leaf",
+    "LeafSpec",
     "Order",
     "PrioritizedReplayBuffer",
     "Recycler",

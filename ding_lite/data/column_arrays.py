@@ -12,25 +12,26 @@ import torch
 from ding_lite.data.trees import map_leaves
 
 
-class Leaf(NamedTuple):
+class LeafSpec(NamedTuple):
     """Shape and dtype of one element of a column."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
-Spec: TypeAlias = "Leaf | Mapping[str, Any]"
-"""What one element looks like: a Leaf, or nested mappings of Leaf for Dict and Tuple spaces."""
+Leaf = LeafSpec  # its name in earlier versions
+Spec: TypeAlias = "LeafSpec | Mapping[str, Any]"
+"""What one element looks like: a LeafSpec, or nested mappings of LeafSpec for Dict and Tuple spaces."""
 
 
 def allocate(spec: Spec, *lead: int) -> Any:
     """Uninitialised arrays [*lead, *shape], nested as the spec is.
 
     Example:
-        >>> allocate({"x": Leaf((3,), np.dtype(np.float32))}, 5, 2)["x"].shape
+        >>> allocate({"x": LeafSpec((3,), np.dtype(np.float32))}, 5, 2)["x"].shape
         (5, 2, 3)
     """
-    if isinstance(spec, Leaf):
+    if isinstance(spec, LeafSpec):
         return np.empty((*lead, *spec.shape), spec.dtype)
     return {name: allocate(inner, *lead) for name, inner in spec.items()}
 
@@ -40,9 +41,9 @@ def spec_like(element: Any, lead: int = 1) -> Spec:
     return map_leaves(lambda leaf: _leaf_like(as_array(leaf), lead), element)  # type: ignore[no-any-return]
 
 
-def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> Leaf:
+def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> LeafSpec:
     is_text = array.dtype.kind in "US"  # as text, a longer one would be cut to the length of the first
-    return Leaf(array.shape[lead:], np.dtype(object) if is_text else array.dtype)
+    return LeafSpec(array.shape[lead:], np.dtype(object) if is_text else array.dtype)
 
 
 def as_array(leaf: Any, dtype: Any = None) -> Any:
@@ -90,7 +91,7 @@ def _is_numeric(row: Any) -> bool:
 
 def spec_bytes(spec: Spec) -> int:
     """Bytes that one element takes."""
-    if isinstance(spec, Leaf):
+    if isinstance(spec, LeafSpec):
         return int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize
     return sum(spec_bytes(inner) for inner in spec.values())
 

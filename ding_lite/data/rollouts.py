@@ -224,7 +224,7 @@ class Trajectories(TreeSequence):
             self._batch = view(leaves, "a rollout", limits=self.limits)
         return self._batch
 
-    def within(self, limits: Mapping[str, Any]) -> Trajectories:
+    def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
         """The same, from now on with these limits: numbers outside them cannot be written into a transition or the batch.
 
         Args:

@@ -14,7 +14,7 @@ from ding_lite.basics import (
 from ding_lite.engine.deferrals import BrokenOff, Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import released
+from ding_lite.engine.lanes import interpreter_released, released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
@@ -60,6 +60,7 @@ __all__ = [
     "contract_of",
     "current_task",
     "engaged",
+    "interpreter_released",
     "load_checkpoint",
     "ranged_field",
     "released",

@@ -127,7 +127,7 @@ class LaneThread:
 
 
 @contextmanager
-def released() -> Iterator[None]:
+def interpreter_released() -> Iterator[None]:
     """Tell the timeline that what runs here waits for another process, and leaves the interpreter to other threads."""
     lane, begun = _lane.get(), time.perf_counter_ns()
     try:
@@ -135,6 +135,9 @@ def released() -> Iterator[None]:
     finally:
         if lane is not None:
             lane.released_ns += time.perf_counter_ns() - begun
+
+
+released = interpreter_released  # its name in earlier versions
 
 
 _lane: ContextVar[Lane | None] = ContextVar("lane", default=None)

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.basics import seed_of
-from ding_lite.data import Leaf, flatten, map_leaves
+from ding_lite.data import LeafSpec, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import (
     EnvDataError,
@@ -49,9 +49,9 @@ class VectorEnvAdapter:
         self.action_space = env.action_space
         self._obs_spec, self._bounds = space_spec(env.single_observation_space), integer_bounds(env.single_observation_space)
         self._boxes = BoxBounds([env.single_observation_space] * env.num_envs)
-        self._batch_spec = map_leaves(lambda leaf: Leaf((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
+        self._batch_spec = map_leaves(lambda leaf: LeafSpec((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
         self._shape = (self.num_envs,)
-        flat: Any = self._batch_spec if isinstance(self._batch_spec, Leaf) else (None, None)
+        flat: Any = self._batch_spec if isinstance(self._batch_spec, LeafSpec) else (None, None)
         self._obs_shape, self._dtype = flat
         self._resetting: np.ndarray[Any, Any] | None = None
         self._returns = np.zeros(self.num_envs)  # of each running episode

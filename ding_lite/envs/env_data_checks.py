@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.data import Leaf, Spec
+from ding_lite.data import LeafSpec, Spec
 from ding_lite.envs.spaces import SpaceError, to_nested
 
 _SMALL = 1 << 12
@@ -39,7 +39,7 @@ def shown(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def to_leaf(value: Any, leaf: Leaf, who: str, env: int | None = None) -> np.ndarray[Any, Any]:
+def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.ndarray[Any, Any]:
     """`value` with just this shape and dtype, without changing a number.
 
     Args:
@@ -78,13 +78,13 @@ def to_leaf(value: Any, leaf: Leaf, who: str, env: int | None = None) -> np.ndar
     return cast
 
 
-def _are_integers(array: np.ndarray[Any, Any], leaf: Leaf) -> bool:
+def _are_integers(array: np.ndarray[Any, Any], leaf: LeafSpec) -> bool:
     return array.dtype.kind in "iub" and leaf.dtype.kind in "iuf"
 
 
 def to_spec(value: Any, spec: Spec, who: str, env: int | None = None) -> Any:
     """`to_leaf` for every leaf of a nested element."""
-    if isinstance(spec, Leaf):
+    if isinstance(spec, LeafSpec):
         return to_leaf(value, spec, who, env)
     return {name: to_spec(value[name], inner, f"{who}[{name!r}]", env) for name, inner in spec.items()}
 

@@ -94,7 +94,7 @@ def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bo
     env.current = map_leaves(np.copy, env.current)  # or it would keep the memory of all that led to it
     version = NO_POLICY if random else worker.policy.version
     trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, worker.num_envs), version))
-    transitions = cut_episodes(trajectories, due).within(worker.limits)
+    transitions = cut_episodes(trajectories, due).with_limits(worker.limits)
     env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
     return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 

@@ -188,4 +188,4 @@ class LocalWorker:
                     episodes += finished
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
-        return Rollout(trajectories.within(self.limits), episodes)
+        return Rollout(trajectories.with_limits(self.limits), episodes)

@@ -89,7 +89,7 @@ class AgentWorker:
         parts = {
             name: storage.trajectories(
                 policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
-            ).within(column_limits(actors[name].slots.single_observation_space, actors[name].slots.single_action_space))
+            ).with_limits(column_limits(actors[name].slots.single_observation_space, actors[name].slots.single_action_space))
             for name, storage in storages.items()
         }
         return AgentRollout(parts, episodes, num_steps * self.num_envs)

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories, map_leaves
-from ding_lite.engine import WorkCancelled, released
+from ding_lite.engine import WorkCancelled, interpreter_released
 from ding_lite.envs import ENV, EpisodeResult, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
@@ -87,7 +87,8 @@ class SplitWorker:
         answers = self._taken(asked)
         columns = _joined([columns for columns, _ in answers], axis=1)
         return Rollout(
-            Trajectories(columns).within(self.limits), [EpisodeResult(*row) for _, copied in answers for row in copied.value[0]]
+            Trajectories(columns).with_limits(self.limits),
+            [EpisodeResult(*row) for _, copied in answers for row in copied.value[0]],
         )
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
@@ -106,7 +107,7 @@ class SplitWorker:
         lengths = np.concatenate([copied.value[2] for _, copied in answers])
         episodes = [EpisodeResult(*row) for _, copied in answers for row in copied.value[0]]
         return EpisodeRollout(
-            Episodes(rows, lengths).within(self.limits), episodes, sum(copied.value[3] for _, copied in answers)
+            Episodes(rows, lengths).with_limits(self.limits), episodes, sum(copied.value[3] for _, copied in answers)
         )
 
     def _taken(self, asked: list[Any]) -> list[Any]:
@@ -166,7 +167,7 @@ class SplitWorker:
 
     def _results(self, asked: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
         try:
-            with released():
+            with interpreter_released():
                 return gather_results(self.env.hosts, asked, is_stopping)
         except BaseException:
             self._sent = [None] * len(self._sent)  # who knows what each has

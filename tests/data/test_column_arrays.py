@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Leaf, allocate, available_bytes, map_leaves, spec_bytes, spec_like, stack_rows, to_objects, tree
+from ding_lite.data import LeafSpec, allocate, available_bytes, map_leaves, spec_bytes, spec_like, stack_rows, to_objects, tree
 
 FLOAT, BYTE = np.dtype(np.float32), np.dtype(np.uint8)
-SPEC = {"obs": {"image": Leaf((3, 4), BYTE), "speed": Leaf((), FLOAT)}, "reward": Leaf((), np.dtype(np.float64))}
+SPEC = {"obs": {"image": LeafSpec((3, 4), BYTE), "speed": LeafSpec((), FLOAT)}, "reward": LeafSpec((), np.dtype(np.float64))}
 
 
 @pytest.mark.parametrize("lead", [(), (5,), (5, 2), (0, 2)])
@@ -22,16 +22,16 @@ def test_allocate_makes_an_array_for_each_leaf(lead):
 
 
 def test_allocate_makes_one_array_for_one_leaf():
-    column = allocate(Leaf((3,), FLOAT), 7)
+    column = allocate(LeafSpec((3,), FLOAT), 7)
 
     assert (column.shape, column.dtype) == ((7, 3), FLOAT)
 
 
 def test_columns_share_no_memory():
-    columns = allocate({"a": Leaf((), BYTE), "b": Leaf((), BYTE)}, 4)
+    columns = allocate({"a": LeafSpec((), BYTE), "b": LeafSpec((), BYTE)}, 4)
 
     assert not np.shares_memory(columns["a"], columns["b"])
-    assert not np.shares_memory(allocate(Leaf((), BYTE), 4), allocate(Leaf((), BYTE), 4))
+    assert not np.shares_memory(allocate(LeafSpec((), BYTE), 4), allocate(LeafSpec((), BYTE), 4))
 
 
 @pytest.mark.parametrize("lead", [0, 1, 2])
@@ -43,21 +43,21 @@ def test_spec_like_reads_back_what_allocate_made(lead):
 
 def test_spec_like_reads_tensors_and_trees():
     assert spec_like({"x": torch.ones(8, 3), "y": torch.ones(8, dtype=torch.uint8)}) == {
-        "x": Leaf((3,), FLOAT),
-        "y": Leaf((), BYTE),
+        "x": LeafSpec((3,), FLOAT),
+        "y": LeafSpec((), BYTE),
     }
-    assert spec_like(torch.ones(8, 2, 3, dtype=torch.bool), lead=2) == Leaf((3,), np.dtype(bool))
+    assert spec_like(torch.ones(8, 2, 3, dtype=torch.bool), lead=2) == LeafSpec((3,), np.dtype(bool))
 
 
 def test_spec_bytes_is_what_one_element_takes():
     assert spec_bytes(SPEC) == 3 * 4 + 4 + 8
-    assert spec_bytes(Leaf((3, 0), FLOAT)) == 0
-    assert spec_bytes(Leaf((), FLOAT)) == 4
+    assert spec_bytes(LeafSpec((3, 0), FLOAT)) == 0
+    assert spec_bytes(LeafSpec((), FLOAT)) == 4
     assert spec_bytes({}) == 0
 
 
 def test_spec_bytes_does_not_overflow():
-    assert spec_bytes(Leaf((2**31, 2**31), FLOAT)) == 2**64
+    assert spec_bytes(LeafSpec((2**31, 2**31), FLOAT)) == 2**64
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/meminfo is Linux's")
@@ -73,7 +73,7 @@ def test_columns_are_a_batch_of_a_tree():
 
 
 def test_text_is_kept_as_objects_which_have_no_longest_length():
-    assert spec_like(np.array([["a"], ["bc"]])) == Leaf((1,), np.dtype(object))
+    assert spec_like(np.array([["a"], ["bc"]])) == LeafSpec((1,), np.dtype(object))
     column = allocate(spec_like(np.array(["a"])), 2)
     column[0], column[1] = "a", "much longer than the first"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ding_lite.data import Leaf
+from ding_lite.data import LeafSpec
 from ding_lite.envs import EnvDataError, VectorEnvAdapter, make_envs
 from ding_lite.envs.env_data_checks import require_finite, to_leaf
 
@@ -130,7 +130,7 @@ integers = st.sampled_from([np.int8, np.uint8, np.int16, np.uint16, np.int32, np
 @given(st.data(), integers, st.one_of(integers, st.just(np.float32), st.just(np.float64)))
 def test_integers_are_never_wrapped(data, wanted, given_dtype):
     values = data.draw(hnp.arrays(given_dtype, 3))
-    leaf, info = Leaf((3,), np.dtype(wanted)), np.iinfo(wanted)
+    leaf, info = LeafSpec((3,), np.dtype(wanted)), np.iinfo(wanted)
     if np.issubdtype(given_dtype, np.floating) or any(not info.min <= int(value) <= info.max for value in values):
         with pytest.raises(EnvDataError, match=r"obs (holds|has dtype)"):
             to_leaf(values, leaf, "environment 0, obs")
@@ -142,7 +142,7 @@ def test_integers_are_never_wrapped(data, wanted, given_dtype):
 
 @given(hnp.arrays(np.float64, 3, elements=st.floats(allow_nan=False, allow_infinity=False)))
 def test_doubles_are_rounded_to_float32_or_refused(values):
-    leaf = Leaf((3,), np.dtype(np.float32))
+    leaf = LeafSpec((3,), np.dtype(np.float32))
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32)
     if np.isfinite(rounded).all():

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ding_lite.envs import OnlyElements, make_envs
+from ding_lite.envs import PartialObservation, make_envs
 
 
 def test_positions_are_those_of_cartpole_and_all_else_is_the_same():
@@ -39,7 +39,7 @@ def test_worker_processes_know_it_too():
 
 @pytest.mark.parametrize("index", [(0,), (3, 1)])
 def test_any_elements_can_be_shown(index):
-    env = OnlyElements(gymnasium.make("CartPole-v1"), index)
+    env = PartialObservation(gymnasium.make("CartPole-v1"), index)
     obs, _ = env.reset(seed=0)
     whole, _ = gymnasium.make("CartPole-v1").reset(seed=0)
 

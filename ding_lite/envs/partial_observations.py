@@ -1,4 +1,4 @@
-"""Masked environments: known tasks of which only a part is seen, so that a policy has to remember."""
+"""Partial observations: known tasks of which only a part is seen, so that a policy has to remember."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CARTPOLE_POSITIONS = "CartPoleNoVel-v1"
 """CartPole-v1 whose observations are positions alone: [2] float32, where the cart is and the pole's angle."""
 
 
-class OnlyElements(gymnasium.ObservationWrapper[Any, Any, Any]):
+class PartialObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Shows these elements of a vector observation.
 
     Args:
@@ -22,7 +22,7 @@ class OnlyElements(gymnasium.ObservationWrapper[Any, Any, Any]):
         index: which of them, in this order.
 
     Example:
-        >>> OnlyElements(CartPoleEnv(), (0, 2)).observation_space.shape
+        >>> PartialObservation(CartPoleEnv(), (0, 2)).observation_space.shape
         (2,)
     """
 
@@ -37,13 +37,16 @@ class OnlyElements(gymnasium.ObservationWrapper[Any, Any, Any]):
         return np.asarray(observation)[self._index]
 
 
-def cartpole_positions(**kwargs: Any) -> OnlyElements:
+OnlyElements = PartialObservation  # its name in earlier versions
+
+
+def cartpole_positions(**kwargs: Any) -> PartialObservation:
     """CartPole without velocities; with a time limit of 500 steps where `gymnasium.make` makes it.
 
     Args:
         **kwargs: for `CartPoleEnv`.
     """
-    return OnlyElements(CartPoleEnv(**kwargs), (0, 2))
+    return PartialObservation(CartPoleEnv(**kwargs), (0, 2))
 
 
 gymnasium.register(
