@@ -1,4 +1,4 @@
-"""Settings: what acting takes from the pipeline, such as how often it acts at random."""
+"""Acting settings: what acting takes from the pipeline, such as how often it acts at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: preallocated arrays, one for each leaf of a batch, with steps or rows in front."""
+"""Column arrays: preallocated arrays, one for each leaf of a batch, with steps or rows in front."""
 
 from __future__ import annotations
 

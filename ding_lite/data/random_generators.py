@@ -1,4 +1,4 @@
-"""Generators: whether a saved state is one that a random generator of numpy can be in."""
+"""Random generators: whether a saved state is one that a random generator of numpy can be in."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ DEFERRED_THREAD = "task.deferred"
 _PATIENCE_S = 5.0  # that work may take after the run has ended, before a warning says what is waited for
 _WATCHED = 5  # works of a function whose inputs are watched
 Place = tuple[int, int]
-"""(iteration, position) of the half that deferred something."""
+"""(iteration, position) of the step that deferred something."""
 
 
 class Origin(NamedTuple):
@@ -196,7 +196,7 @@ class Deferrals:
         Args:
             fn: the work.
             args: what it is called with.
-            origin: the half that defers it.
+            origin: the step that defers it.
             is_beside: whether it runs on a thread of its own.
             torch_count: threads of torch that its operations take; None for torch's own.
         """

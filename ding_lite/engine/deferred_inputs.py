@@ -1,4 +1,4 @@
-"""Inputs: what deferred work is given, by its arguments and from around it, and whether that has changed since."""
+"""Deferred inputs: what deferred work is given, by its arguments and from around it, and whether that has changed since."""
 
 from __future__ import annotations
 

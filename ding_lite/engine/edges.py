@@ -1,6 +1,6 @@
-"""Edges: how tokens get from one half to another, on one thread or between threads.
+"""Edges: how tokens get from one step to another, on one thread or between threads.
 
-A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
+A step takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
 the order of tokens on each edge, not on which lane is faster.
 
 Reference:

@@ -37,7 +37,7 @@ class Request(NamedTuple):
     """What a middleware asked of `finish`."""
 
     position: int
-    """Of the half that asked, in the sequential order of an iteration."""
+    """Of the step that asked, in the sequential order of an iteration."""
     reason: EndReason | None
     """None takes back what was asked before."""
 
@@ -103,7 +103,7 @@ class EndingMixin:
         return self._is_repeated
 
     def _end_run(self) -> None:
-        """What is done when the last iteration is complete, each half in the order that iterations have.
+        """What is done when the last iteration is complete, each step in the order that iterations have.
 
         Each round has a context of its own: what is kept carries over, everything else starts again. What is written there
         is in the last iteration's context afterwards.

@@ -47,7 +47,7 @@ class Lane:
         self.iteration = -1
         """The one that it works on, from 0; -1 before the first."""
         self.position = -1
-        """Of the half that runs, or is next, in the sequential order of an iteration."""
+        """Of the step that runs, or is next, in the sequential order of an iteration."""
         self.done = 0
         """Halves done since the first iteration."""
         self.taken = 0
@@ -61,20 +61,20 @@ class Lane:
         self.is_over = False
         """Whether it has nothing more to do: what it needs will not come."""
         self.adoptions: list[tuple[Any, Any]] = []
-        """(follower, snapshot): to be adopted before the half runs."""
+        """(follower, snapshot): to be adopted before the step runs."""
         self.waiting: list[Half] = []
         self.begun: dict[int, Half] = {}
         """What waits, by id of its entry."""
         self.error: BaseException | None = None
-        """What a half raised, on its way to the generators that wait here."""
+        """What a step raised, on its way to the generators that wait here."""
         self.failed_at = -1
-        """The position of that half; -1 where none has failed in this iteration."""
+        """The position of that step; -1 where none has failed in this iteration."""
         self.skips = False
         """Whether the forward steps that are left of this iteration are skipped: one failed, or needs what was skipped."""
         self.busy_ns = 0
         """Time in all that its middleware ran, without waiting for other lanes."""
         self.waited_ns = 0
-        """Time that the half that runs spent waiting for other lanes, because of what it asked."""
+        """Time that the step that runs spent waiting for other lanes, because of what it asked."""
         self.released_ns = 0
         """Time in all that its middleware are known to have waited for other processes."""
 

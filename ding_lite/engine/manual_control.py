@@ -1,4 +1,4 @@
-"""Driving the engine by hand: one middleware, one half at a time, now or on the pool's threads."""
+"""Manual control, the engine driven by hand: one middleware, one step at a time, now or on the pool's threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running_task() -> Any:
 
 
 class ManualControl(PipelineMixin):
-    """Something whose middleware can be run by hand, half by half."""
+    """Something whose middleware can be run by hand, step by step."""
 
     async_mode: bool
     """Whether what is run by hand runs on the pool's threads, by default."""

@@ -1,6 +1,6 @@
 """Networks: a plan carried out, on a thread a lane or all on one, and what becomes of ends and errors.
 
-Each lane runs its halves in order: it takes from the edges that lead to a half, runs the half, and gives to the edges that
+Each lane runs its steps in order: it takes from the edges that lead to a step, runs the step, and gives to the edges that
 leave it. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends on the plan
 alone.
 """
@@ -24,7 +24,7 @@ from ding_lite.engine.deferrals import Deferrals, WorkCancelled
 from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
-from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
+from ding_lite.engine.plans import LEARN, Edge, MiddlewareStep, Plan
 from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
@@ -37,15 +37,15 @@ LANE_THREAD = "task.lane"
 """What the names of lanes' threads begin with."""
 
 _PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
-_AT_ONCE = -1, -1  # before every half
+_AT_ONCE = -1, -1  # before every step
 _ENDLESS = int(1e12)
 
 
 @dataclasses.dataclass(slots=True)
 class _Work:
-    """One half as a network carries it out."""
+    """One step as a network carries it out."""
 
-    half: HalfStep
+    half: MiddlewareStep
     entry: Entry | None
     lane: Lane
     position: int
@@ -62,7 +62,7 @@ class _Work:
 
 
 class Network:
-    """A plan carried out: the halves of middleware on their lanes, what they ask of the run, and what becomes of errors.
+    """A plan carried out: the steps of middleware on their lanes, what they ask of the run, and what becomes of errors.
 
     Args:
         plan: the edges.
@@ -104,13 +104,13 @@ class Network:
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(half, checker) for half in plan.halves]
         self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
-        self._pending_work: dict[tuple[int, int], tuple[HalfStep, PendingWork]] = {}
+        self._pending_work: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
 
-    def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
+    def _work_of(self, half: MiddlewareStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
         give = giver([self._ends[edge] for edge in half.outputs]) if half.outputs else None
         call = _nothing if half.entry is None else checker.guard(half.entry)
@@ -191,12 +191,12 @@ class Network:
 
     @property
     def place(self) -> tuple[int, int]:
-        """(iteration, position) of the half that asks; a thread of the script's own counts as the learn lane."""
+        """(iteration, position) of the step that asks; a thread of the script's own counts as the learn lane."""
         lane = current_lane() or self._learn
         return self.first_step + lane.iteration, lane.position
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
-        """Wait until another lane has done so many halves; false if it ends before that."""
+        """Wait until another lane has done so many steps; false if it ends before that."""
         if other.done >= done or other.is_over or len(self._threads) == 1:
             return other.done >= done
         begun = time.perf_counter_ns()
@@ -296,7 +296,7 @@ class Network:
             return
         try:
             self._run_lanes(self._threads[0], max_step)
-        except BaseException as error:  # noqa: BLE001  a signal, between two halves
+        except BaseException as error:  # noqa: BLE001  a signal, between two steps
             self._fail(error)
 
     def _run_on_threads(self, max_step: int) -> None:
@@ -317,7 +317,7 @@ class Network:
                 for thread in threads.values():
                     thread.start()
                 self._run_lanes(mine, max_step)
-            except BaseException as error:  # noqa: BLE001  a signal, between two halves
+            except BaseException as error:  # noqa: BLE001  a signal, between two steps
                 self._fail(error)
             finally:
                 self._join(threads)
@@ -394,7 +394,7 @@ class Network:
             self._tell_askers()
 
     def _must_stop(self, lane: Lane, position: int) -> bool:
-        """Whether a half has failed before this one. Waits until it is known whether the iteration that failed counts."""
+        """Whether a step has failed before this one. Waits until it is known whether the iteration that failed counts."""
         while (at := self._stop_at) is not None and (lane.iteration, position) > at:
             if at == _AT_ONCE or lane is self._learn:
                 return True
@@ -480,7 +480,7 @@ class Network:
     def _running_on(self, thread: LaneThread) -> str:
         return next((half.name for lane in thread.lanes for half in self.plan.halves if half.position == lane.position), "-")
 
-    # One half.
+    # One step.
 
     def _run_half(self, work: _Work, entry: Entry, lane: Lane) -> None:
         half, thrown, lane.waited_ns = work.half, lane.error, 0
@@ -508,7 +508,7 @@ class Network:
                 raise
             # The generators that wait may handle it, where their backward steps stand.
             lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # what is left are halves that no middleware ends
+        if work.is_closing and lane.error is not None:  # what is left are steps that no middleware ends
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
@@ -516,7 +516,7 @@ class Network:
             begun += lane.waited_ns
         work.ran((half, lane.iteration, begun, ended))
 
-    def _keep(self, half: HalfStep, lane: Lane, result: object) -> None:
+    def _keep(self, half: MiddlewareStep, lane: Lane, result: object) -> None:
         entry = half.entry
         assert entry is not None
         if isinstance(result, PendingWork) and id(entry) in self._has_late:
@@ -533,11 +533,11 @@ class Network:
             )
         lane.wait(entry, generator)
 
-    def _skip(self, half: HalfStep, lane: Lane) -> None:
+    def _skip(self, half: MiddlewareStep, lane: Lane) -> None:
         if half.is_late and (left := self._pending_work.pop((id(half.entry), lane.iteration), None)):
             left[1].drop()
 
-    def _take(self, half: HalfStep, lane: Lane) -> None:
+    def _take(self, half: MiddlewareStep, lane: Lane) -> None:
         """Wait for what the forward step of this middleware left to others."""
         asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
         if asked is None or pending is None:  # its forward step did all the work

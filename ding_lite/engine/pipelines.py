@@ -75,7 +75,7 @@ class PipelineMixin(Lifecycle):
         Args:
             fn: a function or object of one argument, ctx; it may be a generator with one `yield`. A method `end_run(ctx)` of
                 it, likewise, is called when a run has ended in order.
-            lock: run each half while holding the task's lock, or this one.
+            lock: run each step while holding the task's lock, or this one.
 
         Raises:
             RuntimeError: the task is not open.

@@ -1,4 +1,4 @@
-"""Schedules: in which order the middleware of which iteration run."""
+"""The synchronous loop: in which order the middleware of an iteration run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: what overlapping brought, what it waited for, and what to do about it; as text, a trace and a picture."""
+"""Timeline reports: what overlapping brought, what it waited for, and what to do about it; as text, a trace and a picture."""
 
 from __future__ import annotations
 

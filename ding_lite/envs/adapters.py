@@ -1,4 +1,4 @@
-"""Vector environments made elsewhere, in each of gymnasium's autoreset modes."""
+"""Adapters: vector environments made elsewhere, in each of gymnasium's autoreset modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes: how each one starts, so that it can be played again, and what it amounted to."""
+"""Episode starts: how each episode begins, so that it can be played again, and what it amounted to."""
 
 from __future__ import annotations
 

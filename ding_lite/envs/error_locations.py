@@ -1,4 +1,4 @@
-"""Places: where an environment was when something went wrong, and errors that say so."""
+"""Error locations: where an environment was when something went wrong, and errors that say so."""
 
 from __future__ import annotations
 

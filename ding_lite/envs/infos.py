@@ -1,4 +1,4 @@
-"""Infos: what environments tell beside observations and rewards, as a number for each episode."""
+"""Infos: what environments report beside observations and rewards, as a number for each episode."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Serial:
     def _rest(waiting: list[Half]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  the halves that wait may handle it
+        except BaseException as error:  # noqa: BLE001  the steps that wait may handle it
             unwind(waiting, error)
         else:
             unwind(waiting)

@@ -277,7 +277,7 @@ def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tu
 
 
 def of_both_halves(terms: Contract) -> Contract:
-    """The same contract for what may stand anywhere: each half may touch what either may."""
+    """The same contract for what may stand anywhere: each step may touch what either may."""
     return dataclasses.replace(
         terms,
         reads=(*terms.reads, *terms.reads_after),

@@ -147,13 +147,13 @@ engaged = run_inside  # its name in earlier versions
 
 
 def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Apply a wrapper to a middleware without losing either half of a generator.
+    """Apply a wrapper to a middleware without losing either step of a generator.
 
     A decorator that knows nothing of generators calls `fn(ctx)` and drops what comes back, and so never runs it. Here the
     call itself runs the forward step, inside the wrapper as its author meant, and whoever is left holding the generator, the
     wrapper or in the end the engine, runs the backward step.
     """
-    running: list[list[Half]] = []  # the halves begun by each call that is under way
+    running: list[list[Half]] = []  # the steps begun by each call that is under way
 
     def inner(ctx: object) -> object:
         half = forward_step(fn, fn(ctx), ctx)
@@ -191,7 +191,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
     def rest(waiting: list[Half]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  the halves may handle it
+        except BaseException as error:  # noqa: BLE001  the steps may handle it
             with collecting(waiting):
                 unwind(waiting, error)
         else:
@@ -203,7 +203,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
 
 
 def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callable[..., Any]:
-    """`fn`, each half of which runs while holding `lock`."""
+    """`fn`, each step of which runs while holding `lock`."""
 
     def hold(ctx: object) -> object:
         with lock:

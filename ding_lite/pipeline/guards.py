@@ -101,7 +101,7 @@ _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may
 
 
 class Guard:
-    """Called in place of a middleware: each half sees a view of the context.
+    """Called in place of a middleware: each step sees a view of the context.
 
     Args:
         fn: the middleware.
@@ -144,7 +144,7 @@ class Guard:
         return self._run(FIRST, ctx, self.call, ctx)
 
     def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
-        """`act(*given)`, while the context is what this half sees."""
+        """`act(*given)`, while the context is what this step sees."""
         outside = type(ctx)
         reach, terms = self._halves[half].get(outside) or self._know(outside, half)
         compares = self._compares
@@ -191,7 +191,7 @@ class Guard:
         self._run(LATE, ctx, take, ctx)
 
     def _before(self, ctx: Any, reach: Reach) -> Any:
-        """What the values are before this half; None where there is nothing to compare."""
+        """What the values are before this step; None where there is nothing to compare."""
         checker, step = self._checker, ctx.total_step
         if step >= checker.end:
             if step > checker.end + checker.max_lag:
@@ -217,7 +217,7 @@ class Guard:
             self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
-        """What this half may touch on contexts of this class, which may be the view of a middleware around it."""
+        """What this step may touch on contexts of this class, which may be the view of a middleware around it."""
         cls = real_class_of(outside)
         reach = reach_of(cls, self.contract, half, self._is_wrapped)
         if self.contract is None:
@@ -242,7 +242,7 @@ class Guard:
 
 
 def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_once: bool = False) -> Reach:
-    """What one half may touch; without a contract nothing, so that everything is noted. One object for equal terms.
+    """What one step may touch; without a contract nothing, so that everything is noted. One object for equal terms.
 
     Args:
         cls: of the context.
@@ -262,7 +262,7 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
 def half_fields(
     cls: type[Context], terms: Contract, half: int, takes_at_once: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """What one half may read and write: the fields that its contract names, and those behind the properties that it names.
+    """What one step may read and write: the fields that its contract names, and those behind the properties that it names.
 
     Args:
         cls: of the context.
@@ -284,7 +284,7 @@ def half_fields(
 
 
 def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
-    """The fields that a middleware writes in any half; all of them where it has no contract."""
+    """The fields that a middleware writes in any step; all of them where it has no contract."""
     if terms is None:
         return cls._plan.fields
     return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))

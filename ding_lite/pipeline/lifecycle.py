@@ -1,4 +1,4 @@
-"""Open or closed: what a task may be asked, and when."""
+"""Lifecycle, open or closed: what a task may be asked, and when."""
 
 from __future__ import annotations
 

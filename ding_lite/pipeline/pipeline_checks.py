@@ -1,4 +1,4 @@
-"""The checks before anything runs: of one middleware, and of a whole pipeline, every problem with its fix."""
+"""Pipeline checks, before anything runs: of one middleware, and of a whole pipeline, every problem with its fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Entry:
     """file:line of the script's `task.use`, or empty."""
 
     lock: AbstractContextManager[Any] | None = None
-    """Held while each half runs."""
+    """Held while each step runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
@@ -211,7 +211,7 @@ def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | Non
 
 
 def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddleware]) -> bool:
-    """Whether a middleware writes the field before the half of this one that reads it."""
+    """Whether a middleware writes the field before the step of this one that reads it."""
     if any(_may_write(other, name, used.scope) for other in used.earlier):
         return True
     if used.terms is None or name in used.terms.reads:

@@ -48,7 +48,7 @@ class Touches:
             self._owners[_written_as(end)] = fn
 
     def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """What to call with "read" or "write" and a field when this half of the function touches it.
+        """What to call with "read" or "write" and a field when this step of the function touches it.
 
         What is done when a run has ended counts as a backward step of the middleware whose `end_run` it is.
         """

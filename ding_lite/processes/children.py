@@ -1,4 +1,4 @@
-"""Children: a process, the channel to it and the status it writes on, which begin and end together."""
+"""Children: a process, the channel to it and the status it writes, which begin and end together."""
 
 from __future__ import annotations
 

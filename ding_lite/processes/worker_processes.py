@@ -1,4 +1,4 @@
-"""Workers: a child process as its parent sees it."""
+"""Worker processes: a child process as its parent sees it."""
 
 from __future__ import annotations
 

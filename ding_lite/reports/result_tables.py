@@ -1,4 +1,4 @@
-"""Summaries: what each experiment came to, in a line of a table."""
+"""Result tables: what each experiment came to, in a line of a table."""
 
 from __future__ import annotations
 

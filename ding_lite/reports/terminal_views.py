@@ -1,4 +1,4 @@
-"""Watches: a run as it goes on, in a terminal, from what it writes into its folder."""
+"""Terminal views: a run as it goes on, in a terminal, from what it writes into its folder."""
 
 from __future__ import annotations
 

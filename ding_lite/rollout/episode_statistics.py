@@ -1,4 +1,4 @@
-"""Summaries: statistics of finished episodes, smoothed over at least a hundred of them."""
+"""Episode statistics: those of finished episodes, smoothed over at least a hundred of them."""
 
 from __future__ import annotations
 

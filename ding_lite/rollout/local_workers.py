@@ -1,4 +1,4 @@
-"""Rollout workers: B environments and a policy that acts in them, T steps at a time."""
+"""Local workers: B environments and a policy that acts in them, T steps at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts: what was recorded against plain lists of it, and the sequence of transitions against a list of dicts."""
+"""Rollouts: what was stored against plain lists of it, and the sequence of transitions against a list of dicts."""
 
 import numpy as np
 import pytest

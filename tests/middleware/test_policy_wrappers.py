@@ -31,7 +31,7 @@ def test_an_unknown_policy_is_refused_with_the_nearest():
         run(AgentsContext(parts={"learned": OnlineRLContext()}))
     with pytest.raises(ValueError, match="AgentsCollector has not collected in this iteration"):
         run(AgentsContext())
-    with pytest.raises(TypeError, match=r"part\('a', ...\) wants a middleware, a function of the context, got None"):
+    with pytest.raises(TypeError, match=r"for_policy\('a', ...\) wants a middleware, a function of the context, got None"):
         for_policy("a", None)
 
 

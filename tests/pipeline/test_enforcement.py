@@ -1,4 +1,4 @@
-"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and half."""
+"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and step."""
 
 import contextlib
 import copy
