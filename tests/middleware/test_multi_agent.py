@@ -435,5 +435,6 @@ def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_win
 
 
 def test_a_part_that_says_how_to_collect_is_refused():
-    with pytest.raises(ValueError, match=r"for_policy\('hider', eps_greedy_handler\) would have no effect.*before AgentsCollector"):
+    words = r"for_policy\('hider', eps_greedy_handler\) would have no effect.*before AgentsCollector"
+    with pytest.raises(ValueError, match=words):
         for_policy("hider", eps_greedy_handler(DQNConfig()))
