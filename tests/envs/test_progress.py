@@ -43,7 +43,7 @@ def watched(action_space, num_envs=2, first_env=4):
 
 
 @pytest.mark.parametrize(
-    ("space", "action", "told"),
+    ("space", "action", "expected"),
     [
         (spaces.Discrete(5), np.array([3, 1]), [", action 3", ", action 1"]),
         (
@@ -62,7 +62,7 @@ def watched(action_space, num_envs=2, first_env=4):
         (spaces.Box(-9, 9, (65,), np.float32), np.ones((2, 65), np.float32), ["", ""]),
     ],
 )
-def test_the_trace_tells_environment_episode_step_and_action(space, action, told):
+def test_the_progress_tells_environment_episode_step_and_action(space, action, expected):
     envs, seen, read = watched(space)
     assert seen == ["environments 4 to 5, being made"] * 2
     envs.begin(envs.new_obs())
@@ -72,13 +72,13 @@ def test_the_trace_tells_environment_episode_step_and_action(space, action, told
         del seen[:]
         envs.advance(action, envs.new_obs())
         assert read() == "environments 4 to 5, between two steps"
-        first = 0 if "3" in told[0] else step  # an action of 3 ends the episode
-        episode = step if "3" in told[0] else 0
+        first = 0 if "3" in expected[0] else step  # an action of 3 ends the episode
+        episode = step if "3" in expected[0] else 0
         assert seen[:2] == [
-            f"environment 4, episode {episode}, step {first} of it{told[0]}",
-            f"environment 5, episode 0, step {step} of it{told[1]}",
+            f"environment 4, episode {episode}, step {first} of it{expected[0]}",
+            f"environment 5, episode 0, step {step} of it{expected[1]}",
         ]
-        assert seen[2:] == ([f"environment 4, episode {step + 1}, in its reset"] if "3" in told[0] else [])
+        assert seen[2:] == ([f"environment 4, episode {step + 1}, in its reset"] if "3" in expected[0] else [])
 
 
 def test_the_way_back_of_a_restored_episode_is_told():

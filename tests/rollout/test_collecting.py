@@ -52,15 +52,15 @@ def test_each_environment_plays_its_share_of_whole_episodes(vector, counting_env
         assert [episode.env for episode in episodes] == [index for index, share in enumerate(rest) for _ in range(share)]
         assert transitions.lengths.tolist() == [episode.length for episode in episodes]
         assert env_steps >= transitions.lengths.sum()
-        for episode, told in zip(transitions, episodes):
-            length = told.length
-            index, number = told.env, int(episode.obs[0, 1])
+        for episode, result in zip(transitions, episodes):
+            length = result.length
+            index, number = result.env, int(episode.obs[0, 1])
             steps = range(length)
             assert episode.obs.int().tolist() == [[index, number, t] for t in steps]
             assert episode.next_obs.int().tolist() == [[index, number, t + 1] for t in steps]
             assert (length, episode.terminated[-1].item()) == _ending(endings[index], number)
             assert (episode.terminated | episode.truncated).tolist() == [False] * (length - 1) + [True]
-            assert episode.reward.sum().item() == told.return_
+            assert episode.reward.sum().item() == result.return_
             assert episode.action.tolist() == episode.state_in_0.remainder(4).tolist() == [t % 4 for t in steps]
             assert episode.state_out_0.tolist() == [t + 1 for t in steps]
             assert episode.told.tolist() == [0, *episode.reward[:-1].tolist()]
@@ -225,7 +225,7 @@ def test_episodes_handed_out_are_never_overwritten(vector, counting_env, rule_po
 
 
 def test_a_run_of_episodes_goes_on_from_a_saved_state_bit_for_bit(recurrent_case, tmp_path, digest):
-    def told(rollout):
+    def contents(rollout):
         return rollout.transitions.rows(), rollout.transitions.lengths, rollout.episodes, rollout.env_steps, rollout.version
 
     envs, policy = recurrent_case.envs(), recurrent_case.policy()
@@ -233,7 +233,7 @@ def test_a_run_of_episodes_goes_on_from_a_saved_state_bit_for_bit(recurrent_case
     worker.collect_episodes(7)
     state = {"envs": envs.state_dict(), "worker": worker.state_dict(), "policy": policy.state_dict()}
     path = save_checkpoint(state, tmp_path / "run.pt")
-    expected = [told(worker.collect_episodes(count)) for count in (3, 8)]
+    expected = [contents(worker.collect_episodes(count)) for count in (3, 8)]
 
     envs, policy = recurrent_case.envs(), recurrent_case.policy(seed=4)
     worker = make_worker(envs, policy.collect_mode)
@@ -241,7 +241,7 @@ def test_a_run_of_episodes_goes_on_from_a_saved_state_bit_for_bit(recurrent_case
     policy.load_state_dict(state["policy"])
     envs.load_state_dict(state["envs"])
     worker.load_state_dict(state["worker"])
-    assert digest([told(worker.collect_episodes(count)) for count in (3, 8)]) == digest(expected)
+    assert digest([contents(worker.collect_episodes(count)) for count in (3, 8)]) == digest(expected)
 
 
 # In pieces, here and in processes.
@@ -250,15 +250,15 @@ def test_a_run_of_episodes_goes_on_from_a_saved_state_bit_for_bit(recurrent_case
 def history(case, envs, digest):
     policy = case.policy()
     worker = make_worker(envs, policy.collect_mode)
-    told = []
+    runs = []
     for count in (7, 1, [0, 0, 0, 2, 1], 12):
         rollout = worker.collect_episodes(count, **case.kwargs)
-        told.append(
+        runs.append(
             (rollout.transitions.rows(), rollout.transitions.lengths, rollout.episodes, rollout.env_steps, rollout.version)
         )
         case.change(policy, worker.collect(3, **case.kwargs))
-        told.append(worker.collect_episodes(2, random=True).transitions.rows())
-    return digest(told), digest(policy.state_dict(), worker.state_dict(), envs.state_dict())
+        runs.append(worker.collect_episodes(2, random=True).transitions.rows())
+    return digest(runs), digest(policy.state_dict(), worker.state_dict(), envs.state_dict())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -276,9 +276,9 @@ def test_episodes_of_pieces_are_those_of_all_environments_in_order(case, backend
     assert [episode.env for episode in episodes] == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
     assert transitions.lengths.tolist() == [episode.length for episode in episodes]
     assert env_steps == transitions.lengths.sum()
-    for episode, told in zip(transitions, episodes):
-        assert episode.reward.sum().item() == pytest.approx(told.return_, rel=1e-5)
-        assert (episode.terminated | episode.truncated).tolist() == [False] * (told.length - 1) + [True]
+    for episode, result in zip(transitions, episodes):
+        assert episode.reward.sum().item() == pytest.approx(result.return_, rel=1e-5)
+        assert (episode.terminated | episode.truncated).tolist() == [False] * (result.length - 1) + [True]
 
 
 def test_what_is_asked_for_ahead_is_taken_in_order_or_dropped(dqn_case, digest):

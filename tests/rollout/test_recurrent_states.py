@@ -219,8 +219,8 @@ class Remembering(Curious):
         return [0]
 
     def compute_actions(self, obs, state=None, *, prev_action_batch=None, prev_reward_batch=None, explore=True, **kwargs):
-        told = {"prev_action_batch": prev_action_batch, "prev_reward_batch": prev_reward_batch}
-        action, _, outputs = super().compute_actions(obs, **told)
+        previous = {"prev_action_batch": prev_action_batch, "prev_reward_batch": prev_reward_batch}
+        action, _, outputs = super().compute_actions(obs, **previous)
         return action, [state[0] + 1], outputs
 
 
@@ -387,13 +387,13 @@ def test_an_evaluation_acts_with_state_and_step_before_as_collecting_does(vector
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_goes_on_bit_for_bit_from_a_saved_state(recurrent_case, workers, tmp_path, told, digest):
+def test_a_worker_goes_on_bit_for_bit_from_a_saved_state(recurrent_case, workers, tmp_path, contents, digest):
     envs, policy = recurrent_case.envs(workers), recurrent_case.policy()
     worker = make_worker(envs, policy.collect_mode)
     worker.collect(5)
     state = {"envs": envs.state_dict(), "worker": worker.state_dict(), "policy": policy.state_dict()}
     path = save_checkpoint(state, tmp_path / "run.pt")
-    expected = [told(worker.collect(steps)) for steps in (1, 8)]
+    expected = [contents(worker.collect(steps)) for steps in (1, 8)]
 
     envs, policy = recurrent_case.envs(workers), recurrent_case.policy(seed=4)
     worker = make_worker(envs, policy.collect_mode)
@@ -402,7 +402,7 @@ def test_a_worker_goes_on_bit_for_bit_from_a_saved_state(recurrent_case, workers
     policy.load_state_dict(state["policy"])
     envs.load_state_dict(state["envs"])
     worker.load_state_dict(state["worker"])
-    assert digest([told(worker.collect(steps)) for steps in (1, 8)]) == digest(expected)
+    assert digest([contents(worker.collect(steps)) for steps in (1, 8)]) == digest(expected)
     assert (expected[0][0]["state_in_1"].dtype, expected[0][0]["state_in_0"].dtype) == (object, np.float32)
 
 
