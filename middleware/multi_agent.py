@@ -91,7 +91,7 @@ class AgentsCollector:
         ctx.env_step += rollout.env_steps
         ctx.env_episode += len(rollout.episodes)
         ctx.finished_episodes = rollout.episodes
-        ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.parts.items()}
+        ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.trajectories.items()}
 
 
 def _made(name: str, policy: CollectMode) -> NestedContext:

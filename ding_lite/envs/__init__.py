@@ -6,7 +6,7 @@ from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
-from ding_lite.envs.multi_agent import AgentStep, AgentVectorEnv, make_agent_envs
+from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
 from ding_lite.envs.spaces import (
@@ -28,12 +28,12 @@ from ding_lite.envs.vectors import LocalVectorEnv
 __all__ = [
     "ENV",
     "AgentSlots",
-    "AgentStep",
     "AgentVectorEnv",
     "EnvDataError",
     "Episode",
     "EpisodeResult",
     "LocalVectorEnv",
+    "MultiAgentStep",
     "OnlyElements",
     "PartialObservation",
     "SpaceError",

@@ -47,10 +47,10 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
     return AgentVectorEnv([factory] * num_envs, seed_of(seed, "make_agent_envs(seed={})"))
 
 
-class AgentStep(NamedTuple):
+class MultiAgentStep(NamedTuple):
     """One step of N environments."""
 
-    parts: dict[str, Step]
+    steps: dict[str, Step]
     """For each policy, with rows as `AgentSlots` has them. It lists no episodes: they are those of environments."""
 
     finished: list[EpisodeResult]
@@ -169,7 +169,7 @@ class AgentVectorEnv:
             for slots in self.slots_of.values():
                 slots.begin(obs)
 
-    def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> AgentStep:
+    def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> MultiAgentStep:
         """Take the actions of each policy, nested [rows, ...], and write the observations to act on next to `out`, likewise.
 
         Raises:
@@ -196,7 +196,7 @@ class AgentVectorEnv:
                 one = one._replace(obs=final, acting=agent_env.acting, begun=begun)
             played.append(one)
         with self._placing(played):
-            return AgentStep({name: slots.to_rows(played, out[name]) for name, slots in self.slots_of.items()}, finished)
+            return MultiAgentStep({name: slots.to_rows(played, out[name]) for name, slots in self.slots_of.items()}, finished)
 
     @contextmanager
     def _placing(self, played: Sequence[AgentStepResult] = ()) -> Iterator[None]:

@@ -22,7 +22,7 @@ from ding_lite.rollout.recurrent_states import RecurrentState
 class AgentRollout(NamedTuple):
     """A number of steps."""
 
-    parts: dict[str, Trajectories]
+    trajectories: dict[str, Trajectories]
     """By policy: [T, B, ...] transitions of its agents, with a row for each of them in each environment, see `AgentSlots`."""
 
     episodes: list[EpisodeResult]
@@ -86,13 +86,13 @@ class AgentWorker:
                 outputs = {name: one.act(obs[name], **kwargs) for name, one in actors.items()}
                 obs = {name: storage.obs_at(t + 1) for name, storage in storages.items()}
                 episodes += self._advance(outputs, obs, t, storages)
-        parts = {
+        trajectories = {
             name: storage.trajectories(
                 policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
             ).with_limits(column_limits(actors[name].slots.single_observation_space, actors[name].slots.single_action_space))
             for name, storage in storages.items()
         }
-        return AgentRollout(parts, episodes, num_steps * self.num_envs)
+        return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
         """Play `count` episodes from their start, and return them by environment and number.
@@ -128,11 +128,11 @@ class AgentWorker:
     ) -> list[EpisodeResult]:
         """One step with what the actors gave, stored as step t where there are storages. Returns episodes that ended."""
         taken = {name: one.policy.env_action(outputs[name]["action"]) for name, one in self.actors.items()}
-        parts, finished = self.env.advance(taken, out)
+        steps, finished = self.env.advance(taken, out)
         for name, one in self.actors.items():
-            one.recurrent_state.observe_step(outputs[name]["action"], parts[name].reward)
+            one.recurrent_state.observe_step(outputs[name]["action"], steps[name].reward)
             if storages is not None:
-                storages[name].add(t, outputs[name], *parts[name][:-1])
+                storages[name].add(t, outputs[name], *steps[name][:-1])
         return finished
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:

@@ -166,7 +166,7 @@ def test_each_row_holds_what_its_agent_saw_did_and_earned(names, settings):
     for begun, num_steps in ((0, 9), (9, 1), (10, 13)):
         rollout = worker.collect(num_steps)
         assert rollout.env_steps == num_steps * count
-        for name, trajectories in rollout.parts.items():
+        for name, trajectories in rollout.trajectories.items():
             agents = [agent for agent in env.possible_agents if policy_of(agent) == name]
             assert trajectories.num_envs == count * len(agents)
             for index, steps in enumerate(rows(trajectories, agents, count)):
@@ -180,12 +180,12 @@ def test_where_all_leave_together_every_step_is_valid():
     env = counting(endings=TOGETHER)
     rollout = AgentWorker(env, *rules(env, ("a", "b"))).collect(10)
 
-    assert [part.valid for part in rollout.parts.values()] == [None, None]
+    assert [part.valid for part in rollout.trajectories.values()] == [None, None]
 
 
 def test_an_agent_that_left_stands_still_until_its_environment_begins_anew():
     env = counting(1)
-    part = AgentWorker(env, *rules(env, ("a", "b"))).collect(8).parts["a"]
+    part = AgentWorker(env, *rules(env, ("a", "b"))).collect(8).trajectories["a"]
 
     assert part.valid[:, 0].tolist() == [True, True, False, False, False, True, True, True]
     assert place_of(part.columns["obs"])[:, 0, 1:3].tolist() == [[0, 0], [0, 1], [0, 2], [0, 2], [0, 2], [1, 0], [2, 0], [2, 1]]
@@ -228,7 +228,7 @@ def test_a_recurrent_state_begins_with_each_agents_episode_and_so_do_the_last_ac
     env = make_agent_envs(lambda: Counting(joins={"a1": 1}, endings=EARLY[::2]), 1)
     spaces_of = {name: (env.observation_space(name + "0"), env.action_space(name + "0")) for name in "ab"}
     modes = {"a": CountingPolicy({}, *spaces_of["a"]).collect_mode, "b": Rule({}, *spaces_of["b"]).collect_mode}
-    part = AgentWorker(env, modes, lambda agent: agent[0]).collect(30).parts["a"]
+    part = AgentWorker(env, modes, lambda agent: agent[0]).collect(30).trajectories["a"]
     columns, seen = part.columns, 0
     for row in range(2):
         expected = None
@@ -287,7 +287,7 @@ def test_one_agent_alone_is_the_run_of_an_ordinary_vector_environment(env_id, di
     several = AgentWorker(agents, {"p": policy().collect_mode}, lambda agent: "p")
     for num_steps in (30, 17):
         expected, found = one.collect(num_steps), several.collect(num_steps)
-        assert digest(found.parts["p"].columns, found.parts["p"].valid) == digest(
+        assert digest(found.trajectories["p"].columns, found.trajectories["p"].valid) == digest(
             expected.trajectories.columns, expected.trajectories.valid
         )
         assert told(found.episodes) == told(expected.episodes)
@@ -326,7 +326,9 @@ def test_a_restored_worker_goes_on_where_the_saved_one_was(digest):
     worker.load_state_dict(state[2])
     found = worker.collect(50)
 
-    assert digest(found.parts["p"].columns, found.episodes) == digest(expected.parts["p"].columns, expected.episodes)
+    assert digest(found.trajectories["p"].columns, found.episodes) == digest(
+        expected.trajectories["p"].columns, expected.episodes
+    )
 
 
 class CountingCart(Policy):
@@ -353,8 +355,8 @@ def test_a_state_with_agents_that_have_left_is_restored(digest):
     env.load_state_dict(state)
     found = worker.collect(9)
 
-    assert digest(*((it.columns, it.valid) for it in found.parts.values())) == digest(
-        *((it.columns, it.valid) for it in expected.parts.values())
+    assert digest(*((it.columns, it.valid) for it in found.trajectories.values())) == digest(
+        *((it.columns, it.valid) for it in expected.trajectories.values())
     )
 
 
@@ -409,7 +411,7 @@ def pair(policies, role="collect_mode"):
 
 @pytest.mark.parametrize("role", ["collect_mode", "eval_mode"])
 def test_policies_of_one_seed_act_by_random_numbers_of_their_own_and_in_the_same_way_each_time(role):
-    runs = [pair(lambda env: by_chance(env, ("a0", "a1")), role)[1].collect(50).parts for _ in range(2)]
+    runs = [pair(lambda env: by_chance(env, ("a0", "a1")), role)[1].collect(50).trajectories for _ in range(2)]
     one, other = (runs[0][name].columns["action"] for name in ("a0", "a1"))
     assert 0.15 < (one == other).mean() < 0.35  # by chance 0.25
     for name in ("a0", "a1"):
@@ -419,7 +421,9 @@ def test_policies_of_one_seed_act_by_random_numbers_of_their_own_and_in_the_same
 def test_a_policy_alone_acts_by_the_numbers_that_it_always_had():
     env = make_agent_envs(lambda: Pair(endings=PAIR), 4)
     policy, alone = (by_chance(env, ("all",))["all"] for _ in range(2))
-    found = AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all").collect(1).parts["all"].columns["action"][0]
+    found = (
+        AgentWorker(env, {"all": policy.collect_mode}, lambda agent: "all").collect(1).trajectories["all"].columns["action"][0]
+    )
 
     np.testing.assert_array_equal(found, alone.collect_mode.forward(np.zeros((8, 4), np.float32))[0])
 
@@ -430,7 +434,7 @@ def test_a_loaded_state_stays_where_several_policies_act(order):
     saved = {name: one.policy.learner for name, one in worker.actors.items()}
     worker.collect(5)
     states = {name: copy.deepcopy(learner.state_dict()) for name, learner in saved.items()}
-    expected = worker.collect(7).parts
+    expected = worker.collect(7).trajectories
 
     def loaded(env):
         policies = by_chance(env, ("a0", "a1"), seed=3)
@@ -447,7 +451,7 @@ def test_a_loaded_state_stays_where_several_policies_act(order):
     env, worker = pair(loaded)
     if order == "worker first":
         load(made)
-    found = worker.collect(7).parts
+    found = worker.collect(7).trajectories
     for name in ("a0", "a1"):
         np.testing.assert_array_equal(found[name].columns["action"], expected[name].columns["action"])
 
@@ -520,7 +524,7 @@ def test_policy_of_may_be_a_mapping():
         env = counting()
         modes, policy_of = rules(env, ("a", "b"))
         given = {agent: policy_of(agent) for agent in env.possible_agents} if mapping else policy_of
-        runs.append(AgentWorker(env, modes, given).collect(9).parts)
+        runs.append(AgentWorker(env, modes, given).collect(9).trajectories)
     for name in ("a", "b"):
         np.testing.assert_array_equal(runs[0][name].columns["action"], runs[1][name].columns["action"])
 
