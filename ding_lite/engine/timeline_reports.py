@@ -38,7 +38,7 @@ class TimelineMixin:
             ValueError: the path has another ending.
             WriteError: an OSError; the path cannot be written.
         """
-        timeline, path = self._recorded("timeline()"), Path(path)
+        timeline, path = self._require_timeline("timeline()"), Path(path)
         if path.suffix not in (".json", ".svg"):
             raise ValueError(f"task.timeline({str(path)!r}) writes .json or .svg: change the ending.")
         if path.suffix == ".json":
@@ -57,7 +57,7 @@ class TimelineMixin:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
             WriteError: an OSError; the path cannot be written.
         """
-        text = "\n".join(_report(self._recorded("report()")))
+        text = "\n".join(_report(self._require_timeline("report()")))
         if path is None:
             print(text)
         else:
@@ -65,7 +65,7 @@ class TimelineMixin:
                 Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 
-    def _recorded(self, verb: str) -> Timeline:
+    def _require_timeline(self, verb: str) -> Timeline:
         if self._timeline is None or not self._timeline.iterations:
             raise RuntimeError(
                 f"task.{verb} has nothing to tell: only runs with async_mode=True, or max_lag, are recorded. "

@@ -212,7 +212,7 @@ class Guard:
             return
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
-                self._recorder(half)("write", name)
+                self._observer(half)("write", name)
         if self._checker.handovers.looks_at_unknown:
             self._checker.handovers.after_unknown(self.who, ctx)
 
@@ -221,14 +221,14 @@ class Guard:
         cls = real_class_of(outside)
         reach = reach_of(cls, self.contract, half, self._is_wrapped)
         if self.contract is None:
-            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._recorder(half)))
+            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._observer(half)))
         else:
             terms = Terms(self.who, _Advice(self.contract, half, reach.writable), self._checker)
         known = self._halves[half][outside] = reach, terms
         return known
 
-    def _recorder(self, half: int) -> Callable[[str, str], None]:
-        return self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
+    def _observer(self, half: int) -> Callable[[str, str], None]:
+        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=half == SECOND)
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
         """`note`, which also takes down what a value is when it is first read."""

@@ -47,7 +47,7 @@ class Touches:
         if isinstance(end, FunctionType):  # a method says itself whose it is
             self._owners[_written_as(end)] = fn
 
-    def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
+    def observer(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
         """What to call with "read" or "write" and a field when this step of the function touches it.
 
         What is done when a run has ended counts as a backward step of the middleware whose `end_run` it is.
