@@ -1,6 +1,6 @@
 """Contexts: the dataclasses that flow through a pipeline."""
 
-from ding_lite.contexts.agents import AgentsContext
+from ding_lite.contexts.multi_agent import AgentsContext
 from ding_lite.contexts.offline import OfflineRLContext
 from ding_lite.contexts.online import OnlineRLContext
 

@@ -65,7 +65,7 @@ class OnlineRLContext(Context):
     """Version of the weights that collected this iteration's data; -1 where none did. Written by collectors."""
 
     finished_episodes: list[Any] = dataclasses.field(default_factory=list)
-    """Episodes that ended while collecting, with return and length (`ding_lite.envs.Episode`). Written by collectors."""
+    """Episodes that ended while collecting, with return and length (`ding_lite.envs.EpisodeResult`). Written by collectors."""
 
     eval_value: float = -float("inf")
     """Mean return of this iteration's evaluation; minus infinity where there was none. Written by evaluators."""

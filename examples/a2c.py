@@ -41,4 +41,4 @@ def main(cfg: A2CConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(A2CConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

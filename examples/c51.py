@@ -45,4 +45,4 @@ def main(cfg: C51Config) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(C51Config, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

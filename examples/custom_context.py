@@ -70,4 +70,4 @@ def main(cfg: PPOConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(PPOConfig(exp_name="runs/custom_context"), description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -43,4 +43,4 @@ def main(cfg: DQNConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(DQNConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -42,4 +42,4 @@ def main(cfg: IMPALAConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(IMPALAConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -20,10 +20,10 @@ from ding_lite.middleware import (
     AgentsCollector,
     CkptSaver,
     agents_evaluator,
+    for_policy,
     gae_estimator,
     multistep_trainer,
     online_logger,
-    part,
 )
 from ding_lite.policy import PPOPolicy
 
@@ -55,8 +55,8 @@ def main(cfg: PPOConfig) -> float:
     with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=AgentsContext()):
         task.use(agents_evaluator(cfg, {"everybody": policy.eval_mode}, evaluator_env, everybody))
         task.use(AgentsCollector(cfg, {"everybody": policy.collect_mode}, collector_env, everybody))
-        task.use(part("everybody", gae_estimator(cfg, policy.collect_mode)))
-        task.use(part("everybody", multistep_trainer(cfg, policy.learn_mode)))
+        task.use(for_policy("everybody", gae_estimator(cfg, policy.collect_mode)))
+        task.use(for_policy("everybody", multistep_trainer(cfg, policy.learn_mode)))
         task.use(CkptSaver({"everybody": policy}, cfg.exp_name, train_freq=1000))
         task.use(online_logger(cfg))
         task.run(max_step=cfg.max_step)
@@ -65,4 +65,4 @@ def main(cfg: PPOConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(SPREAD, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -43,4 +43,4 @@ def main(cfg: IQNConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(IQNConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

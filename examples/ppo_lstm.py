@@ -42,4 +42,4 @@ def main(cfg: PPOLSTMConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(PPOLSTMConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -45,4 +45,4 @@ def main(cfg: QRDQNConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(QRDQNConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

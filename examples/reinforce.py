@@ -41,4 +41,4 @@ def main(cfg: REINFORCEConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(REINFORCEConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -50,4 +50,4 @@ def main(cfg: RNDConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(RNDConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -20,10 +20,10 @@ from ding_lite.middleware import (
     AgentsCollector,
     CkptSaver,
     agents_evaluator,
+    for_policy,
     gae_estimator,
     multistep_trainer,
     online_logger,
-    part,
 )
 from ding_lite.policy import Policy, PPOPolicy
 
@@ -55,8 +55,8 @@ def main(cfg: PPOConfig) -> float:
     with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, ctx=AgentsContext()):
         task.use(agents_evaluator(cfg, evaluating, evaluator_env, policy_of, score=lambda returns: returns["player_0"]))
         task.use(AgentsCollector(cfg, collecting, collector_env, policy_of))
-        task.use(part("learned", gae_estimator(cfg, learned.collect_mode)))
-        task.use(part("learned", multistep_trainer(cfg, learned.learn_mode)))
+        task.use(for_policy("learned", gae_estimator(cfg, learned.collect_mode)))
+        task.use(for_policy("learned", multistep_trainer(cfg, learned.learn_mode)))
         task.use(CkptSaver({"learned": learned}, cfg.exp_name, train_freq=1000))
         task.use(online_logger(cfg))
         task.run(max_step=cfg.max_step)
@@ -65,4 +65,4 @@ def main(cfg: PPOConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(ROCK_PAPER_SCISSORS, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

@@ -49,4 +49,4 @@ def main(cfg: SACConfig) -> float:
 
 if __name__ == "__main__":
     config = from_command_line(SACConfig, description=__doc__)
-    sys.exit(config.verdict(main(config)))
+    sys.exit(config.report_and_exit_code(main(config)))

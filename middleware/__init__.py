@@ -1,6 +1,5 @@
 """Middleware: what a script chains with `task.use`."""
 
-from ding_lite.middleware.agents import AgentsCollector, agents_evaluator
 from ding_lite.middleware.checkpoints import CkptSaver
 from ding_lite.middleware.collectors import EpisodeCollector, StepCollector
 from ding_lite.middleware.enhancers import nstep_reward_enhancer, priority_calculator
@@ -11,8 +10,9 @@ from ding_lite.middleware.fetchers import offpolicy_data_fetcher, onpolicy_data_
 from ding_lite.middleware.inferencers import inferencer, rolloutor
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
+from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
 from ding_lite.middleware.normalizers import reward_normalizer
-from ding_lite.middleware.parts import part
+from ding_lite.middleware.policy_wrappers import for_policy, part
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher
 from ding_lite.middleware.rewards import reward_estimator
 from ding_lite.middleware.terminations import termination_checker
@@ -27,6 +27,7 @@ __all__ = [
     "data_pusher",
     "eps_greedy_handler",
     "eps_greedy_masker",
+    "for_policy",
     "gae_estimator",
     "inferencer",
     "interaction_evaluator",

@@ -15,7 +15,7 @@ from ding_lite.basics import UnsavedError, WriteError, move_aside, plain, remove
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, contract
 from ding_lite.middleware.arguments import require_count
-from ding_lite.middleware.runs import own_run
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import ActMode, LearnMode
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")

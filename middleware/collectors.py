@@ -11,11 +11,11 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.engine import Remainder, contract
+from ding_lite.engine import PendingWork, contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face, require_same_algorithm
-from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.settings import ActingSettings
+from ding_lite.middleware.acting_settings import ActingSettings
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_mode, require_same_algorithm
+from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
 
@@ -23,7 +23,7 @@ ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "poli
 """What a rollout brings; and the number of its steps, which is known before."""
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
-_Gathered = TypeVar("_Gathered", Rollout, EpisodeRollout)
+_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout)
 
 
 class _Acting:
@@ -31,47 +31,47 @@ class _Acting:
 
     def __init__(self, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
         self.worker = make_worker(env, policy)
-        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_alone else None
+        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_in_background else None
         """The worker, where it acts in processes that work while nobody waits for them."""
         self._metrics = MetricsLogger(owner="the collector")
         self._kwargs = MetricsLogger(owner="the arguments of the policy")
 
-    def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Gathered]) -> _Gathered:
+    def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
         """What `collect` gives; it is logged."""
         with self._metrics.log_time(_TIME, reduce="mean"):
-            gathered = collect()
-        hand_over(ctx, "collect_metrics", self._logged(gathered, kwargs))
-        return gathered
+            rollout = collect()
+        append_metrics(ctx, "collect_metrics", self._logged(rollout, kwargs))
+        return rollout
 
     def later(
         self,
         ctx: OnlineRLContext,
         kwargs: dict[str, Any],
         asked: list[Any],
-        take: Callable[[list[Any]], _Gathered],
-        write: Callable[[_Gathered, OnlineRLContext], None],
-    ) -> Remainder:
+        take: Callable[[list[Any]], _Rollout],
+        write: Callable[[_Rollout, OnlineRLContext], None],
+    ) -> PendingWork:
         """The rest, for when the answers are there that were asked for: take them, log them, write them to the context."""
         worker = self.elsewhere
         assert worker is not None
         earlier = getattr(ctx, "collect_metrics", None)
 
         def finish(ctx: OnlineRLContext) -> None:
-            gathered = take(asked)
-            remainder.span = worker.span
+            rollout = take(asked)
+            pending.span = worker.span
             if worker.span is not None:
                 begun, ended = worker.span
                 self._metrics.log_value(_TIME, (ended - begun) / 1e9)
             if earlier is not None:
                 ctx.collect_metrics = earlier
-            hand_over(ctx, "collect_metrics", self._logged(gathered, kwargs))
-            write(gathered, ctx)
+            append_metrics(ctx, "collect_metrics", self._logged(rollout, kwargs))
+            write(rollout, ctx)
 
-        remainder: Remainder = Remainder(finish, lambda: worker.drop(asked))
-        return remainder
+        pending: PendingWork = PendingWork(finish, lambda: worker.drop(asked))
+        return pending
 
-    def _logged(self, gathered: Rollout | EpisodeRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
-        self._metrics.log_value("env_steps", gathered.env_steps, reduce="sum", with_throughput=True)
+    def _logged(self, rollout: Rollout | EpisodeRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
+        self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):
                 self._kwargs.log_value(name, value)
@@ -111,7 +111,7 @@ class StepCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
-        require_face("StepCollector", policy, "collect_mode")
+        require_mode("StepCollector", policy, "collect_mode")
         require_same_algorithm("StepCollector", cfg, policy)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
@@ -132,7 +132,7 @@ class StepCollector:
             stage="collect",
         )(self)
 
-    def __call__(self, ctx: OnlineRLContext) -> Remainder | None:
+    def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         random = ctx.env_step < self._random_steps * self._num_envs
         num_steps = self._random_steps if random else self._num_steps
         kwargs = {} if random else self._settings.at(ctx)
@@ -140,11 +140,11 @@ class StepCollector:
         if worker is None:
             rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, random, **kwargs))
             ctx.env_step += rollout.env_steps
-            hand_over_rollout(rollout, ctx)
+            write_rollout(rollout, ctx)
             return None
         asked = worker.ask(num_steps, random, **kwargs)
         ctx.env_step += num_steps * self._num_envs  # worker processes make no steps that are only resets
-        return acting.later(ctx, kwargs, asked, worker.take, hand_over_rollout)
+        return acting.later(ctx, kwargs, asked, worker.take, write_rollout)
 
 
 class EpisodeCollector:
@@ -187,7 +187,7 @@ class EpisodeCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
-        require_face("EpisodeCollector", policy, "collect_mode")
+        require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
@@ -205,16 +205,16 @@ class EpisodeCollector:
             stage="collect",
         )(self)
 
-    def __call__(self, ctx: OnlineRLContext) -> Remainder | None:
+    def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
         count, kwargs = self._num_episodes, self._settings.at(ctx)
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
-            _hand_over_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)
+            _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)
             return None
-        return acting.later(ctx, kwargs, worker.ask_episodes(count, **kwargs), worker.take_episodes, _hand_over_episodes)
+        return acting.later(ctx, kwargs, worker.ask_episodes(count, **kwargs), worker.take_episodes, _write_episodes)
 
 
-def hand_over_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
+def write_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
     """Write what a rollout brings, which is `ROLLOUT_DATA`, to the context."""
     ctx.trajectories = rollout.trajectories
     ctx.trajectory_end_idx = rollout.trajectories.end_idx
@@ -223,8 +223,8 @@ def hand_over_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
     ctx.env_episode += len(rollout.episodes)
 
 
-def _hand_over_episodes(rollout: EpisodeRollout, ctx: OnlineRLContext) -> None:
-    ctx.episodes, ctx.trajectories = rollout.recorded, None
+def _write_episodes(rollout: EpisodeRollout, ctx: OnlineRLContext) -> None:
+    ctx.episodes, ctx.trajectories = rollout.transitions, None
     ctx.finished_episodes = rollout.episodes
     ctx.policy_version = rollout.version
     ctx.env_step += rollout.env_steps

@@ -15,7 +15,7 @@ from ding_lite.data import Trajectories, map_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import nstep_return
 from ding_lite.middleware.arguments import require_settings
-from ding_lite.middleware.gatherings import REWRITTEN, rewrite
+from ding_lite.middleware.collected import REWRITE_TERMS, rewrite
 
 
 def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
@@ -49,7 +49,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
     n, gamma = cfg.policy.nstep, cfg.policy.discount_factor
     has_warned = False
 
-    @contract(**REWRITTEN, stage="process")
+    @contract(**REWRITE_TERMS, stage="process")
     def enhance(ctx: OnlineRLContext) -> None:
         nonlocal has_warned
         if not has_warned and isinstance(ctx.trajectories, Trajectories) and ctx.trajectories.num_steps < n:
@@ -117,7 +117,7 @@ def priority_calculator(
     def with_priorities(rollout: Trajectories) -> Trajectories:
         return rollout.with_columns(priority=_placed(priority_calculation_fn(rollout), rollout))
 
-    @contract(**REWRITTEN, uses=tuple(uses), stage="process")
+    @contract(**REWRITE_TERMS, uses=tuple(uses), stage="process")
     def calculate(ctx: OnlineRLContext) -> None:
         rewrite(ctx, "priority_calculator", with_priorities)
 

@@ -11,8 +11,8 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
-from ding_lite.middleware.arguments import discount_factor_of, require, require_face
-from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
+from ding_lite.middleware.arguments import discount_factor_of, require, require_mode
+from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.policy import CollectMode
 
 
@@ -41,9 +41,9 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda
 
     # The learner, because the newest critic judges: not the copy that collects.
-    @contract(**GATHERED, writes=("train_data",), uses=(policy.learner,), stage="process")
+    @contract(**COLLECTED_TERMS, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        found = gathered(ctx, "gae_estimator", wants="pieces")
+        found = collected_data(ctx, "gae_estimator", wants="pieces")
         if not len(found):
             ctx.train_data = None
             return
@@ -89,9 +89,9 @@ def montecarlo_return_estimator(
     gamma = discount_factor_of("montecarlo_return_estimator", cfg.cfg if isinstance(cfg, CollectMode) else cfg)
     critic = policy if policy is not None and _has_critic(policy) else None
 
-    @contract(**GATHERED, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
+    @contract(**COLLECTED_TERMS, writes=("train_data",), uses=() if critic is None else (critic.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
-        found = gathered(ctx, "montecarlo_return_estimator", episodes_first=True, wants="pieces")
+        found = collected_data(ctx, "montecarlo_return_estimator", episodes_first=True, wants="pieces")
         if not len(found):
             ctx.train_data = None
             return
@@ -112,8 +112,8 @@ def montecarlo_return_estimator(
 
 
 def _require_critic(who: str, policy: object) -> None:
-    require_face(who, policy, "collect_mode", "with_values", "learner")
+    require_mode(who, policy, "collect_mode", "with_values", "learner")
 
 
 def _has_critic(policy: CollectMode) -> bool:
-    return bool(getattr(policy, "has_critic", True))  # a face made elsewhere need not say
+    return bool(getattr(policy, "has_critic", True))  # a mode made elsewhere need not say

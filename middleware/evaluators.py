@@ -10,18 +10,18 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import BrokenOff, Deferred, Task, contract
-from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
+from ding_lite.engine import Deferred, Task, WorkCancelled, contract
+from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
-from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.runs import own_run
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
+from ding_lite.middleware.outputs import append_metrics
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
-from ding_lite.rollout import EpisodeRecorder, make_worker, summarize_episodes
+from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 
 
 def interaction_evaluator(
-    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: EpisodeRecorder | None = None
+    cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: VideoRecorder | None = None
 ) -> InteractionEvaluator:
     """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
 
@@ -61,22 +61,22 @@ def interaction_evaluator(
     """
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
-    require_face("interaction_evaluator", policy, "eval_mode")
+    require_mode("interaction_evaluator", policy, "eval_mode")
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
 
 
-def mean_return(episodes: Sequence[Episode]) -> float:
+def mean_return(episodes: Sequence[EpisodeResult]) -> float:
     """Of these episodes, undiscounted."""
     return mean_of([it.return_ for it in episodes])
 
 
-class Player(Protocol):
+class EpisodePlayer(Protocol):
     """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
 
-    def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[Episode]:
-        """Play so many episodes from their start; break off, by raising BrokenOff, once `is_stopping()` is true."""
+    def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[EpisodeResult]:
+        """Play so many episodes from their start; raise WorkCancelled once `is_stopping()` is true."""
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What the policies logged while they acted."""
@@ -117,9 +117,9 @@ class InteractionEvaluator:
         cfg: RunConfig,
         policies: Sequence[EvalMode],
         env: object,
-        worker: Player,
-        value: Callable[[Sequence[Episode]], float] = mean_return,
-        recorder: EpisodeRecorder | None = None,
+        worker: EpisodePlayer,
+        value: Callable[[Sequence[EpisodeResult]], float] = mean_return,
+        recorder: VideoRecorder | None = None,
     ) -> None:
         self.__name__ = name
         self._every_iter = cfg.policy.eval.evaluator.eval_freq
@@ -177,7 +177,7 @@ class InteractionEvaluator:
         is_signal = _is_ended_by_signal(task)
         if self._under_way is not None:
             if is_signal:
-                self._under_way[1].break_off()
+                self._under_way[1].cancel()
             self._write(self._end(), ctx)
             if not is_signal:
                 task.repeat_end()
@@ -185,7 +185,7 @@ class InteractionEvaluator:
         if is_signal or self._reached_in == ctx.total_step or ctx.train_iter == ctx.last_eval_iter:
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
-        with contextlib.suppress(BrokenOff):
+        with contextlib.suppress(WorkCancelled):
             self._write(
                 self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
             )
@@ -246,7 +246,7 @@ class InteractionEvaluator:
         self._evaluations += 1
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
-        hand_over(ctx, "eval_metrics", evaluation.metrics)
+        append_metrics(ctx, "eval_metrics", evaluation.metrics)
 
     def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         """Whether stop_value is reached; the run ends with this iteration then."""
@@ -288,13 +288,13 @@ def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:
     return {name: getattr(ctx, name) for name in ("env_step", "train_iter") if hasattr(ctx, name)}
 
 
-def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> EpisodeRecorder:
+def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:
     """One that films in an environment like these."""
     every = cfg.log.video_every
     if env.spec is None or isinstance(env, VectorWrapper):
         raise ValueError(
             f"cfg.log.video_every = {every} wants an environment to film in, and {env} does not tell how to make one: pass "
-            f"interaction_evaluator(..., recorder=EpisodeRecorder(cfg.exp_name, factory, every={every})), factory() returning "
+            f"interaction_evaluator(..., recorder=VideoRecorder(cfg.exp_name, factory, every={every})), factory() returning "
             'a new one, made with render_mode="rgb_array".'
         )
-    return EpisodeRecorder(cfg.exp_name, env.spec, every, cfg.seed)
+    return VideoRecorder(cfg.exp_name, env.spec, every, cfg.seed)

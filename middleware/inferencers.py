@@ -13,10 +13,10 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require_face
-from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
-from ding_lite.middleware.outputs import hand_over
-from ding_lite.middleware.settings import ActingSettings
+from ding_lite.middleware.acting_settings import ActingSettings
+from ding_lite.middleware.arguments import require_mode
+from ding_lite.middleware.collectors import ROLLOUT_DATA, write_rollout
+from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
 
@@ -44,7 +44,7 @@ def inferencer(
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
     """
-    require_face("inferencer", policy, "collect_mode")
+    require_mode("inferencer", policy, "collect_mode")
     settings = ActingSettings("inferencer", [policy], collect_kwargs)
     seed = seed_of(seed, "inferencer({})")
     worker = LocalWorker(env, policy)
@@ -88,7 +88,7 @@ def rolloutor(
         env: the one that the inferencer uses.
         transitions: each step's rollout is appended to it as well, where a list is given.
     """
-    require_face("rolloutor", policy, "collect_mode")
+    require_mode("rolloutor", policy, "collect_mode")
     worker = LocalWorker(env, policy)
     metrics = MetricsLogger(owner="the collector")
 
@@ -106,13 +106,13 @@ def rolloutor(
         assert ctx.inference_output is not None
         rows = [{**output, "action": action} for output, action in zip(ctx.inference_output.values(), ctx.action, strict=True)]
         outputs = map_leaves(lambda *leaves: stack_rows(leaves), *rows)
-        rollout = worker.record(outputs)
+        rollout = worker.complete_step(outputs)
         if transitions is not None:
             transitions.append(rollout.trajectories)
         ctx.env_step += len(rollout.trajectories)
         metrics.log_value("env_steps", len(rollout.trajectories), reduce="sum", with_throughput=True)
-        hand_over(ctx, "collect_metrics", [metrics.reduce(), *worker.reduce_metrics()])
-        hand_over_rollout(rollout, ctx)
+        append_metrics(ctx, "collect_metrics", [metrics.reduce(), *worker.reduce_metrics()])
+        write_rollout(rollout, ctx)
 
     return roll_out
 

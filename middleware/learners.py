@@ -14,10 +14,10 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Buffers
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require, require_face, require_same_algorithm, require_transitions
+from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
+from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
-from ding_lite.middleware.gatherings import batch_of
-from ding_lite.middleware.outputs import hand_over, log_outputs
+from ding_lite.middleware.outputs import append_metrics, log_outputs
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
 
@@ -87,7 +87,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             f"place of the configuration: write {who}(cfg, policy.learn_mode). How often a run logs says "
             "online_logger(cfg, train_show_freq=...)."
         )
-    require_face(who, policy, "learn_mode", "train_iter", "forward")
+    require_mode(who, policy, "learn_mode", "train_iter", "forward")
     require_same_algorithm(who, cfg, policy)
     metrics = _Metrics(who, policy)
 
@@ -97,7 +97,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             with metrics.own.log_time(_TIME, reduce="mean"):
                 output = _learn(policy, lag, ctx, batch_of(ctx.train_data))
                 _require_finite(policy)
-            metrics.hand_over([output], lag, ctx)
+            metrics.append([output], lag, ctx)
 
     return learn_once
 
@@ -126,19 +126,21 @@ class _Metrics:
         self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
         self._rewards = MetricsLogger(owner="the reward model")
 
-    def hand_over(
+    def append(
         self,
         outputs: Sequence[Mapping[str, Any]],
         lag: Mapping[str, torch.Tensor],
         ctx: AnyRLContext,
         of_rewards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Hand over what these gradient steps gave to log, and what the policy's hooks have logged."""
+        """Append what these gradient steps gave to log, and what the policy's hooks have logged."""
         log_outputs(self.own, outputs)
         log_outputs(self.own, [lag])
         if of_rewards:
             log_outputs(self._rewards, of_rewards)
-        hand_over(ctx, "learn_metrics", [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one])
+        append_metrics(
+            ctx, "learn_metrics", [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one]
+        )
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
@@ -183,7 +185,7 @@ class OffPolicyLearner:
     ) -> None:
         wanted = "policy.learn.update_per_collect"
         require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
-        require_face("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
+        require_mode("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
         require_transitions("OffPolicyLearner", policy)
         require_same_algorithm("OffPolicyLearner", cfg, policy)
         if reward_model is not None:
@@ -207,8 +209,8 @@ class OffPolicyLearner:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
+        train_outputs: list[dict[str, Any]] = []
         outputs: list[dict[str, Any]] = []
-        told: list[dict[str, Any]] = []
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # as it is before the first of these steps
         begun = perf_counter()
@@ -222,7 +224,7 @@ class OffPolicyLearner:
                         sent = data
                         of_rewards.append(output)
                     outputs.append(_learn(self._policy, lag, ctx, sent))
-                    told.append(ctx.train_output)
+                    train_outputs.append(ctx.train_output)
                     self._replay.learned(batch.data, ctx.train_output)
         finally:
             # Once, since what watches over contracts remembers each value, and the memory of a batch is to be used again.
@@ -230,6 +232,6 @@ class OffPolicyLearner:
         if not outputs:
             return
         _require_finite(self._policy)
-        ctx.train_output = told
+        ctx.train_output = train_outputs
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
-        self._metrics.hand_over(outputs, lag, ctx, of_rewards)
+        self._metrics.append(outputs, lag, ctx, of_rewards)

@@ -15,8 +15,8 @@ from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
-from ding_lite.middleware.runs import own_run
-from ding_lite.middleware.tallies import COUNTERS, Tally, evaluation_of
+from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
+from ding_lite.middleware.own_runs import own_run
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
 _ENDLESS = 10**9  # iterations; nobody set a limit
@@ -111,7 +111,7 @@ class RunLogger:
         if cfg is not None and self._folder is not None:
             remove_leftovers(self._folder)
             self._write_config(self._folder / "config.json")
-        self._tally = Tally(counters)
+        self._aggregator = MetricsAggregator(counters)
         self._given = tuple(sinks)
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
@@ -136,7 +136,7 @@ class RunLogger:
         yield
         evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
-        self._tally.take(ctx)
+        self._aggregator.take(ctx)
         self._is_behind = True
         if evaluated or (self._is_due(ctx) and not own_run().finish):  # the last row comes with the end
             self._write(ctx)
@@ -150,7 +150,7 @@ class RunLogger:
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
         """Write the last row, with what evaluating the final weights has found, and say why the run has ended."""
         yield
-        self._tally.take(ctx)
+        self._aggregator.take(ctx)
         if self._is_behind or evaluation_of(ctx) is not None:
             run = own_run()
             self._write(run.ctx if run.running else ctx)  # that of the task has the counters that are not kept as well
@@ -186,14 +186,14 @@ class RunLogger:
             if self._log.tensorboard:
                 sinks.append(TensorBoard(self._folder / "tensorboard", self._step, after=self._after))
             if self._log.wandb != "disabled":
-                told = self._cfg.to_dict() if self._cfg else {}
+                config = self._cfg.to_dict() if self._cfg else {}
                 sinks.append(
-                    WeightsAndBiases(self._folder, name=self._folder.name, config=told, mode=self._log.wandb, step=self._step)
+                    WeightsAndBiases(self._folder, name=self._folder.name, config=config, mode=self._log.wandb, step=self._step)
                 )
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
-        row = self._tally.row(ctx, end)
+        row = self._aggregator.row(ctx, end)
         spent = self._earlier_s + time.monotonic() - self._began
         counters = {name: row.pop(name) for name in tuple(row) if "/" not in name}
         return {**counters, "time_s": round(spent, 3), **row}
@@ -266,8 +266,8 @@ class RunLogger:
         left = [f"curve: {curve}"] if curve.is_file() else []
         if saved.is_dir() and any(path.stat().st_mtime >= self._began_at - 1 for path in saved.iterdir()):
             left.append(f"checkpoints: {saved}")
-        told = ", ".join(left)
-        return f" {told[0].upper()}{told[1:]}" if told else ""
+        listed = ", ".join(left)
+        return f" {listed[0].upper()}{listed[1:]}" if listed else ""
 
     def _write_config(self, path: Path) -> None:
         assert self._cfg is not None
@@ -303,10 +303,10 @@ class RunLogger:
         """What the next rows go on from, and after which step."""
         spent = self._earlier_s + time.monotonic() - self._began
         after = self._row.get(self._step, self._after)
-        return {"tally": self._tally.state_dict(), "time_s": spent, "after": after, "written_iter": self._written_iter}
+        return {"tally": self._aggregator.state_dict(), "time_s": spent, "after": after, "written_iter": self._written_iter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state: before the first iteration, with the files that are there, cut at its step."""
-        self._tally.load_state_dict(state["tally"])
+        self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._after = state["after"] if self._sinks is None else self._after

@@ -36,11 +36,11 @@ def log_outputs(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], be
             warnings.warn(f"{name!r} of what learning gave is not logged: {error}", stacklevel=2)
 
 
-def hand_over(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> None:
+def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> None:
     """Append to a field of the context that holds what was logged, where the context has such a field."""
-    gathered = getattr(ctx, field, None)
-    if isinstance(gathered, list):
-        gathered += reduced
+    logged = getattr(ctx, field, None)
+    if isinstance(logged, list):
+        logged += reduced
 
 
 def _is_number(value: Any) -> bool:

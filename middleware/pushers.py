@@ -13,7 +13,7 @@ from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_seque
 from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
-from ding_lite.middleware.gatherings import GATHERED, gathered, rollout_of
+from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, rollout_of
 
 
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
@@ -30,9 +30,9 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     """
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
-    @contract(**GATHERED, fills=(buffer_,), stage="process")
+    @contract(**COLLECTED_TERMS, fills=(buffer_,), stage="process")
     def push(ctx: OnlineRLContext) -> None:
-        found = gathered(ctx, "data_pusher")
+        found = collected_data(ctx, "data_pusher")
         if len(found):
             buffer_.push(found if isinstance(found, Trajectories) else found.rows())
 

@@ -14,8 +14,8 @@ from ding_lite.data import Trajectories, Tree, has_leaf, is_tree, map_leaves, ne
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.gatherings import REWRITTEN, own_batch, rewrite
-from ding_lite.middleware.outputs import hand_over, log_outputs
+from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, rewrite
+from ding_lite.middleware.outputs import append_metrics, log_outputs
 
 _LOGGED = ("learn_metrics",)
 
@@ -40,7 +40,7 @@ def reward_estimator(
         cfg: nothing of it; in the seed's place.
         reward_model: `estimate(batch) -> batch`, a new tree whose reward is replaced or augmented, of the same shape; and where
             it has one, `learn(batch) -> dict` of numbers to log by name, or None. What was collected is [T, B, ...], of whole
-            episodes [N, 1, ...], one after the other. A fetcher that is to fetch only what is read has to be told of the model.
+            episodes [N, 1, ...], one after the other. A fetcher that fetches only what is read needs the model as well.
         of: whose rewards: of "train_data", or of the "trajectories" or episodes that were collected.
 
     Raises:
@@ -57,7 +57,7 @@ def reward_estimator(
         batch, output = estimate_rewards(reward_model, batch)
         if output:
             log_outputs(metrics, [output])
-            hand_over(ctx, "learn_metrics", [metrics.reduce()])
+            append_metrics(ctx, "learn_metrics", [metrics.reduce()])
         return batch
 
     @contract(
@@ -74,10 +74,10 @@ def reward_estimator(
             ctx.train_data = estimated(ctx.train_data, ctx)
 
     @contract(
-        reads=REWRITTEN["reads"],
-        writes=REWRITTEN["writes"],
-        may_read=(*REWRITTEN["may_read"], "train_data", *_LOGGED),
-        may_write=(*REWRITTEN["may_write"], *_LOGGED),
+        reads=REWRITE_TERMS["reads"],
+        writes=REWRITE_TERMS["writes"],
+        may_read=(*REWRITE_TERMS["may_read"], "train_data", *_LOGGED),
+        may_write=(*REWRITE_TERMS["may_write"], *_LOGGED),
         uses=(reward_model,),
         stage="process",
     )

@@ -267,23 +267,23 @@ def action_rule() -> Callable[[np.ndarray], Any]:
     return rule
 
 
-def _told(thing: Any) -> Any:
+def _description(thing: Any) -> Any:
     """Everything that tells two things apart, to the last bit, as nested tuples."""
     if isinstance(thing, torch.Tensor):
         thing = thing.numpy()
     if isinstance(thing, np.ndarray) and thing.dtype != object:
         return thing.dtype.str, thing.shape, thing.tobytes()
     if isinstance(thing, Mapping):
-        return tuple((name, _told(part)) for name, part in sorted(thing.items()))
+        return tuple((name, _description(part)) for name, part in sorted(thing.items()))
     if isinstance(thing, (list, tuple, np.ndarray)):
-        return type(thing).__name__, tuple(_told(part) for part in thing)
+        return type(thing).__name__, tuple(_description(part) for part in thing)
     return type(thing).__name__, repr(thing)
 
 
 @pytest.fixture(scope="session")
 def digest() -> Callable[..., str]:
-    """A hash of arrays, tensors and numbers, nested; episodes and rollouts are told by their parts."""
-    return lambda *things: hashlib.sha256(repr(_told(things)).encode()).hexdigest()
+    """A hash of arrays, tensors and numbers, nested; episodes and rollouts are described by their parts."""
+    return lambda *things: hashlib.sha256(repr(_description(things)).encode()).hexdigest()
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ class ConfigError(ValueError, TypeError, AttributeError):
     """A key that does not exist, or a value of the wrong type or out of range."""
 
 
-def bounded(
+def ranged_field(
     default: Any = dataclasses.MISSING,
     low: float | None = None,
     high: float | None = None,
@@ -44,7 +44,7 @@ def bounded(
     Example:
         >>> @dataclasses.dataclass
         ... class Learn(Config):
-        ...     batch_size: int = bounded(64, low=1)
+        ...     batch_size: int = ranged_field(64, low=1)
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
@@ -54,6 +54,9 @@ def bounded(
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+bounded = ranged_field  # its name in earlier versions
 
 
 def seed_field(default: int | None) -> Any:
@@ -169,9 +172,9 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 def _require_field(cls: Any, name: str) -> None:
     if name not in _hints(cls):
-        told = cls.about(name)
-        if told is not None:
-            raise ConfigError(f"{cls.__name__} has no {name!r}: {told}")
+        description = cls.about(name)
+        if description is not None:
+            raise ConfigError(f"{cls.__name__} has no {name!r}: {description}")
         hint = did_you_mean(name, [known for known in _hints(cls) if _is_near(name, known)])
         known = "" if "?" in hint else f" It has {', '.join(_hints(cls))}."
         raise ConfigError(f"{cls.__name__} has no {name!r}{hint}{known}")

@@ -2,13 +2,23 @@
 
 from ding_lite.basics import unflatten
 from ding_lite.data.batches import Batch, Batches
-from ding_lite.data.columns import Leaf, Spec, allocate, available_bytes, spec_bytes, spec_like, stack_rows, to_objects
+from ding_lite.data.column_arrays import (
+    Leaf,
+    LeafSpec,
+    Spec,
+    allocate,
+    available_bytes,
+    spec_bytes,
+    spec_like,
+    stack_rows,
+    to_objects,
+)
 from ding_lite.data.episodes import Episodes, cut_episodes
-from ding_lite.data.generators import require_generator_state
-from ding_lite.data.lists import listed_episodes, listed_transitions, stack_transitions
+from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
 from ding_lite.data.mixtures import Buffers, Sampler, sampler
 from ding_lite.data.prioritized import PrioritizedReplayBuffer
+from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
@@ -36,6 +46,7 @@ __all__ = [
     "Buffers",
     "Episodes",
     "Leaf",
+    "LeafSpec",
     "Order",
     "PrioritizedReplayBuffer",
     "Recycler",
@@ -53,18 +64,18 @@ __all__ = [
     "available_bytes",
     "cut_episodes",
     "cut_sequences",
+    "episodes_from_list",
     "first_leaf",
     "flatten",
     "has_leaf",
     "holds_objects",
     "is_tree",
-    "listed_episodes",
-    "listed_transitions",
     "map_leaves",
     "merge_lead",
     "minibatches",
     "nested",
     "require_generator_state",
+    "rollout_from_list",
     "rollout_rows",
     "sampler",
     "spec_bytes",

@@ -55,7 +55,7 @@ class Episodes(TreeSequence):
         self.limits: Mapping[str, Any] = {}
         """See `Trajectories.limits`."""
 
-    def within(self, limits: Mapping[str, Any]) -> Episodes:
+    def with_limits(self, limits: Mapping[str, Any]) -> Episodes:
         """The same, from now on with these limits; see `Trajectories.within`."""
         self.limits = limits
         self.__dict__.pop("batch", None)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import as_array, stack_rows
+from ding_lite.data.column_arrays import as_array, stack_rows
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.rollouts import Order, Trajectories
 from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, place_of
@@ -50,7 +50,7 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
     return unflatten(stacked)  # type: ignore[no-any-return]
 
 
-def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
+def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
     """A list of transitions as a rollout, with `order` saying how much is known of the order of its steps.
 
     "whole": they are all the transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
@@ -88,7 +88,7 @@ def listed_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str
     return made
 
 
-def listed_episodes(episodes: Sequence[Any], who: str) -> Episodes:
+def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     """A list of episodes as Episodes. Copies.
 
     A piece of an episode, which neither terminated nor was truncated with its last step, counts as truncated there.

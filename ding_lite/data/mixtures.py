@@ -20,7 +20,7 @@ batches hold a batch of each under its name."""
 
 
 def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
-    """One face for one buffer or several.
+    """One interface for one buffer or several.
 
     Args:
         buffers: see `Buffers`. Whatever can `sample` may stand in for our own.
@@ -67,13 +67,13 @@ def _require_buffers(buffers: Mapping[str, Any], who: str) -> None:
 
 
 class Sampler:
-    """The face of one buffer, made by `sampler`; of several in the classes below."""
+    """The interface of one buffer, made by `sampler`; of several in the classes below."""
 
     def __init__(self, buffers: Sequence[Any], names: Sequence[str] = ("the buffer",)) -> None:
         self.buffers = tuple(buffers)
         """Every buffer, for contracts."""
         self.takes_priorities = any(map(_takes_priorities, self.buffers))
-        """Whether `update_priority` wants to be told of each batch."""
+        """Whether `update_priority` has to be called for each batch."""
         self.lead = min(map(_lead, self.buffers))
         """How many batches are drawn before one has been learned from, 0 or 1."""
         self._called = [f"{name}, a {type(buffer).__name__}" for name, buffer in zip(names, buffers)]

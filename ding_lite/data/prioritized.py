@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec, as_array
+from ding_lite.data.column_arrays import Spec, as_array
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
-from ding_lite.data.restoring import broken, whole_number
+from ding_lite.data.restoring import state_error, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree
 from ding_lite.data.trees import first_leaf
 
@@ -160,7 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Give transitions new priorities; where one comes twice, the last counts.
 
         Args:
-            index: where they stand, as `sample` told. [B] tensor or array of integers.
+            index: where they stand, as `sample` gave them. [B] tensor or array of integers.
             priority: of each, its absolute TD error or what stands for it, finite and >= 0. [B] tensor or array.
 
         Raises:
@@ -208,15 +208,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         scaled, size = state["scaled"], checked["size"]
         if not isinstance(scaled, torch.Tensor) or scaled.dtype != torch.float64 or scaled.shape != (size,):
             found = f"{scaled.dtype} {tuple(scaled.shape)}" if isinstance(scaled, torch.Tensor) else type(scaled).__name__
-            raise broken(kind, "scaled", found, f"it is a tensor of float64 ({size},), a priority for each transition")
+            raise state_error(kind, "scaled", found, f"it is a tensor of float64 ({size},), a priority for each transition")
         least, most = (0.0, self._scaled(_LARGEST) * (1 + 1e-9))
         wrong = ~((scaled > least) & (scaled <= most))  # nan is neither
         if wrong.any():
             place = int(wrong.to(torch.uint8).argmax())
-            raise broken(kind, f"scaled[{place}]", scaled[place].item(), "a priority is finite and above 0")
+            raise state_error(kind, f"scaled[{place}]", scaled[place].item(), "a priority is finite and above 0")
         highest = state["highest"]
         if not isinstance(highest, (int, float)) or not 0 < highest <= _LARGEST:
-            raise broken(kind, "highest", highest, "the largest priority so far is finite and above 0")
+            raise state_error(kind, "highest", highest, "the largest priority so far is finite and above 0")
         sampled = whole_number(state, "sampled", kind, 0)
         return {**checked, "scaled": scaled.numpy(force=True), "highest": float(highest), "sampled": sampled}
 

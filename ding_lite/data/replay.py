@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from ding_lite.basics import seed_of
-from ding_lite.data.columns import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
+from ding_lite.data.column_arrays import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
-from ding_lite.data.restoring import broken, require_generator, require_state, restored_columns, whole_number
+from ding_lite.data.restoring import require_generator, require_state, restored_columns, state_error, whole_number
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tree
 
@@ -44,7 +44,7 @@ class ReplayBuffer:
     Raises:
         TypeError: capacity is no integer.
         ValueError: capacity < 1.
-        MemoryError: the arrays would take more than the machine has left, told before any is made.
+        MemoryError: the arrays would take more than the machine has left, raised before any is made.
 
     Example:
         >>> buffer = ReplayBuffer(100)
@@ -287,7 +287,9 @@ class ReplayBuffer:
         size = whole_number(state, "size", kind, 0, self.capacity)
         place = whole_number(state, "next", kind, 0, self.capacity - 1)
         if size < self.capacity and place != size:
-            raise broken(kind, "next", place, f"a buffer of {size} transitions, which is not full, puts the next one at {size}")
+            raise state_error(
+                kind, "next", place, f"a buffer of {size} transitions, which is not full, puts the next one at {size}"
+            )
         require_generator(state["rng"], kind, self.rng)
         return {"size": size, "next": place, "rng": state["rng"], "columns": self._checked_columns(state, size)}
 
@@ -296,7 +298,7 @@ class ReplayBuffer:
         kind = self._CALLED
         if state["columns"] is None:
             if size:
-                raise broken(kind, "columns", None, f"{size} transitions have columns")
+                raise state_error(kind, "columns", None, f"{size} transitions have columns")
             return None
         held = restored_columns(state["columns"], state.get("shapes", ()), size, kind)
         if self._columns is None:
@@ -305,7 +307,7 @@ class ReplayBuffer:
             ours, theirs = dict(flatten(self._columns)), dict(flatten(held))
             for path, column in ours.items():
                 if theirs[path].dtype != column.dtype:
-                    raise broken(
+                    raise state_error(
                         kind, "/".join(("columns", *path)), theirs[path].dtype, f"this buffer holds it as {column.dtype}"
                     )
         return held

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ding_lite.basics import unflatten
-from ding_lite.data.columns import as_array, to_objects
-from ding_lite.data.generators import require_generator_state
+from ding_lite.data.column_arrays import as_array, to_objects
+from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.trees import flatten
 
 
@@ -41,7 +41,7 @@ def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable
         raise ValueError(f"this is no state of a {kind}, which has no {sorted(unknown)}: load it into the class that saved it.")
 
 
-def broken(kind: str, key: str, found: object, expected: str) -> ValueError:
+def state_error(kind: str, key: str, found: object, expected: str) -> ValueError:
     """The error for a state that no object of this kind can be in."""
     return ValueError(
         f"this state of a {kind} has {key} = {found!r:.60}, and {expected}: nothing was loaded. Take a checkpoint that "
@@ -54,7 +54,9 @@ def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most
     number = state[key]
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     if not is_whole or number < least or (most is not None and number > most):
-        raise broken(kind, key, number, f"it is an integer, {least} or more" + ("" if most is None else f", at most {most}"))
+        raise state_error(
+            kind, key, number, f"it is an integer, {least} or more" + ("" if most is None else f", at most {most}")
+        )
     return int(number)
 
 
@@ -63,7 +65,7 @@ def require_generator(saved: Any, kind: str, rng: np.random.Generator) -> None:
     try:
         require_generator_state("rng", saved, rng.bit_generator)
     except ValueError as error:
-        raise broken(kind, "rng", saved, f"it is the state of a {type(rng.bit_generator).__name__} of numpy") from error
+        raise state_error(kind, "rng", saved, f"it is the state of a {type(rng.bit_generator).__name__} of numpy") from error
 
 
 def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
@@ -76,10 +78,10 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         ValueError: a leaf that is neither, or that is not of `size` rows.
     """
     if not isinstance(saved, Mapping):
-        raise broken(kind, "columns", saved, "they are tensors and lists by name")
+        raise state_error(kind, "columns", saved, "they are tensors and lists by name")
     columns: dict[tuple[str, ...], Any] = dict(flatten(saved))
     if not columns:
-        raise broken(kind, "columns", saved, "there is at least one")
+        raise state_error(kind, "columns", saved, "there is at least one")
     of_lists = {tuple(path): tuple(shape) for path, shape in shapes}
     for path, leaf in columns.items():
         name = "/".join(("columns", *map(str, path)))
@@ -88,10 +90,10 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         elif isinstance(leaf, list) and path in of_lists:
             shape = (size, *of_lists[path])
             if len(leaf) != np.prod(shape):
-                raise broken(kind, name, f"{len(leaf)} objects", f"{size} rows of {shape[1:]} are {np.prod(shape)}")
+                raise state_error(kind, name, f"{len(leaf)} objects", f"{size} rows of {shape[1:]} are {np.prod(shape)}")
             columns[path] = to_objects(leaf).reshape(shape)
         else:
-            raise broken(kind, name, leaf, "it is a tensor, or a list of objects with its shape in `shapes`")
+            raise state_error(kind, name, leaf, "it is a tensor, or a list of objects with its shape in `shapes`")
         if columns[path].shape[:1] != (size,):
-            raise broken(kind, name, columns[path].shape, f"it has {size} rows")
+            raise state_error(kind, name, columns[path].shape, f"it has {size} rows")
     return unflatten(columns)

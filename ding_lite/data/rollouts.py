@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 import torch
 
-from ding_lite.data.columns import Spec, allocate, spec_like
+from ding_lite.data.column_arrays import Spec, allocate, spec_like
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
@@ -127,11 +127,11 @@ class RolloutBuffer:
                 )
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
-        """What was recorded, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
+        """What was stored, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
         next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
         for t, index, final in self._finals:
             map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
-        recorded = {
+        columns_so_far = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
@@ -140,7 +140,7 @@ class RolloutBuffer:
             "truncated": self.truncated,
             **columns,
         }
-        return Trajectories(recorded, self.valid)
+        return Trajectories(columns_so_far, self.valid)
 
 
 def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
@@ -207,7 +207,7 @@ class Trajectories(TreeSequence):
         """[T, B, ...] arrays by leaf name."""
         self.order: Order = "whole"
         """Whether its rows are the steps of environments one after the other: of all environments, or only pieces of them; or
-        single transitions side by side, [1, N], as of a list of which nothing else is known. See `listed_transitions`."""
+        single transitions side by side, [1, N], as of a list of which nothing else is known. See `rollout_from_list`."""
         self.valid = valid
         """[T, B] bool, or None where every step is a real one."""
         self.limits: Mapping[str, Any] = {}
@@ -224,7 +224,7 @@ class Trajectories(TreeSequence):
             self._batch = view(leaves, "a rollout", limits=self.limits)
         return self._batch
 
-    def within(self, limits: Mapping[str, Any]) -> Trajectories:
+    def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
         """The same, from now on with these limits: numbers outside them cannot be written into a transition or the batch.
 
         Args:

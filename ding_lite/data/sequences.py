@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics import arrays, plain, unflatten
-from ding_lite.data.columns import to_objects
-from ding_lite.data.restoring import broken, require_state
+from ding_lite.data.column_arrays import to_objects
+from ding_lite.data.restoring import require_state, state_error
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import flatten, holds_objects, map_leaves
 
@@ -140,17 +140,21 @@ class SequenceWindow:
             lead = {name: leaf.shape[:2] for name, leaf in leaves.items()}
         except (TypeError, ValueError, KeyError, AttributeError):
             found = state["columns"]
-            raise broken("SequenceWindow", "columns", found, "it is a list of [path, tensor or objects with shape]") from None
+            raise state_error(
+                "SequenceWindow", "columns", found, "it is a list of [path, tensor or objects with shape]"
+            ) from None
         if not lead or any(len(shape) < 2 or shape != next(iter(lead.values())) for shape in lead.values()):
             named = {"/".join(path): shape for path, shape in lead.items()}
-            raise broken("SequenceWindow", "columns", named, "all of them begin with the same [steps, environments]")
+            raise state_error("SequenceWindow", "columns", named, "all of them begin with the same [steps, environments]")
         shape = next(iter(lead.values()))
         if not 0 < shape[0] <= self.overlap:
-            raise broken("SequenceWindow", "steps", shape[0], f"a window with overlap={self.overlap} keeps 1 to {self.overlap}")
+            raise state_error(
+                "SequenceWindow", "steps", shape[0], f"a window with overlap={self.overlap} keeps 1 to {self.overlap}"
+            )
         valid = arrays(state["valid"])
         if valid is not None and (getattr(valid, "dtype", None) != np.bool_ or valid.shape != shape):
             found = f"{valid.dtype} {valid.shape}" if isinstance(valid, np.ndarray) else valid
-            raise broken("SequenceWindow", "valid", found, f"it is None or bool {shape}")
+            raise state_error("SequenceWindow", "valid", found, f"it is None or bool {shape}")
         return Trajectories(unflatten(leaves), valid)
 
 

@@ -8,12 +8,13 @@ from ding_lite.basics import (
     WriteError,
     bounded,
     load_checkpoint,
+    ranged_field,
     save_checkpoint,
 )
-from ding_lite.engine.deferrals import BrokenOff, Deferred
+from ding_lite.engine.deferrals import BrokenOff, Deferred, WorkCancelled
 from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
-from ding_lite.engine.lanes import released
+from ding_lite.engine.lanes import interpreter_released, released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
@@ -21,12 +22,15 @@ from ding_lite.pipeline import (
     Contract,
     ContractError,
     Made,
+    NestedContext,
+    PendingWork,
     PipelineError,
     Remainder,
     UndeclaredFieldError,
     contract,
     contract_of,
     engaged,
+    run_inside,
 )
 
 __all__ = [
@@ -40,6 +44,8 @@ __all__ = [
     "Deferred",
     "EndReason",
     "Made",
+    "NestedContext",
+    "PendingWork",
     "PipelineError",
     "Remainder",
     "Role",
@@ -47,14 +53,18 @@ __all__ = [
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",
+    "WorkCancelled",
     "WriteError",
     "bounded",
     "contract",
     "contract_of",
     "current_task",
     "engaged",
+    "interpreter_released",
     "load_checkpoint",
+    "ranged_field",
     "released",
+    "run_inside",
     "save_checkpoint",
     "task",
 ]

@@ -12,7 +12,7 @@ _SWITCH_S = 0.0005  # instead of Python's 5 ms
 
 
 @contextlib.contextmanager
-def quick_switches() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """For the time of the block, a thread that comes back from waiting soon gets the interpreter."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_S))

@@ -16,9 +16,9 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ding_lite.basics.messages import add_note, call_of, context_for_helper, describe_call, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.inputs import Prints
+from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
-from ding_lite.pipeline.checks import Entry
+from ding_lite.pipeline.pipeline_checks import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
@@ -26,7 +26,7 @@ DEFERRED_THREAD = "task.deferred"
 _PATIENCE_S = 5.0  # that work may take after the run has ended, before a warning says what is waited for
 _WATCHED = 5  # works of a function whose inputs are watched
 Place = tuple[int, int]
-"""(iteration, position) of the half that deferred something."""
+"""(iteration, position) of the step that deferred something."""
 
 
 class Origin(NamedTuple):
@@ -37,8 +37,11 @@ class Origin(NamedTuple):
     """The middleware, with its file and line, and the iteration."""
 
 
-class BrokenOff(RuntimeError):
+class WorkCancelled(RuntimeError):
     """The run ended before this work did, or before its result was taken."""
+
+
+BrokenOff = WorkCancelled  # its name in earlier versions
 
 
 class Deferred(Generic[Result]):
@@ -54,7 +57,7 @@ class Deferred(Generic[Result]):
         self.name = name_of(fn)
         self.place, self.order, self.origin, self._owner = origin.place, order, origin, owner
         self.description = f"{describe_call(fn)}, deferred by {origin.words}"
-        self._prints: Prints | None = None
+        self._prints: InputFingerprints | None = None
         self._result: Result
         self.error: BaseException | None = None
         """What it raised, until `result()` has raised it."""
@@ -75,7 +78,7 @@ class Deferred(Generic[Result]):
         self.is_left = False
         """Whether the run did not wait for its end."""
 
-    def watch(self, prints: Prints) -> None:
+    def watch(self, prints: InputFingerprints) -> None:
         """Before the work: let `result()` refuse one whose inputs have changed since it began."""
         self._prints = prints
 
@@ -92,7 +95,7 @@ class Deferred(Generic[Result]):
             add_note(error, f"in {self.description}")
             if self.thread is None and not isinstance(error, Exception):
                 raise  # it ends the program
-            is_its_end = self.is_over and (self.knows_that_it_is_over or isinstance(error, BrokenOff))
+            is_its_end = self.is_over and (self.knows_that_it_is_over or isinstance(error, WorkCancelled))
             self.error = None if is_its_end or self.is_left else error
             if not isinstance(error, Exception) and not self.is_over:
                 self._owner.fail(error)
@@ -101,7 +104,7 @@ class Deferred(Generic[Result]):
             self._call = None
             self.done = True
 
-    def break_off(self) -> None:
+    def cancel(self) -> None:
         """The run that it belongs to has ended: its result is not taken any more, and `result()` raises at once."""
         self.is_over = True
         self._owner.notify()
@@ -110,12 +113,12 @@ class Deferred(Generic[Result]):
         """Wait for the result. A middleware whose iteration may still be dropped waits until that is known as well.
 
         Raises:
-            BrokenOff: the run ended meanwhile, or the iteration of the caller is dropped.
+            WorkCancelled: the run ended meanwhile, or the iteration of the caller is dropped.
             RuntimeError: what the work was given has changed since it began: a list, an array, a module.
             Exception: what the work raised.
         """
         if not self._owner.wait_for(self) or not isinstance(self._has_failed, Exception | None):
-            raise BrokenOff(
+            raise WorkCancelled(
                 f"the run has ended, and with it {self.name}, which it deferred. Where `end_run` takes the result, set "
                 "`work.outlasts = True` on what task.defer() returned; where the next run takes it, end this one by "
                 "task.run(n, final=False)."
@@ -164,12 +167,12 @@ class Deferrals:
     """The deferred work of one task, with one meaning on one thread and on several.
 
     Work belongs to the run that began it. Its result may be taken until that run has ended for good, and by middleware only in
-    iterations that belong to the run; later, `result()` raises BrokenOff. What work raises is raised by `result()`; where
+    iterations that belong to the run; later, `result()` raises WorkCancelled. What work raises is raised by `result()`; where
     nobody has asked, at the end of the run.
 
     Args:
         caller: what is known about the one that asks for a result.
-        changed: notified when work ends or is broken off.
+        changed: notified when work ends or is cancelled.
     """
 
     def __init__(self, caller: Caller, changed: threading.Condition) -> None:
@@ -193,7 +196,7 @@ class Deferrals:
         Args:
             fn: the work.
             args: what it is called with.
-            origin: the half that defers it.
+            origin: the step that defers it.
             is_beside: whether it runs on a thread of its own.
             torch_count: threads of torch that its operations take; None for torch's own.
         """
@@ -204,7 +207,7 @@ class Deferrals:
         key = _code_of(fn) or type(fn)
         self._watched[key] += 1
         if self._watched[key] <= _WATCHED:
-            work.watch(Prints(fn, args))
+            work.watch(InputFingerprints(fn, args))
         if is_beside:
             target = context_for_helper().run
             name = f"{DEFERRED_THREAD}.{work.name}"
@@ -260,7 +263,7 @@ class Deferrals:
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
-    def break_off(self, last: int | None = None) -> None:
+    def cancel(self, last: int | None = None) -> None:
         """The run has ended: no result is taken any more.
 
         Args:
@@ -275,7 +278,7 @@ class Deferrals:
             self._changed.notify_all()
 
     def wait(self, is_at_once: bool = False) -> None:
-        """Wait until everything that is broken off has ended.
+        """Wait until everything that is cancelled has ended.
 
         Args:
             is_at_once: the run ends at once: what has not ended after some seconds is left behind, with a warning.
@@ -285,7 +288,7 @@ class Deferrals:
     def close(self) -> None:
         """Break off what no run has ended, and wait for it; not for what a run has left behind, nor for the caller itself."""
         left = [work for work in self._open if not work.is_over and work is not _current.get()]
-        self.break_off()
+        self.cancel()
         self._wait(left)
 
     def _wait(self, works: list[Deferred[Any]], is_at_once: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Edges: how tokens get from one half to another, on one thread or between threads.
+"""Edges: how tokens get from one step to another, on one thread or between threads.
 
-A half takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
+A step takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
 the order of tokens on each edge, not on which lane is faster.
 
 Reference:
@@ -25,7 +25,7 @@ from ding_lite.pipeline.contexts import SCALARS
 _CLOSED, _UNSET = object(), object()
 
 
-class Over(IndexError):
+class EdgeClosed(IndexError):
     """Nothing more comes along an edge: the lane that takes from it has nothing more to do, either.
 
     An IndexError, because that is what an empty deque raises, which is such an edge where one thread does all.
@@ -51,7 +51,7 @@ class EdgeEnds:
         self.token_of = self._token_maker() if carries else self._turn_maker()
         """What it carries of a lane, as it is now."""
         self.take = self._taker() if carries else self._turn_taker()
-        """Wait for the next token, and hand it to a lane. IndexError, or Over, where none comes."""
+        """Wait for the next token, and hand it to a lane. IndexError, or EdgeClosed, where none comes."""
 
     def close(self) -> None:
         """Nothing more comes: who takes, when all that was given is taken, ends."""
@@ -172,7 +172,7 @@ def _between_threads(
         token = wait() if is_empty() else next_token()
         if token is _CLOSED:
             tokens.put(_CLOSED)  # it stays closed
-            raise Over
+            raise EdgeClosed
         return token
 
     def wait() -> Any:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ding_lite.basics.messages import location_of
-from ding_lite.engine.schedules import iterate
-from ding_lite.pipeline.checks import Entry
+from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
 from ding_lite.pipeline.generators import Half, end_of, locked
 from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
 
 _UNSET = object()
@@ -37,7 +37,7 @@ class Request(NamedTuple):
     """What a middleware asked of `finish`."""
 
     position: int
-    """Of the half that asked, in the sequential order of an iteration."""
+    """Of the step that asked, in the sequential order of an iteration."""
     reason: EndReason | None
     """None takes back what was asked before."""
 
@@ -57,7 +57,7 @@ def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | 
     return standing or reason
 
 
-class HasEnding:
+class EndingMixin:
     """Something that runs, and ends."""
 
     _ctx: Any
@@ -103,7 +103,7 @@ class HasEnding:
         return self._is_repeated
 
     def _end_run(self) -> None:
-        """What is done when the last iteration is complete, each half in the order that iterations have.
+        """What is done when the last iteration is complete, each step in the order that iterations have.
 
         Each round has a context of its own: what is kept carries over, everything else starts again. What is written there
         is in the last iteration's context afterwards.

@@ -14,7 +14,7 @@ from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import current_work
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
-from ding_lite.pipeline.lifecycles import Openable
+from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pools import Pool, WouldBlockError
 
 Listener = Callable[..., Any]
@@ -151,7 +151,7 @@ class Events:
             self._changed.notify_all()
 
 
-class HasEvents(Openable):
+class EventsMixin(Lifecycle):
     """Something that emits events while it is open."""
 
     _events: Events

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ding_lite.pipeline.checks import Entry
-from ding_lite.pipeline.generators import Half, second_half, unwind
+from ding_lite.pipeline.generators import Half, backward_step, unwind
+from ding_lite.pipeline.pipeline_checks import Entry
 
 
 class Lane:
-    """One lane at work: its iteration, its context, and the generators that wait there for their second half.
+    """One lane at work: its iteration, its context, and the generators that wait there for their backward step.
 
     Args:
         number: in the order of `LANES`.
@@ -47,7 +47,7 @@ class Lane:
         self.iteration = -1
         """The one that it works on, from 0; -1 before the first."""
         self.position = -1
-        """Of the half that runs, or is next, in the sequential order of an iteration."""
+        """Of the step that runs, or is next, in the sequential order of an iteration."""
         self.done = 0
         """Halves done since the first iteration."""
         self.taken = 0
@@ -61,20 +61,20 @@ class Lane:
         self.is_over = False
         """Whether it has nothing more to do: what it needs will not come."""
         self.adoptions: list[tuple[Any, Any]] = []
-        """(follower, snapshot): to be adopted before the half runs."""
+        """(follower, snapshot): to be adopted before the step runs."""
         self.waiting: list[Half] = []
         self.begun: dict[int, Half] = {}
         """What waits, by id of its entry."""
         self.error: BaseException | None = None
-        """What a half raised, on its way to the generators that wait here."""
+        """What a step raised, on its way to the generators that wait here."""
         self.failed_at = -1
-        """The position of that half; -1 where none has failed in this iteration."""
+        """The position of that step; -1 where none has failed in this iteration."""
         self.skips = False
-        """Whether the first halves that are left of this iteration are skipped: one failed, or needs what was skipped."""
+        """Whether the forward steps that are left of this iteration are skipped: one failed, or needs what was skipped."""
         self.busy_ns = 0
         """Time in all that its middleware ran, without waiting for other lanes."""
         self.waited_ns = 0
-        """Time that the half that runs spent waiting for other lanes, because of what it asked."""
+        """Time that the step that runs spent waiting for other lanes, because of what it asked."""
         self.released_ns = 0
         """Time in all that its middleware are known to have waited for other processes."""
 
@@ -88,12 +88,12 @@ class Lane:
         self.begun.clear()
 
     def wait(self, entry: Entry, half: Half) -> None:
-        """Keep this generator until the second half of its middleware is due."""
+        """Keep this generator until the backward step of its middleware is due."""
         self.waiting.append(half)
         self.begun[id(entry)] = half
 
     def end(self, entry: Entry) -> None:
-        """Run the second half of this middleware, and before it what it began and left to the end of the iteration.
+        """Run the backward step of this middleware, and before it what it began and left to the end of the iteration.
 
         An error that is on its way is thrown in at the `yield`.
         """
@@ -102,7 +102,7 @@ class Lane:
             half = self.waiting.pop()
             error, self.error = self.error, None
             try:
-                second_half(half, error)
+                backward_step(half, error)
             except BaseException as raised:  # noqa: BLE001  those that still wait see it
                 self.error = raised
             if half is mine:
@@ -112,7 +112,7 @@ class Lane:
             raise error
 
     def end_rest(self) -> None:
-        """Run the second halves that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
+        """Run the backward steps that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
         error, self.error = self.error, None
         unwind(self.waiting, error)
 
@@ -127,7 +127,7 @@ class LaneThread:
 
 
 @contextmanager
-def released() -> Iterator[None]:
+def interpreter_released() -> Iterator[None]:
     """Tell the timeline that what runs here waits for another process, and leaves the interpreter to other threads."""
     lane, begun = _lane.get(), time.perf_counter_ns()
     try:
@@ -135,6 +135,9 @@ def released() -> Iterator[None]:
     finally:
         if lane is not None:
             lane.released_ns += time.perf_counter_ns() - begun
+
+
+released = interpreter_released  # its name in earlier versions
 
 
 _lane: ContextVar[Lane | None] = ContextVar("lane", default=None)

@@ -1,6 +1,6 @@
 """Networks: a plan carried out, on a thread a lane or all on one, and what becomes of ends and errors.
 
-Each lane runs its halves in order: it takes from the edges that lead to a half, runs the half, and gives to the edges that
+Each lane runs its steps in order: it takes from the edges that lead to a step, runs the step, and gives to the edges that
 leave it. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends on the plan
 alone.
 """
@@ -19,33 +19,33 @@ from typing import Any
 
 from ding_lite.basics.messages import add_note, context_for_helper
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
-from ding_lite.engine.cores import quick_switches, threads_of_torch
-from ding_lite.engine.deferrals import BrokenOff, Deferrals
-from ding_lite.engine.edges import EdgeEnds, Over, giver
+from ding_lite.engine.cores import short_switch_interval, threads_of_torch
+from ding_lite.engine.deferrals import Deferrals, WorkCancelled
+from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
-from ding_lite.engine.plans import LEARN, Edge, HalfStep, Plan
+from ding_lite.engine.plans import LEARN, Edge, MiddlewareStep, Plan
 from ding_lite.engine.timelines import Ran, Timeline
-from ding_lite.pipeline.checks import Entry, PipelineError
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.generators import Half, first_half, second_half
+from ding_lite.pipeline.generators import Half, backward_step, forward_step
 from ding_lite.pipeline.guards import Checker
-from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.pending_work import PendingWork
+from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
 
 LANE_THREAD = "task.lane"
 """What the names of lanes' threads begin with."""
 
 _PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
-_AT_ONCE = -1, -1  # before every half
+_AT_ONCE = -1, -1  # before every step
 _ENDLESS = int(1e12)
 
 
 @dataclasses.dataclass(slots=True)
 class _Work:
-    """One half as a network carries it out."""
+    """One step as a network carries it out."""
 
-    half: HalfStep
+    half: MiddlewareStep
     entry: Entry | None
     lane: Lane
     position: int
@@ -62,7 +62,7 @@ class _Work:
 
 
 class Network:
-    """A plan carried out: the halves of middleware on their lanes, what they ask of the run, and what becomes of errors.
+    """A plan carried out: the steps of middleware on their lanes, what they ask of the run, and what becomes of errors.
 
     Args:
         plan: the edges.
@@ -91,7 +91,7 @@ class Network:
         _refuse_factories_that_count(ctx, plan)
         # The caller's context is the one of the learn lane, which is the one that comes back.
         self.lanes = tuple(
-            Lane(number, ctx if number == LEARN else _twin(ctx, plan, number)) for number in range(len(plan.lanes))
+            Lane(number, ctx if number == LEARN else _copy_for_lane(ctx, plan, number)) for number in range(len(plan.lanes))
         )
         self._learn = self.lanes[LEARN]
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
@@ -104,13 +104,13 @@ class Network:
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(half, checker) for half in plan.halves]
         self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
-        self._remainders: dict[tuple[int, int], tuple[HalfStep, Remainder]] = {}
+        self._pending_work: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
 
-    def _work_of(self, half: HalfStep, checker: Checker) -> _Work:
+    def _work_of(self, half: MiddlewareStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
         give = giver([self._ends[edge] for edge in half.outputs]) if half.outputs else None
         call = _nothing if half.entry is None else checker.guard(half.entry)
@@ -191,12 +191,12 @@ class Network:
 
     @property
     def place(self) -> tuple[int, int]:
-        """(iteration, position) of the half that asks; a thread of the script's own counts as the learn lane."""
+        """(iteration, position) of the step that asks; a thread of the script's own counts as the learn lane."""
         lane = current_lane() or self._learn
         return self.first_step + lane.iteration, lane.position
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
-        """Wait until another lane has done so many halves; false if it ends before that."""
+        """Wait until another lane has done so many steps; false if it ends before that."""
         if other.done >= done or other.is_over or len(self._threads) == 1:
             return other.done >= done
         begun = time.perf_counter_ns()
@@ -278,7 +278,7 @@ class Network:
         for lane in self.lanes:
             if lane is not self._learn and self.plan.lanes[lane.number]:
                 mine = {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)}
-                lane.ctx, lane.is_renewed = _twin(ctx, self.plan, lane.number), True
+                lane.ctx, lane.is_renewed = _copy_for_lane(ctx, self.plan, lane.number), True
                 for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
                     object.__setattr__(lane.ctx, name, value)
         for ends in self._ends.values():
@@ -296,7 +296,7 @@ class Network:
             return
         try:
             self._run_lanes(self._threads[0], max_step)
-        except BaseException as error:  # noqa: BLE001  a signal, between two halves
+        except BaseException as error:  # noqa: BLE001  a signal, between two steps
             self._fail(error)
 
     def _run_on_threads(self, max_step: int) -> None:
@@ -312,12 +312,12 @@ class Network:
         }
         for it in others:
             it.has_ended = False
-        with quick_switches():
+        with short_switch_interval():
             try:
                 for thread in threads.values():
                     thread.start()
                 self._run_lanes(mine, max_step)
-            except BaseException as error:  # noqa: BLE001  a signal, between two halves
+            except BaseException as error:  # noqa: BLE001  a signal, between two steps
                 self._fail(error)
             finally:
                 self._join(threads)
@@ -370,12 +370,12 @@ class Network:
             else:
                 for take in work.takes:
                     take(lane)
-        except IndexError:  # Over, or an empty deque
+        except IndexError:  # EdgeClosed, or an empty deque
             self._end_lane(lane)
             return
         try:
             if self._stop_at is not None and self._must_stop(lane, work.position):
-                raise Over
+                raise EdgeClosed
             if lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
                 self._adopt(lane)
             if work.entry is None:
@@ -385,7 +385,7 @@ class Network:
             lane.done += 1
             if work.give is not None:
                 work.give(lane)
-        except Over:
+        except EdgeClosed:
             self._end_lane(lane)
         except BaseException as error:  # noqa: BLE001  raised by run()
             self._fail(error, lane)
@@ -394,7 +394,7 @@ class Network:
             self._tell_askers()
 
     def _must_stop(self, lane: Lane, position: int) -> bool:
-        """Whether a half has failed before this one. Waits until it is known whether the iteration that failed counts."""
+        """Whether a step has failed before this one. Waits until it is known whether the iteration that failed counts."""
         while (at := self._stop_at) is not None and (lane.iteration, position) > at:
             if at == _AT_ONCE or lane is self._learn:
                 return True
@@ -480,7 +480,7 @@ class Network:
     def _running_on(self, thread: LaneThread) -> str:
         return next((half.name for lane in thread.lanes for half in self.plan.halves if half.position == lane.position), "-")
 
-    # One half.
+    # One step.
 
     def _run_half(self, work: _Work, entry: Entry, lane: Lane) -> None:
         half, thrown, lane.waited_ns = work.half, lane.error, 0
@@ -506,9 +506,9 @@ class Network:
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
-            # The generators that wait may handle it, where their second halves stand.
+            # The generators that wait may handle it, where their backward steps stand.
             lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # what is left are halves that no middleware ends
+        if work.is_closing and lane.error is not None:  # what is left are steps that no middleware ends
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
@@ -516,13 +516,13 @@ class Network:
             begun += lane.waited_ns
         work.ran((half, lane.iteration, begun, ended))
 
-    def _keep(self, half: HalfStep, lane: Lane, result: object) -> None:
+    def _keep(self, half: MiddlewareStep, lane: Lane, result: object) -> None:
         entry = half.entry
         assert entry is not None
-        if isinstance(result, Remainder) and id(entry) in self._has_late:
-            self._remainders[id(entry), lane.iteration] = half, result
+        if isinstance(result, PendingWork) and id(entry) in self._has_late:
+            self._pending_work[id(entry), lane.iteration] = half, result
             return
-        generator = first_half(entry.fn, result, lane.ctx)
+        generator = forward_step(entry.fn, result, lane.ctx)
         if generator is None:
             return
         if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
@@ -533,20 +533,20 @@ class Network:
             )
         lane.wait(entry, generator)
 
-    def _skip(self, half: HalfStep, lane: Lane) -> None:
-        if half.is_late and (left := self._remainders.pop((id(half.entry), lane.iteration), None)):
+    def _skip(self, half: MiddlewareStep, lane: Lane) -> None:
+        if half.is_late and (left := self._pending_work.pop((id(half.entry), lane.iteration), None)):
             left[1].drop()
 
-    def _take(self, half: HalfStep, lane: Lane) -> None:
-        """Wait for what the first half of this middleware left to others."""
-        asked, remainder = self._remainders.pop((id(half.entry), lane.iteration), (None, None))
-        if asked is None or remainder is None:  # its first half did all the work
+    def _take(self, half: MiddlewareStep, lane: Lane) -> None:
+        """Wait for what the forward step of this middleware left to others."""
+        asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
+        if asked is None or pending is None:  # its forward step did all the work
             return
         before = lane.released_ns
-        remainder.take(lane.ctx)
+        pending.take(lane.ctx)
         waited, lane.released_ns = lane.released_ns - before, before
         lane.waited_ns += waited
-        self.timeline.took(asked, lane.iteration, lane.number, waited, remainder.span)
+        self.timeline.took(asked, lane.iteration, lane.number, waited, pending.span)
 
     def _end_iteration(self, work: _Work, lane: Lane) -> None:
         kept = kept_fields(lane.ctx)
@@ -563,10 +563,10 @@ class Network:
         is_finished = self.reason is not None
         if is_finished or (lane.iteration + 1 >= self.max_step and self._is_final):
             self._last = lane.iteration
-            self._deferrals.break_off(self.first_step + lane.iteration)
+            self._deferrals.cancel(self.first_step + lane.iteration)
         if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
             lane.done += 1
-            raise Over
+            raise EdgeClosed
 
     # Errors and ends.
 
@@ -575,7 +575,7 @@ class Network:
         at = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
             at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
-            if isinstance(error, BrokenOff) and (self._last is not None or self._stop_at is not None):
+            if isinstance(error, WorkCancelled) and (self._last is not None or self._stop_at is not None):
                 return  # it waited for work that the end of the run broke off
         with self._mutex:  # several lanes may fail at once
             first, other = error, self.error
@@ -591,14 +591,14 @@ class Network:
         with self._mutex:
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
         if at == _AT_ONCE:
-            self._deferrals.break_off()
+            self._deferrals.cancel()
         self._deferrals.notify()
 
     def _unwind_rest(self) -> None:
-        """Their iteration is dropped: generators that still wait see the error, or are closed, and remainders are dropped."""
-        for _, remainder in self._remainders.values():
-            remainder.drop()
-        self._remainders.clear()
+        """Their iteration is dropped: generators that still wait see the error, or are closed, and pending work is dropped."""
+        for _, pending in self._pending_work.values():
+            pending.drop()
+        self._pending_work.clear()
         for lane in self.lanes:
             if lane.error is not None:  # it was on its way, and may be the first of the run
                 enter(lane)
@@ -619,7 +619,7 @@ class Network:
             if error is None:
                 generator.close()
             else:
-                second_half(generator, error)
+                backward_step(generator, error)
         except BaseException as raised:  # noqa: BLE001  raised by run()
             if error is None:
                 self._fail(raised, lane)
@@ -648,9 +648,9 @@ class Network:
     def _end_work(self) -> None:
         """Break off what is deferred, unless another run takes its result."""
         if self._last is not None and (self._stop_at is None or self._stop_at[0] > self._last):
-            self._deferrals.break_off(self.first_step + self._last)
+            self._deferrals.cancel(self.first_step + self._last)
         elif self._stop_at is not None:
-            self._deferrals.break_off()
+            self._deferrals.cancel()
 
 
 def _nothing(ctx: Any) -> None:
@@ -676,7 +676,7 @@ def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
                 )
 
 
-def _twin(ctx: Context, plan: Plan, lane: int) -> Context:
+def _copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
     """The same context for another lane, which may change in place what it starts with.
 
     Raises:

@@ -14,18 +14,18 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.engine.deferrals import current_work
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
-from ding_lite.pipeline.checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import end_of, halves_kept, locked
-from ding_lite.pipeline.lifecycles import Openable
+from ding_lite.pipeline.generators import end_of, locked, wrap_both_steps
+from ding_lite.pipeline.lifecycle import Lifecycle
 from ding_lite.pipeline.pictures import draw_pipeline, pipeline_table
+from ding_lite.pipeline.pipeline_checks import Entry, check_pipeline, require_middleware
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.views import seen_whole
 
 Wrapper = Callable[[Middleware], Middleware]
-Self_ = TypeVar("Self_", bound="HasPipeline")
+Self_ = TypeVar("Self_", bound="PipelineMixin")
 
 
 class _Void:
@@ -35,7 +35,7 @@ class _Void:
         return None
 
 
-class HasPipeline(Openable):
+class PipelineMixin(Lifecycle):
     """Middleware in order, each with its contract."""
 
     n_async_workers: int
@@ -75,7 +75,7 @@ class HasPipeline(Openable):
         Args:
             fn: a function or object of one argument, ctx; it may be a generator with one `yield`. A method `end_run(ctx)` of
                 it, likewise, is called when a run has ended in order.
-            lock: run each half while holding the task's lock, or this one.
+            lock: run each step while holding the task's lock, or this one.
 
         Raises:
             RuntimeError: the task is not open.
@@ -90,7 +90,7 @@ class HasPipeline(Openable):
         self._require_open(f"use({name_of(fn)!r})")
         call = fn
         for wrapper in self._wrappers:
-            call = halves_kept(call, wrapper)
+            call = wrap_both_steps(call, wrapper)
         held = self._held(lock)
         call = call if held is None else locked(call, held)
         caller = sys._getframe(1)
@@ -110,12 +110,12 @@ class HasPipeline(Openable):
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
         """Apply a decorator to every middleware, those already there and those to come. The last one is the outermost.
 
-        A decorator that knows nothing of generators is fine: it sees the first half, and the second still runs.
+        A decorator that knows nothing of generators is fine: it sees the forward step, and the backward step still runs.
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
         self._require_open(f"use_wrapper({name_of(fn)!r})")
-        calls = [halves_kept(entry.call, fn) for entry in self._entries]
+        calls = [wrap_both_steps(entry.call, fn) for entry in self._entries]
         self._wrappers.append(fn)
         for entry, call in zip(self._entries, calls):
             entry.call = call
@@ -126,7 +126,7 @@ class HasPipeline(Openable):
         return Serial(*fns)
 
     def parallel(self, *fns: Middleware) -> Middleware:
-        """One middleware that runs the first halves of these at the same time, on threads, and waits for all of them."""
+        """One middleware that runs the forward steps of these at the same time, on threads, and waits for all of them."""
         return Parallel(*fns, pool=lambda: self._pool)
 
     @staticmethod

@@ -17,7 +17,7 @@ class Role(str, enum.Enum):
     FETCHER = "fetcher"
 
 
-class HasRoles:
+class RolesMixin:
     """Labels, matched by pattern, and roles. A process without any role has them all."""
 
     role: ClassVar[type[Role]] = Role

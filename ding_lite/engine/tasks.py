@@ -12,22 +12,22 @@ from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, current_work, middleware_around, warn_of
-from ding_lite.engine.drives import Drivable, running_task
-from ding_lite.engine.endings import EndReason, HasEnding, settle, where_set
-from ding_lite.engine.events import Events, HasEvents
-from ding_lite.engine.inputs import require_work
+from ding_lite.engine.deferred_inputs import require_work
+from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
+from ding_lite.engine.events import Events, EventsMixin
 from ding_lite.engine.interrupts import interruptible
 from ding_lite.engine.lanes import current_lane
+from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
 from ding_lite.engine.plans import Plan, make_plan
-from ding_lite.engine.reports import HasTimeline
-from ding_lite.engine.roles import HasRoles
-from ding_lite.engine.schedules import iterate
+from ding_lite.engine.roles import RolesMixin
+from ding_lite.engine.sync_loops import iterate
+from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
-from ding_lite.pipeline.checks import check_pipeline
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
+from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
 from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
@@ -35,10 +35,10 @@ Result = TypeVar("Result")
 _ENDLESS = int(1e12)
 
 
-class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
+class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
     """A loop of middleware over a context. `ding_lite.task` is the one that scripts use; tests may make their own.
 
-    Each iteration runs every middleware in order of `use`; then the second halves of those that are generators, in reverse;
+    Each iteration runs every middleware in order of `use`; then the backward steps of those that are generators, in reverse;
     then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. Then
     the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
     result on every run (docs/design.md says which).
@@ -251,7 +251,7 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
     def _first_of(self, error: BaseException) -> BaseException:
         """What the run raises that this error has ended: what deferred work ends the program with comes before an error."""
-        self._deferrals.break_off()
+        self._deferrals.cancel()
         self._deferrals.wait(is_at_once=not isinstance(error, Exception))
         others = [*self._errors_at_end, *self._deferrals.failures()]
         ends = [other for other in others if not isinstance(other, Exception)]
@@ -263,12 +263,12 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
 
     def _complete(self) -> None:
         """What is done when the last iteration is complete: `end_run`, and the end of what was deferred."""
-        self._deferrals.break_off(self.ctx.total_step)
+        self._deferrals.cancel(self.ctx.total_step)
         self._deferrals.wait()
         try:
             self._end_run()
         finally:
-            self._deferrals.break_off()
+            self._deferrals.cancel()
         self._deferrals.wait()
         self._errors_at_end += self._deferrals.failures(self.ctx.total_step)
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
@@ -375,8 +375,8 @@ class Task(Drivable, HasEnding, HasEvents, HasRoles, HasTimeline):
         KeyboardInterrupt end the run at once.
 
         The result may be taken until the run has ended for good; `run(n, final=False)` is no such end. Later, and in
-        iterations that are dropped, `result()` raises BrokenOff. An `end_run` that takes the result sets `outlasts = True` on
-        what this returns: the work then goes on until every `end_run` is done.
+        iterations that are dropped, `result()` raises WorkCancelled. An `end_run` that takes the result sets `outlasts = True`
+        on what this returns: the work then goes on until every `end_run` is done.
 
         Give the work values that do not change any more: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In
         the first works of each function, `result()` raises a RuntimeError where a list, a dict, an array or a module that the

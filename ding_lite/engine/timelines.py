@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ding_lite.engine.lanes import Lane
-from ding_lite.engine.plans import Edge, HalfStep
+from ding_lite.engine.plans import Edge, MiddlewareStep
 from ding_lite.pipeline.contracts import LANES
 
 _REMEMBERED = 100_000  # events a lane; the oldest make room
 
 
-Ran: TypeAlias = "tuple[HalfStep, int, int, int]"
-"""One half that ran: it, its iteration, when it began and ended, in nanoseconds on the clock of `time.perf_counter_ns`."""
+Ran: TypeAlias = "tuple[MiddlewareStep, int, int, int]"
+"""One step that ran: it, its iteration, when it began and ended, in nanoseconds on the clock of `time.perf_counter_ns`."""
 
 
 class Waited(NamedTuple):
@@ -76,8 +76,8 @@ class Timeline:
             self.iterations = max(self.iterations, lane.iteration + 1 - self.first if self.ran[lane.number] else 0)
             lane.busy_ns = lane.released_ns = 0
 
-    def took(self, asked: HalfStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
-        """A lane took what this half had asked for, after so long a wait; the work went on elsewhere, during this span."""
+    def took(self, asked: MiddlewareStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
+        """A lane took what this step had asked for, after so long a wait; the work went on elsewhere, during this span."""
         spent, key = self.waiting_ns[lane], (asked.name, "its workers")
         spent[key] = spent.get(key, 0) + waited
         if span is not None:

@@ -1,14 +1,14 @@
 """Environments: making, seeding, stepping and replaying them."""
 
-from ding_lite.envs.agents import AgentStep, AgentVectorEnv, make_agent_envs
-from ding_lite.envs.checks import EnvDataError, is_number
-from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
-from ding_lite.envs.foreign import ForeignStepper
+from ding_lite.envs.adapters import VectorEnvAdapter
+from ding_lite.envs.agent_slots import AgentSlots
+from ding_lite.envs.env_data_checks import EnvDataError, is_number
+from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
-from ding_lite.envs.masked import OnlyElements
+from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
-from ding_lite.envs.seats import Seat
+from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
 from ding_lite.envs.spaces import (
     SpaceError,
     column_limits,
@@ -27,18 +27,20 @@ from ding_lite.envs.vectors import LocalVectorEnv
 
 __all__ = [
     "ENV",
-    "AgentStep",
+    "AgentSlots",
     "AgentVectorEnv",
     "EnvDataError",
     "Episode",
-    "ForeignStepper",
+    "EpisodeResult",
     "LocalVectorEnv",
+    "MultiAgentStep",
     "OnlyElements",
-    "Seat",
+    "PartialObservation",
     "SpaceError",
     "SplitVectorEnv",
     "Step",
     "Stepper",
+    "VectorEnvAdapter",
     "column_limits",
     "episode_seed",
     "integer_bounds",

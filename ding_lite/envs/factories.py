@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from ding_lite.basics import add_note
-from ding_lite.envs.places import exited
+from ding_lite.envs.error_locations import exit_error
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
@@ -25,7 +25,7 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
     try:
         env = factory()
     except SystemExit as error:
-        raise exited(error, f"the factory of environment {index}") from error
+        raise exit_error(error, f"the factory of environment {index}") from error
     except Exception as error:
         add_note(error, f"raised where environment {index} was made")
         raise

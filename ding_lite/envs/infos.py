@@ -1,4 +1,4 @@
-"""Infos: what environments tell beside observations and rewards, as a number for each episode."""
+"""Infos: what environments report beside observations and rewards, as a number for each episode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def number_of(value: Any) -> float | None:
         return -math.inf if value == -abs(value) else math.inf
 
 
-class InfoMeans(gymnasium.Wrapper[Any, Any, Any, Any]):
+class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Puts the mean over the episode's steps of some numbers in the infos into the info of its last step.
 
     Loggers tell every number in an episode's last info, so that these arrive there under their names. Steps that do not have

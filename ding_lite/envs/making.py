@@ -14,12 +14,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
-from ding_lite.envs.faces import SameStepVectorEnv
+from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.factories import EnvFactory
-from ding_lite.envs.foreign import ForeignStepper
-from ding_lite.envs.infos import InfoMeans
+from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.splits import SplitVectorEnv, local_host, process_host
 from ding_lite.envs.steps import Stepper
+from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vectors import LocalVectorEnv
 
 _STEPPER = "_ding_lite_stepper"
@@ -95,7 +95,7 @@ def make_envs(
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
     if log_info:
-        wrappers = (*wrappers, partial(InfoMeans, names=tuple(log_info)))
+        wrappers = (*wrappers, partial(MeanInfo, names=tuple(log_info)))
     for wrapper in wrappers:
         if not callable(wrapper) or isinstance(wrapper, gymnasium.Env):
             raise TypeError(
@@ -132,7 +132,7 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
         )
     found = env.__dict__.get(_STEPPER)
     if found is None:
-        found = env.__dict__[_STEPPER] = ForeignStepper(env)
+        found = env.__dict__[_STEPPER] = VectorEnvAdapter(env)
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ding_lite.data import Leaf, Spec, map_leaves
-from ding_lite.envs.checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
+from ding_lite.data import LeafSpec, Spec, map_leaves
+from ding_lite.envs.env_data_checks import EnvDataError, is_number, require_finite, require_in_range, shown, to_element, to_leaf
 
 _PARTS = "(obs, reward, terminated, truncated, info)"
 _FALSE, _FLAGS = frozenset({False}), frozenset({False, True})
@@ -98,7 +98,7 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
     Raises:
         EnvDataError: one that its space does not allow, or that is not finite.
     """
-    if isinstance(spec, Leaf):
+    if isinstance(spec, LeafSpec):
         _stack(obs, out, spec, first)
         return
     for index, one in enumerate(obs):
@@ -112,7 +112,7 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
 
     A copy, because an environment may write its next episode's first observation into the same array.
     """
-    if isinstance(spec, Leaf):
+    if isinstance(spec, LeafSpec):
         as_it_should = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
         leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}", index)).copy()
         require_finite(leaf[None], what, first=index)
@@ -125,7 +125,7 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
     return map_leaves(lambda leaf: leaf[0, ...], copied)
 
 
-def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: Leaf, first: int) -> None:
+def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: LeafSpec, first: int) -> None:
     """In one call where all are arrays as they should be, else each one checked."""
     try:
         rows = np.array(obs)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ding_lite.data import Leaf, Spec, flatten
+from ding_lite.data import LeafSpec, Spec, flatten
 
 
 class SpaceError(TypeError, ValueError):
@@ -31,11 +31,11 @@ def space_spec(space: spaces.Space[Any]) -> Spec:
         (2,)
     """
     if isinstance(space, spaces.Box):
-        return Leaf(space.shape, np.dtype(np.float32) if space.dtype == np.float64 else space.dtype)
+        return LeafSpec(space.shape, np.dtype(np.float32) if space.dtype == np.float64 else space.dtype)
     if isinstance(space, spaces.Discrete):
-        return Leaf((), np.dtype(np.int64))
+        return LeafSpec((), np.dtype(np.int64))
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-        return Leaf(space.shape, space.dtype)
+        return LeafSpec(space.shape, space.dtype)
     parts = subspaces(space)
     if parts is not None:
         return {name: space_spec(part) for name, part in parts.items()}

@@ -13,13 +13,13 @@ import numpy as np
 
 from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.envs.faces import SameStepVectorEnv, Traits
 from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
+from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.envs.watches import WatchedVectorEnv, crumbs_for, describe_crumbs
-from ding_lite.processes import Host, Kept, LocalHost, ProcessHost, answers, give_back
+from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
 
 _DEPTH = 128  # rollouts that may be asked for before the first is taken; max_lag is never near that
 ENV = "env"
@@ -59,7 +59,7 @@ class SplitVectorEnv(SameStepVectorEnv):
                 host.submit(_make, factories[piece], seed, piece.start, lasting=True)
                 for host, piece in zip(self.hosts, self.slices)
             ]
-            traits: list[Traits] = [kept.value for kept in answers(self.hosts, made)]
+            traits: list[Traits] = [copied.value for copied in gather_results(self.hosts, made)]
             first = traits[0]
             for piece, other in zip(self.slices, traits):
                 alike = same_layout(other.observation_space, first.observation_space)
@@ -69,7 +69,7 @@ class SplitVectorEnv(SameStepVectorEnv):
                         f"environment 0 has {first.observation_space}, {first.action_space}: all have to be alike."
                     )
         except BaseException:
-            give_back(self.hosts, for_good=True)
+            release_hosts(self.hosts, for_good=True)
             raise
         self._describe(ends[-1], traits[0])
         self.action_space.seed(seed)
@@ -81,12 +81,12 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
         """`fn(objects, ...)` at every host at the same time, with the items of `each` at its place."""
-        return answers(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
+        return gather_results(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
 
     @property
-    def works_alone(self) -> bool:
+    def works_in_background(self) -> bool:
         """Whether the pieces work while nobody waits for them."""
-        return all(host.works_alone for host in self.hosts)
+        return all(host.works_in_background for host in self.hosts)
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
@@ -94,7 +94,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         if seed is not None:
             self.run_seed = seed = seed_of(seed, "reset(seed={})")
             self.action_space.seed(seed)
-        self._join(self.ask(_begin, [seed] * count, [Kept(options)] * count), out)
+        self._join(self.ask(_begin, [seed] * count, [Copied(options)] * count), out)
         self.restarted = np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
@@ -105,8 +105,8 @@ class SplitVectorEnv(SameStepVectorEnv):
         for _, leaf in flatten(action):
             if len(leaf) != self.num_envs:
                 raise ValueError(f"{self.num_envs} environments want as many actions, got {len(leaf)}.")
-        told = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
-        steps: list[Step] = self._join(told, out)
+        answers = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
+        steps: list[Step] = self._join(answers, out)
         terminated = np.concatenate([step.terminated for step in steps])
         truncated = np.concatenate([step.truncated for step in steps])
         ended = terminated | truncated
@@ -120,13 +120,13 @@ class SplitVectorEnv(SameStepVectorEnv):
             [episode for step in steps for episode in step.finished],
         )
 
-    def _join(self, told: Sequence[tuple[Any, Kept[Any]]], out: Any) -> list[Any]:
-        """Write what the pieces observe to `out`, and give what else they told of their steps."""
-        for piece, (obs, _) in zip(self.slices, told):
+    def _join(self, answers: Sequence[tuple[Any, Copied[Any]]], out: Any) -> list[Any]:
+        """Write what the pieces observe to `out`, and give what else they answered of their steps."""
+        for piece, (obs, _) in zip(self.slices, answers):
             map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
-        self._info = tuple(info for _, kept in told for info in kept.value[0])
+        self._info = tuple(info for _, copied in answers for info in copied.value[0])
         self.current, self.last = out, None
-        return [kept.value[1] for _, kept in told]
+        return [copied.value[1] for _, copied in answers]
 
     def state_dict(self) -> dict[str, Any]:
         """Where each environment is, by piece."""
@@ -161,24 +161,24 @@ class SplitVectorEnv(SameStepVectorEnv):
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""
-        return tuple(frame for kept in self.ask(_render) for frame in kept.value)
+        return tuple(frame for copied in self.ask(_render) for frame in copied.value)
 
     def release(self) -> None:
         """Give back the processes; whatever comes next starts them again, where they were."""
-        give_back(self.hosts)
+        release_hosts(self.hosts)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment, and end the processes."""
-        give_back(self.hosts, for_good=True)
+        release_hosts(self.hosts, for_good=True)
 
 
 def process_host(
     name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
 ) -> ProcessHost:
     """A host for a piece of environments in a process of its own."""
-    describe = partial(describe_crumbs, num_envs=num_envs, first_env=first_env)
+    describe = partial(describe_progress, num_envs=num_envs, first_env=first_env)
     name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
-    return ProcessHost(name, crumbs_for(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
+    return ProcessHost(name, progress_size(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
 
 
 def local_host(first_env: int, num_envs: int) -> LocalHost:
@@ -194,35 +194,39 @@ def len_of(piece: slice) -> int:
 # What runs where the environments are.
 
 
-def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Kept[Traits]:
-    crumbs = objects.get("crumbs")
-    env = LocalVectorEnv(factories, seed, first_env) if crumbs is None else WatchedVectorEnv(factories, seed, first_env, crumbs)
+def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:
+    progress = objects.get("progress")
+    env = (
+        LocalVectorEnv(factories, seed, first_env)
+        if progress is None
+        else ProgressVectorEnv(factories, seed, first_env, progress)
+    )
     objects[ENV] = env
     traits = Traits.of(env.envs[0])
     try:
         cloudpickle.dumps(traits)
     except Exception:  # noqa: BLE001  whatever it holds, it is for people only
-        return Kept(traits._replace(spec=None, metadata={}))
-    return Kept(traits)
+        return Copied(traits._replace(spec=None, metadata={}))
+    return Copied(traits)
 
 
-def _begin(objects: dict[str, Any], seed: int | None, options: Kept[dict[str, Any] | None]) -> tuple[Any, Kept[Any]]:
+def _begin(objects: dict[str, Any], seed: int | None, options: Copied[dict[str, Any] | None]) -> tuple[Any, Copied[Any]]:
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
     env.begin(out, seed, options.value)
-    return out, Kept((env.infos, None))
+    return out, Copied((env.infos, None))
 
 
-def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, Kept[Any]]:
+def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, Copied[Any]]:
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
     step = env.advance(action, out)
-    return out, Kept((env.infos, step))
+    return out, Copied((env.infos, step))
 
 
 def _current(objects: dict[str, Any]) -> tuple[Any, Any]:
     return objects[ENV].current, objects[ENV].restarted
 
 
-def _render(objects: dict[str, Any]) -> Kept[tuple[Any, ...]]:
-    return Kept(objects[ENV].render())
+def _render(objects: dict[str, Any]) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].render())

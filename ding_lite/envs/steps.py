@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
-from ding_lite.envs.episodes import Episode
+from ding_lite.envs.episode_starts import EpisodeResult
 
 
 class Step(NamedTuple):
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     valid: np.ndarray[Any, Any] | None
     """[B] bool, False where the step was a reset that ignored its action; None where all are real steps."""
 
-    finished: list[Episode]
+    finished: list[EpisodeResult]
     """Episodes that ended with this step."""
 
 
@@ -44,7 +44,7 @@ class Stepper(Protocol):
     """The observations to act on next, nested arrays [B, ...]; None before `begin`."""
 
     last: tuple[Any, np.ndarray[Any, Any]] | None
-    """What whoever recorded the last step did, nested actions [B, ...], and the rewards [B]; None where nobody told."""
+    """Nested actions [B, ...] and rewards [B] of the last step, set by the worker that took it; None where unknown."""
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:

@@ -11,14 +11,14 @@ import numpy as np
 from ding_lite.basics import arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
-from ding_lite.envs.checks import EnvDataError, require_in_range, shown
-from ding_lite.envs.episodes import Episode, EpisodeStarts
-from ding_lite.envs.faces import SameStepVectorEnv, Traits
+from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
+from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
+from ding_lite.envs.error_locations import ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
-from ding_lite.envs.places import Place, blamed
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
+from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
 class LocalVectorEnv(SameStepVectorEnv):
@@ -51,7 +51,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
-        self._rested: dict[int, Callable[[Any], Any]] = {}  # what steps those that rest, otherwise
+        self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # what steps those that are paused, otherwise
         self._seed(seed)
 
     def _seed(self, seed: int) -> None:
@@ -65,7 +65,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._no = np.zeros(self.num_envs, np.bool_)
         self._no.flags.writeable = False
         self._flags_checked = False
-        self._resting: np.ndarray[Any, Any] | None = None
+        self._is_paused: np.ndarray[Any, Any] | None = None
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
@@ -80,7 +80,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             seed: as if newly made with that seed; None goes on to each environment's next episode.
             options: for each `env.reset`.
         """
-        self.wake()
+        self.resume()
         if seed is not None:
             self._seed(seed_of(seed, "reset(seed={})"))
         self._returns[:] = 0
@@ -120,7 +120,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             require_flags(terminations, truncations, self.first_env)
             self._flags_checked = True
         self._returns += reward
-        self.current, self.restarted, self.last = out, self._resting, None
+        self.current, self.restarted, self.last = out, self._is_paused, None
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
@@ -129,10 +129,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         truncated = truncated > terminated  # where both are claimed, the task itself ended
         ended = terminated | truncated
-        self.restarted = ended if self._resting is None else ended | self._resting
+        self.restarted = ended if self._is_paused is None else ended | self._is_paused
         current, infos = list(obs), list(self._info)
         finals: dict[int, Any] = {}
-        finished: list[Episode] = []
+        finished: list[EpisodeResult] = []
         for index in ended.nonzero()[0].tolist():
             finals[index] = final_obs(
                 obs[index], self.first_env + index, self.single_observation_space, self._obs_spec, self._obs_bounds
@@ -144,8 +144,8 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._write(current, out)
         return Step(reward, terminated, truncated, finals, None, finished)
 
-    def rest(self, indices: Iterable[int]) -> None:
-        """Leave these environments, which are at the beginning of an episode, out of every `advance` until `wake` or `begin`.
+    def pause(self, indices: Iterable[int]) -> None:
+        """Leave these environments, which are at the beginning of an episode, out of every `advance` until `resume` or `begin`.
 
         Their observations stay, they earn nothing, and `restarted` stays true of them.
         """
@@ -153,24 +153,24 @@ class LocalVectorEnv(SameStepVectorEnv):
             row = map_leaves(lambda leaf, at=index: np.copy(leaf[at]), self.current)
             info = self._info[index] if self._info else {}  # none right after a saved state was loaded
             at_rest = to_gymnasium(self.single_observation_space, row), 0.0, False, False, info
-            self._rested.setdefault(index, self._steps[index])
+            self._paused_steps.setdefault(index, self._steps[index])
             self._steps[index] = lambda action, result=at_rest: result  # type: ignore[misc]
             self._remember[index] = lambda action: None
-        self._resting = np.isin(np.arange(self.num_envs), list(self._rested)) if self._rested else None
+        self._is_paused = np.isin(np.arange(self.num_envs), list(self._paused_steps)) if self._paused_steps else None
 
-    def wake(self) -> None:
-        """End `rest`."""
-        for index, step in self._rested.items():
+    def resume(self) -> None:
+        """End `pause`."""
+        for index, step in self._paused_steps.items():
             self._steps[index], self._remember[index] = step, self.starts[index].actions.append
             self._begun_at[index] = self._clock
-        self._rested, self._resting = {}, None
+        self._paused_steps, self._is_paused = {}, None
 
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         start = self.starts[index]
         try:
             result = start.begin(options)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            raise blamed(error, Place(self._who(index), start.described))  # noqa: B904  mostly it is the same error
+            raise with_location(error, ErrorLocation(self._who(index), start.described))  # noqa: B904  mostly it is the same error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise EnvDataError(
                 f"environment {start.index} returned {shown(result, 80)} from reset(): it has to return (obs, info).",
@@ -183,16 +183,16 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _placed(self, error: EnvDataError) -> BaseException:
         """The error with the place of its environment."""
-        return error if error.env is None else blamed(error, self._place_of(error.env - self.first_env))
+        return error if error.env is None else with_location(error, self._place_of(error.env - self.first_env))
 
     def _where(self, index: int) -> tuple[str, str]:
         return self._who(index), self._place_of(index).sentence
 
-    def _place_of(self, index: int) -> Place:
+    def _place_of(self, index: int) -> ErrorLocation:
         """Its last step, which counts already, or the reset if none was taken since."""
         start = self.starts[index]
         step = self._clock - self._begun_at[index] - 1
-        place = Place(self._who(index), start.described)
+        place = ErrorLocation(self._who(index), start.described)
         return place._replace(step=step, action=start.actions[-1]) if start.actions else place
 
     def _play(self, action: Any) -> list[Any]:
@@ -210,15 +210,15 @@ class LocalVectorEnv(SameStepVectorEnv):
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             index = len(results)
             taken = self._clock - self._begun_at[index]
-            place = Place(self._who(index), self.starts[index].described, taken, kept[index])
-            raise blamed(error, place)  # noqa: B904  mostly it is the same error
+            place = ErrorLocation(self._who(index), self.starts[index].described, taken, kept[index])
+            raise with_location(error, place)  # noqa: B904  mostly it is the same error
         return results
 
-    def _finish(self, index: int) -> Episode:
+    def _finish(self, index: int) -> EpisodeResult:
         start = self.starts[index]
         total, length = float(self._returns[index]), self._clock - self._begun_at[index]
         self._returns[index], self._begun_at[index] = 0, self._clock
-        return Episode(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
+        return EpisodeResult(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
         write_obs(obs, out, self.single_observation_space, self._obs_spec, self.first_env)
@@ -255,7 +255,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         saved = self.num_envs if state["current"] is None else len(state["episodes"])
         if saved != self.num_envs:
             raise ValueError(f"the state of {saved} environments does not fit {self.num_envs}: make as many as were saved.")
-        self.wake()
+        self.resume()
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
@@ -290,10 +290,10 @@ class LocalVectorEnv(SameStepVectorEnv):
         try:
             return start.load_state_dict(arrays(state), played)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
-            place = Place(self._who(index), start.described, is_replay=True)
+            place = ErrorLocation(self._who(index), start.described, is_replay=True)
             if start.replayed is not None:
                 place = place._replace(step=start.replayed, action=start.actions[start.replayed])
-            raise blamed(error, place)  # noqa: B904  mostly it is the same error
+            raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def render(self) -> tuple[Any, ...]:
         """The frame of each environment."""

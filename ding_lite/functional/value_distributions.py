@@ -105,7 +105,7 @@ def quantile_midpoints(n: int, device: torch.device | str | None = None, dtype: 
         n: 1 or more.
 
     Returns:
-        [n] float, of torch's default dtype unless told.
+        [n] float, of torch's default dtype where none is given.
 
     Raises:
         ValueError: n is below 1.

@@ -184,7 +184,7 @@ class RunConfig(Config):
         if name == "policy" and self.policy.seed is None:
             self.policy.seed = self.seed
 
-    def verdict(self, value: float) -> int:
+    def report_and_exit_code(self, value: float) -> int:
         """Say what a run reached and why it ended, and the exit status for it: 0, unless a stop_value is set and was not
         reached.
 
@@ -202,6 +202,8 @@ class RunConfig(Config):
         where = f" Everything is in {self.exp_name}/" if os.path.isdir(self.exp_name) else ""
         print(f"{self.env.id}: {found}{wanted}.{why}{where}")
         return 0 if reached else 1
+
+    verdict = report_and_exit_code  # its name in earlier versions
 
 
 def _names_folder(path: str) -> bool:

@@ -173,7 +173,7 @@ def at_once(values: Any) -> list[Any]:
         return several
 
 
-def detached(value: Any, told: str) -> Any:
+def detached(value: Any, what: str) -> Any:
     """A number; or, of a tensor whose device would have to be waited for, a copy [] there, out of the graph.
 
     A copy, because optimizers and running statistics change their tensors in place. A number that no float can hold is
@@ -181,7 +181,7 @@ def detached(value: Any, told: str) -> Any:
     """
     if hasattr(value, "detach"):
         if value.numel() != 1:
-            raise ValueError(f"{told} takes numbers, got a tensor of shape {tuple(value.shape)}: reduce it before.")
+            raise ValueError(f"{what} takes numbers, got a tensor of shape {tuple(value.shape)}: reduce it before.")
         if not value.is_cpu and not value.is_complex():
             return value.detach().reshape(()).clone()
     try:
@@ -189,7 +189,7 @@ def detached(value: Any, told: str) -> Any:
         return held(number) if type(number) in (int, float) else float(number)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{told} takes numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
+            f"{what} takes numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
         ) from error
     except OverflowError:  # a fraction, say
         return math.inf if number > 0 else -math.inf

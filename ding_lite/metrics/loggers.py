@@ -12,10 +12,10 @@ from typing import Any
 
 from ding_lite.basics import did_you_mean, unflatten
 from ding_lite.metrics.bases import StatsBase, at_once
+from ding_lite.metrics.deprecated_settings import ABSENT, current_settings, warn_deprecated
 from ding_lite.metrics.kinds import DEFAULT_STATS_CLS_LOOKUP
-from ding_lite.metrics.merging import matched, require_one_owner, told
+from ding_lite.metrics.merging import describe, matched, require_one_owner
 from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_of
-from ding_lite.metrics.settings import ABSENT, modern, note
 
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
@@ -84,12 +84,12 @@ class MetricsLogger:
         Args:
             key: a name, or a tuple of names that lead to it.
             value: a number, or a tensor of one element, whose device is not waited for; for "item" and "item_series" anything.
-            reduce: mean (unless told otherwise), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a kind of
+            reduce: mean (the default), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a kind of
                 one's own.
-            window: how many of the last values count; all, unless told otherwise.
-            ema_coeff: of "ema", the weight of the newest value; 0.01, unless told otherwise.
+            window: how many of the last values count; all, by default.
+            ema_coeff: of "ema", the weight of the newest value; 0.01, by default.
             percentiles: of "percentiles", which ones; see `PercentilesStats`.
-            with_throughput: whether a sum is also told a second.
+            with_throughput: whether a sum is also given per second.
             **settings: of a kind of one's own.
 
         Raises:
@@ -144,7 +144,7 @@ class MetricsLogger:
         ema_coeff: float | None = None,
         **settings: Any,
     ) -> Timer:
-        """A context manager that logs how many seconds its block takes: the exponential average, unless told otherwise.
+        """A context manager that logs how many seconds its block takes: the exponential average, by default.
 
         Example:
             >>> logger = MetricsLogger()
@@ -284,7 +284,7 @@ class MetricsLogger:
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
         """An earlier name of `aggregate`."""
-        note("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
+        warn_deprecated("merge_and_log_n_dicts()", "aggregate()", stacklevel=3)
         self.aggregate(stats_dicts, key=key)
 
     def _require_mergeable(self, path: Path, incoming: StatsBase) -> None:
@@ -294,7 +294,7 @@ class MetricsLogger:
         elif path not in self._merged:
             raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: aggregate it under a key=.")
         elif type(stats) is not type(incoming) or stats.settings != incoming.settings:
-            raise ValueError(f"{path!r} came as {told(stats)} before, and as {told(incoming)} now.")
+            raise ValueError(f"{path!r} came as {describe(stats)} before, and as {describe(incoming)} now.")
         else:
             require_one_owner(path, stats, incoming)
 
@@ -375,7 +375,9 @@ class MetricsLogger:
     def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:
         """What takes the values of this key; made, where there is none."""
         path, (reduce, *common) = path_of(key), asked
-        kind, given = modern(reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings})
+        kind, given = current_settings(
+            reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings}
+        )
         stats = self._stats.get(path)
         if stats is None:
             stats = self._tree.add(path, self._new(path, kind or usual, given))
@@ -390,11 +392,11 @@ class MetricsLogger:
     def _require_same(self, path: Path, stats: StatsBase, kind: str | None, given: dict[str, Any]) -> None:
         if kind is not None and self._lookup.get(kind) is not type(stats):
             self._kind(path, kind)
-            raise ValueError(f"{path!r} was first logged as {told(stats)}, now with reduce={kind!r}: take another name.")
+            raise ValueError(f"{path!r} was first logged as {describe(stats)}, now with reduce={kind!r}: take another name.")
         if given:
             new = self._new(path, stats.stats_cls_identifier, {**stats.settings, **given})
             if new.settings != stats.settings:
-                raise ValueError(f"{path!r} was first logged as {told(stats)}, now as {told(new)}: take another name.")
+                raise ValueError(f"{path!r} was first logged as {describe(stats)}, now as {describe(new)}: take another name.")
 
     def _kind(self, path: Path, kind: str) -> type[StatsBase]:
         if not isinstance(kind, str) or kind not in self._lookup:

@@ -45,8 +45,8 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
         require_one_owner(path, first, one)
     settings = first.settings
     if len(kinds) > 1 or [one for one in found if one.settings != settings]:
-        other = next(other for other in found if told(other) != told(first))
-        raise ValueError(f"{path!r} came in two ways, {told(first)} and {told(other)}: log it alike everywhere.")
+        other = next(other for other in found if describe(other) != describe(first))
+        raise ValueError(f"{path!r} came in two ways, {describe(first)} and {describe(other)}: log it alike everywhere.")
 
 
 def require_one_owner(path: Path, one: StatsBase, other: StatsBase) -> None:
@@ -64,7 +64,7 @@ def _has_no_owner(stats: StatsBase) -> bool:
     return not stats.owner
 
 
-def told(stats: StatsBase) -> str:
+def describe(stats: StatsBase) -> str:
     """Kind and settings, as one would write them."""
     settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
     return f"reduce={stats.stats_cls_identifier!r}{settings}"

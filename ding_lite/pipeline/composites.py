@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ding_lite.basics.messages import add_note, context_for_helper, location_of, name_of
-from ding_lite.pipeline.checks import require_middleware
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import Half, end_of, first_half, may_yield, named, unwind
+from ding_lite.pipeline.generators import Half, end_of, forward_step, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
+from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
 from ding_lite.pipeline.views import alias
 
@@ -18,7 +18,7 @@ Middleware = Callable[..., Any]
 
 
 class Serial:
-    """Middleware run in order, as one; their second halves in reverse order."""
+    """Middleware run in order, as one; their backward steps in reverse order."""
 
     kind = "serial"
     side_by_side = False
@@ -52,21 +52,21 @@ class Serial:
     def _rest(waiting: list[Half]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  the halves that wait may handle it
+        except BaseException as error:  # noqa: BLE001  the steps that wait may handle it
             unwind(waiting, error)
         else:
             unwind(waiting)
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the first halves, and append the generators that wait for their second."""
+        """Run the forward steps, and append the generators that wait for their backward step."""
         for index, fn in enumerate(self.fns):
-            half = first_half(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
+            half = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
             if half is not None:
                 waiting.append(half)
 
 
 class Parallel(Serial):
-    """Middleware whose first halves run at the same time, a thread each; their second halves in reverse order.
+    """Middleware whose forward steps run at the same time, a thread each; their backward steps in reverse order.
 
     Nothing orders them against each other: they must not touch the same fields or objects, and contracts that do are refused.
     """
@@ -79,7 +79,7 @@ class Parallel(Serial):
         self._pool = pool
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the first halves side by side, and wait for all of them, also when one fails.
+        """Run the forward steps side by side, and wait for all of them, also when one fails.
 
         Raises:
             BaseException: the error of the first in order that failed, with the others as notes; one that only waited for
@@ -98,7 +98,7 @@ class Parallel(Serial):
             raise first
 
     def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], Half | None]:
-        """The first half of `fn`, on a context of the same fields whose view is its own."""
+        """The forward step of `fn`, on a context of the same fields whose view is its own."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)
-        return lambda: first_half(fn, call(seen), seen)
+        return lambda: forward_step(fn, call(seen), seen)

@@ -19,7 +19,7 @@ _ATTRIBUTE = "__contract__"
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class NestedContext:
     """A context that a middleware makes anew in each iteration, inside a field of the iteration's own context."""
 
     field: str
@@ -35,16 +35,19 @@ class Made:
     """Its fields that are filled when it is made."""
 
     call: str
-    """How a script puts a middleware into it, with `...` for the middleware: `part('learned', ...)`."""
+    """How a script puts a middleware into it, with `...` for the middleware: `for_policy('learned', ...)`."""
 
     owns: tuple[Any, ...] = ()
     """Objects that belong to it, such as what a policy acts and learns with: a middleware that works on another context made
     beside it, and uses these alone, is refused."""
 
 
+Made = NestedContext  # its name in earlier versions
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contract:
-    """What one middleware touches. Both halves of a generator count, unless `reads_after` or `writes_after` names them."""
+    """What one middleware touches. Both steps of a generator count, unless `reads_after` or `writes_after` names them."""
 
     reads: tuple[str, ...] = ()
     """Context fields that it needs: each must be kept, have a default, or be written by an earlier middleware."""
@@ -68,7 +71,7 @@ class Contract:
     """Fields that only what follows the `yield` sets."""
 
     writes_late: tuple[str, ...] = ()
-    """Fields that only taking the `Remainder` sets, which it returns where others do the work."""
+    """Fields that only taking the `PendingWork` sets, which it returns where others do the work."""
 
     may_write: tuple[str, ...] = ()
     """Fields that it sets where the context has them; in a contract with `writes_late` only late."""
@@ -88,7 +91,7 @@ class Contract:
     provides: tuple[str, ...] = ()
     """Settings inside a field that it sets, each as "field.key". Who writes the field and names none of it may set any."""
 
-    makes: tuple[Made, ...] = ()
+    makes: tuple[NestedContext, ...] = ()
     """Contexts that it makes inside a field."""
 
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -100,7 +103,7 @@ class Contract:
 
     @property
     def all_writes(self) -> tuple[str, ...]:
-        """What its first half sets, at once or late."""
+        """What its forward step sets, at once or late."""
         return (*self.writes, *self.writes_late)
 
     @property
@@ -125,13 +128,13 @@ def contract(
     alone: Iterable[Any] = (),
     needs: Iterable[str] = (),
     provides: Iterable[str] = (),
-    makes: Iterable[Made] = (),
+    makes: Iterable[NestedContext] = (),
     hints: Mapping[str, str] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
     A pipeline whose middleware carry contracts is checked before it runs, and asynchronous mode orders by them: a contract
-    is the truth about what is touched, in both halves of a generator.
+    is the truth about what is touched, in both steps of a generator.
 
     Args:
         reads: context fields that it needs.
@@ -140,7 +143,7 @@ def contract(
         stage: one of evaluate, explore, collect, process, learn, record.
         may_read: fields that it reads where they are there.
         reads_after, writes_after: fields that only what follows the `yield` reads or sets.
-        writes_late: fields that only taking the `Remainder` sets, which it returns where others do the work.
+        writes_late: fields that only taking the `PendingWork` sets, which it returns where others do the work.
         may_write: fields that it sets where the context has them; beside `writes_late`, only late.
         fills: objects that it puts something into, such as a replay buffer; they count as used.
         draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
@@ -225,7 +228,7 @@ def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False
         needed += [name for name in part.reads if side_by_side or name not in written]
         written.update(part.all_writes)
     needed_after: list[str] = []
-    for part in reversed(known):  # as second halves run
+    for part in reversed(known):  # as backward steps run
         needed_after += [name for name in part.reads_after if name not in written]
         written.update(part.writes_after)
 
@@ -274,7 +277,7 @@ def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tu
 
 
 def of_both_halves(terms: Contract) -> Contract:
-    """The same contract for what may stand anywhere: each half may touch what either may."""
+    """The same contract for what may stand anywhere: each step may touch what either may."""
     return dataclasses.replace(
         terms,
         reads=(*terms.reads, *terms.reads_after),

@@ -34,7 +34,7 @@ _SHARED_BY_DESIGN = "/"
 """What the names of fields of a context inside a value begin with: middleware of its own write them."""
 
 
-class Part(NamedTuple):
+class InnerValue(NamedTuple):
     """A value inside a value."""
 
     identity: int | None
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     """Whether it lies in a context inside the value, whose fields have owners of their own."""
 
 
-Print = dict[int, Part]
+Print = dict[int, InnerValue]
 """A fingerprint. The key of a part is made of its name and the key of the value around it."""
 
 
@@ -81,13 +81,13 @@ def fingerprint(value: Any) -> Print:
             key = hash((parent, name))
             mine = is_private or name.startswith("._")
             if is_scalar(inner):  # nearly all of them
-                found[key] = Part(None, 0, repr(inner), name, parent, mine, is_inner)
+                found[key] = InnerValue(None, 0, repr(inner), name, parent, mine, is_inner)
                 continue
             kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
             if id(inner) in held or kind.is_ignored or (kind.is_skipped and not may_change(inner)):
                 continue
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
-            found[key] = Part(*kind.content(inner), name, parent, mine, nested)
+            found[key] = InnerValue(*kind.content(inner), name, parent, mine, nested)
             held[id(inner)] = inner
             more = kind.parts(inner)
             if more:

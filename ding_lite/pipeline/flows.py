@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.basics.messages import name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
-from ding_lite.pipeline.steps import Scope, Step, maker_of
+from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, maker_of
 
 _DEPTH = 4  # of objects in objects, when two middleware are compared
 
@@ -27,88 +27,88 @@ def objects_named(contracts: Sequence[Contract]) -> dict[int, str]:
     }
 
 
-def flow_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Each step that draws from what is empty and stays so, or fills what it filled before, and why."""
-    known = [step for step in steps if step.terms is not None]
-    names = objects_named([step.terms for step in known if step.terms is not None])
-    for step in known:
-        terms = step.terms
+def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that draws from what is empty and stays so, or fills what it filled before, and why."""
+    known = [used for used in all_used if used.terms is not None]
+    names = objects_named([used.terms for used in known if used.terms is not None])
+    for used in known:
+        terms = used.terms
         assert terms is not None
         for thing in terms.draws:
-            problem = _undrawable(step, thing, steps, names) if _is_empty(thing) else ""
+            problem = _undrawable(used, thing, all_used, names) if _is_empty(thing) else ""
             if problem:
-                yield step, problem
+                yield used, problem
         for thing in terms.fills:
-            for other in steps[: steps.index(step)]:
-                if other.terms and _has(other.terms.fills, thing) and (field := _same_again(other, step, steps)):
+            for other in all_used[: all_used.index(used)]:
+                if other.terms and _has(other.terms.fills, thing) and (field := _same_again(other, used, all_used)):
                     yield (
-                        step,
+                        used,
                         (
-                            f"{step.name} fills the {names[id(thing)]} with {step.field_start}{field} again, which {other.name}"
+                            f"{used.name} fills the {names[id(thing)]} with {used.field_start}{field} again, which {other.name}"
                             f"{other.at} has done before it, so that all of it would be there twice: leave one of them out."
                         ),
                     )
                     break
 
 
-def _undrawable(step: Step, thing: Any, steps: Sequence[Step], names: Mapping[int, str]) -> str:
+def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddleware], names: Mapping[int, str]) -> str:
     """Why there is nothing to be drawn from an empty object, or an empty string."""
-    fillers = [other for other in steps if other.terms and _has(other.terms.fills, thing)]
-    if step in fillers or any(other.is_opaque or other in fillers for other in step.earlier):
+    fillers = [other for other in all_used if other.terms and _has(other.terms.fills, thing)]
+    if used in fillers or any(other.is_opaque or other in fillers for other in used.earlier):
         return ""
-    start = f"{step.name} draws from the {names[id(thing)]}, which is empty"
+    start = f"{used.name} draws from the {names[id(thing)]}, which is empty"
     if fillers:
-        return f"{start}, and no earlier middleware fills it: {step.where_to_move(fillers[0])}"
-    if any(other.is_opaque or _may_fill(other, step, thing) for other in steps):
+        return f"{start}, and no earlier middleware fills it: {used.where_to_move(fillers[0])}"
+    if any(other.is_opaque or _may_fill(other, used, thing) for other in all_used):
         return ""
     start += ", and no middleware fills it: "
-    for other in steps:
-        for idle in other.terms.fills if other.terms and other.scope == step.scope else ():
-            is_drawn = any(one.terms and _has(one.terms.draws, idle) for one in steps)
+    for other in all_used:
+        for idle in other.terms.fills if other.terms and other.scope == used.scope else ():
+            is_drawn = any(one.terms and _has(one.terms.draws, idle) for one in all_used)
             if not is_drawn and (isinstance(idle, type(thing)) or isinstance(thing, type(idle))):
                 return f"{start}{other.name} fills another, the {names[id(idle)]}. Pass the same object to both."
-    usual = step.terms.hints.get("draws") if step.terms else None
+    usual = used.terms.hints.get("draws") if used.terms else None
     if usual is None:
         return f"{start}add one that does before it, with fills=(...,) in its contract."
-    found = maker_of(step.scope, step.earlier)
+    found = maker_of(used.scope, used.earlier)
     return f"{start}add task.use({found[1].call.replace('...', usual) if found else usual}) before it."
 
 
-def _may_fill(other: Step, step: Step, thing: Any) -> bool:
+def _may_fill(other: UsedMiddleware, used: UsedMiddleware, thing: Any) -> bool:
     """Whether another middleware uses the object and does not say what for."""
     terms = other.terms
-    return terms is not None and other is not step and _has(terms.uses, thing) and not _has(terms.draws, thing)
+    return terms is not None and other is not used and _has(terms.uses, thing) and not _has(terms.draws, thing)
 
 
-def sharing_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Each step that names an object as its alone which a step of another stage names as well."""
-    for index, step in enumerate(steps):
-        terms = step.terms
+def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that names an object as its alone which a middleware of another stage names as well."""
+    for index, used in enumerate(all_used):
+        terms = used.terms
         for thing in terms.alone if terms else ():
-            for other in steps[:index]:
+            for other in all_used[:index]:
                 if terms and other.terms and other.terms.stage != terms.stage and _has(other.terms.alone, thing):
                     yield (
-                        step,
-                        f"{step.name} has the same {type(thing).__name__} as {other.name}{other.at}, so that each would go on "
+                        used,
+                        f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so that each would go on "
                         "where the other has left it: make one for each of them.",
                     )
 
 
-def owner_problems(steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Each step that works on one made context with what belongs to another."""
-    for step in steps:
-        found = maker_of(step.scope, step.earlier)
-        if found is None or step.terms is None or found[0].terms is None:
+def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that works on one made context with what belongs to another."""
+    for used in all_used:
+        found = maker_of(used.scope, used.earlier)
+        if found is None or used.terms is None or found[0].terms is None:
             continue
-        uses, mine = step.terms.uses, found[1]
+        uses, mine = used.terms.uses, found[1]
         if any(_has(uses, thing) for thing in mine.owns):
             continue
         for other in found[0].terms.makes:
             if other is not mine and any(_has(uses, thing) for thing in other.owns):
-                call = other.call.replace("...", f"{name_of(step.fn)}(...)")
+                call = other.call.replace("...", f"{name_of(used.fn)}(...)")
                 yield (
-                    step,
-                    f"{step.name} uses what belongs to {other.name!r}, and works on the context of {mine.name!r}: give it what "
+                    used,
+                    f"{used.name} uses what belongs to {other.name!r}, and works on the context of {mine.name!r}: give it what "
                     f"belongs to {mine.name!r}, or write {call}.",
                 )
                 break
@@ -122,25 +122,25 @@ def _has(things: Sequence[Any], thing: Any) -> bool:
     return any(one is thing for one in things)
 
 
-def _same_again(first: Step, second: Step, steps: Sequence[Step]) -> str:
+def _same_again(first: UsedMiddleware, second: UsedMiddleware, all_used: Sequence[UsedMiddleware]) -> str:
     """The field that two fillers that do the same read, where nothing writes it between them; or an empty string."""
     if first.scope != second.scope or not is_same_again(first.fn, second.fn):
         return ""
     terms = second.terms
     assert terms is not None
     fields = terms.reads or terms.may_read
-    between = steps[steps.index(first) + 1 : steps.index(second)]
+    between = all_used[all_used.index(first) + 1 : all_used.index(second)]
     if not fields or any(_renews(other, field, second.scope) for other in between for field in fields):
         return ""
     return fields[0]
 
 
-def _renews(step: Step, field: str, scope: Scope) -> bool:
-    """Whether a step may give a field of that scope's context another value."""
-    if step.is_around:
+def _renews(used: UsedMiddleware, field: str, scope: Scope) -> bool:
+    """Whether a middleware may give a field of that scope's context another value."""
+    if used.is_around:
         return False
-    outer = step.scope == scope[: len(step.scope)] and step.scope != scope and scope[len(step.scope)][0] in step.writes
-    return outer or step.may_write_anything_for(scope) or (step.scope == scope and field in step.writes)
+    outer = used.scope == scope[: len(used.scope)] and used.scope != scope and scope[len(used.scope)][0] in used.writes
+    return outer or used.may_write_anything_for(scope) or (used.scope == scope and field in used.writes)
 
 
 def is_same_again(one: Any, other: Any, depth: int = _DEPTH) -> bool:
@@ -181,44 +181,44 @@ def _attributes(it: Any) -> dict[str, Any] | None:
     return None if held is None else {name: value for name, value in held.items() if not isinstance(value, Contract)}
 
 
-def settings_problems(ctx: Context, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Each step that needs a setting which no earlier one sets, and what to do."""
-    if not any(step.terms and step.terms.needs for step in steps):
+def settings_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that needs a setting which no earlier one sets, and what to do."""
+    if not any(used.terms and used.terms.needs for used in all_used):
         return
     fresh = ctx.renew()
-    for step in steps:
-        for need in step.terms.needs if step.terms is not None else ():
+    for used in all_used:
+        for need in used.terms.needs if used.terms is not None else ():
             field, _, key = need.partition(".")
-            start = getattr(fresh, field, None) if not step.scope else None
+            start = getattr(fresh, field, None) if not used.scope else None
             is_given = isinstance(start, Mapping) and key in start
-            if is_given or any(_provides(other, need, step) for other in step.earlier) or _comes_along(step, field):
+            if is_given or any(_provides(other, need, used) for other in used.earlier) or _comes_along(used, field):
                 continue
-            yield step, _unprovided(step, need, steps)
+            yield used, _unprovided(used, need, all_used)
 
 
-def _provides(other: Step, need: str, step: Step) -> bool:
-    if other.may_write_anything_for(step.scope):
+def _provides(other: UsedMiddleware, need: str, used: UsedMiddleware) -> bool:
+    if other.may_write_anything_for(used.scope):
         return True
     field = need.partition(".")[0]
-    if other.terms is None or other.scope != step.scope or field not in other.writes:
+    if other.terms is None or other.scope != used.scope or field not in other.writes:
         return False
     named = [setting for setting in other.terms.provides if setting.partition(".")[0] == field]
     return not named or need in named
 
 
-def _comes_along(step: Step, field: str) -> bool:
-    """Whether the field is filled where the context of the step is made, or nobody says."""
-    if not step.scope:
+def _comes_along(used: UsedMiddleware, field: str) -> bool:
+    """Whether the field is filled where the context of the middleware is made, or nobody says."""
+    if not used.scope:
         return False
-    found = maker_of(step.scope, step.earlier)
+    found = maker_of(used.scope, used.earlier)
     return found is None or field in found[1].writes
 
 
-def _unprovided(step: Step, need: str, steps: Sequence[Step]) -> str:
+def _unprovided(used: UsedMiddleware, need: str, all_used: Sequence[UsedMiddleware]) -> str:
     field, _, key = need.partition(".")
-    start = f"{step.name} needs {step.field_start}{field}[{key!r}], and no earlier middleware sets it: "
-    for other in steps:
-        if other is not step and _provides(other, need, step) and not other.is_opaque:
-            return start + step.where_to_move(other)
-    hint = step.terms.hints.get(need) if step.terms is not None else None
+    start = f"{used.name} needs {used.field_start}{field}[{key!r}], and no earlier middleware sets it: "
+    for other in all_used:
+        if other is not used and _provides(other, need, used) and not other.is_opaque:
+            return start + used.where_to_move(other)
+    hint = used.terms.hints.get(need) if used.terms is not None else None
     return start + (hint or f'add one that does before it, with provides=("{need}",) in its contract.')

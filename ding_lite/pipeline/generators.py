@@ -1,4 +1,4 @@
-"""Generator middleware: a first half, one bare `yield`, and a second half that runs when all first halves are done."""
+"""Generator middleware: a forward step, one bare `yield`, and a backward step that runs when all forward steps are done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
-from ding_lite.pipeline.remainders import Remainder
+from ding_lite.pipeline.pending_work import PendingWork
 
 if TYPE_CHECKING:
     Half = GeneratorType[Any, Any, Any]
@@ -21,7 +21,7 @@ _OVER: Any = object()
 
 
 def may_yield(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` is a generator function, or calls one for its body: whether it may have a second half."""
+    """Whether `fn` is a generator function, or calls one for its body: whether it may have a backward step."""
     if isinstance(fn, functools.partial):
         return may_yield(fn.func)
     declared = getattr(fn, "may_yield", None)
@@ -41,11 +41,11 @@ def end_of(fn: object) -> Callable[..., Any] | None:
     return None
 
 
-def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
+def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
     """Run what `fn(ctx)` returned up to its `yield`, or take what it left to others.
 
     Returns:
-        The waiting generator, or None when there is no second half.
+        The waiting generator, or None when there is no backward step.
 
     Raises:
         TypeError: `fn` returned a function or a coroutine, so that its body never ran.
@@ -56,7 +56,7 @@ def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
         except StopIteration:
             return None
         return result
-    if isinstance(result, Remainder):
+    if isinstance(result, PendingWork):
         result.take(ctx)
         return None
     if isinstance(result, (FunctionType, MethodType)):
@@ -72,7 +72,7 @@ def first_half(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
     return None
 
 
-def second_half(generator: Half, error: BaseException | None = None) -> None:
+def backward_step(generator: Half, error: BaseException | None = None) -> None:
     """Resume a waiting generator; with an error, throw it in at the `yield`.
 
     Raises:
@@ -97,9 +97,9 @@ def second_half(generator: Half, error: BaseException | None = None) -> None:
 
 
 def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
-    """Run every second half, last first, leaving `waiting` empty.
+    """Run every backward step, last first, leaving `waiting` empty.
 
-    An error, from before or from a second half, is thrown into those that still wait, as `with` blocks inside each other
+    An error, from before or from a backward step, is thrown into those that still wait, as `with` blocks inside each other
     would see it: each may clean up, replace it, or handle it, and then the ones before it go on normally.
 
     Raises:
@@ -108,18 +108,18 @@ def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
     while waiting:
         half = waiting.pop()
         try:
-            second_half(half, error)
+            backward_step(half, error)
             error = None
         except BaseException as raised:  # noqa: BLE001  whatever it is, those that still wait must see it
             if raised is not error:
-                add_note(raised, f"in the second half of {half.__qualname__}")
+                add_note(raised, f"in the backward step of {half.__qualname__}")
             error = raised
     if error is not None:
         raise error
 
 
 class Backward:
-    """Ends a middleware that was begun inside another: calling it runs the second half, if there is one and it still waits."""
+    """Ends a middleware that was begun inside another: calling it runs the backward step, if one still waits."""
 
     def __init__(self, half: Half | None, waiting: list[Half]) -> None:
         self._half, self._waiting = half, waiting
@@ -131,9 +131,9 @@ class Backward:
 
 
 @contextmanager
-def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
-    """Run one middleware inside another: its first half on entry, its second half on exit, errors thrown in."""
-    half = first_half(fn, fn(ctx), ctx)
+def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
+    """Run one middleware inside another: its forward step on entry, its backward step on exit, errors thrown in."""
+    half = forward_step(fn, fn(ctx), ctx)
     waiting = [] if half is None else [half]
     try:
         yield
@@ -143,17 +143,20 @@ def engaged(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
         unwind(waiting)
 
 
-def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Apply a wrapper to a middleware without losing either half of a generator.
+engaged = run_inside  # its name in earlier versions
+
+
+def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """Apply a wrapper to a middleware without losing either step of a generator.
 
     A decorator that knows nothing of generators calls `fn(ctx)` and drops what comes back, and so never runs it. Here the
-    call itself runs the first half, inside the wrapper as its author meant, and whoever is left holding the generator, the
-    wrapper or in the end the engine, runs the second.
+    call itself runs the forward step, inside the wrapper as its author meant, and whoever is left holding the generator, the
+    wrapper or in the end the engine, runs the backward step.
     """
-    running: list[list[Half]] = []  # the halves begun by each call that is under way
+    running: list[list[Half]] = []  # the steps begun by each call that is under way
 
     def inner(ctx: object) -> object:
-        half = first_half(fn, fn(ctx), ctx)
+        half = forward_step(fn, fn(ctx), ctx)
         if half is None:
             return None
         running[-1].append(half)
@@ -177,7 +180,7 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
         waiting: list[Half] = []
         with collecting(waiting):
             try:
-                half = first_half(outer, outer(ctx), ctx)
+                half = forward_step(outer, outer(ctx), ctx)
             except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
                 unwind(waiting, error)
                 return None
@@ -188,7 +191,7 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
     def rest(waiting: list[Half]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  the halves may handle it
+        except BaseException as error:  # noqa: BLE001  the steps may handle it
             with collecting(waiting):
                 unwind(waiting, error)
         else:
@@ -200,11 +203,11 @@ def halves_kept(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], 
 
 
 def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callable[..., Any]:
-    """`fn`, each half of which runs while holding `lock`."""
+    """`fn`, each step of which runs while holding `lock`."""
 
     def hold(ctx: object) -> object:
         with lock:
-            half = first_half(fn, fn(ctx), ctx)
+            half = forward_step(fn, fn(ctx), ctx)
         return None if half is None else _resumable(half, lock)
 
     hold.__name__ = hold.__qualname__ = name_of(fn)
@@ -217,10 +220,10 @@ def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Half:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
             with lock:
-                second_half(half, error)
+                backward_step(half, error)
         else:
             with lock:
-                second_half(half)
+                backward_step(half)
 
     return named(half.__qualname__, rest())
 

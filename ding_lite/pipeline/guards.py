@@ -1,4 +1,4 @@
-"""Guards: a middleware run under its contract, both halves and what it left to others."""
+"""Guards: a middleware run under its contract, both steps and what it left to others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import GeneratorType
 from typing import Any
 
 from ding_lite.basics.messages import location_of, name_of
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.generators import Half, named, second_half
+from ding_lite.pipeline.generators import Half, backward_step, named
 from ding_lite.pipeline.handovers import Handovers
+from ding_lite.pipeline.pending_work import PendingWork
+from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.properties import expand_reads, expand_writes, is_property
-from ding_lite.pipeline.remainders import Remainder
 from ding_lite.pipeline.suggestions import Touches, watched_objects
 from ding_lite.pipeline.views import Reach, Terms, become, checker_of, field_value, real_class_of
 
@@ -94,14 +94,14 @@ def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: objec
 
 
 FIRST, SECOND, LATE = range(3)
-"""Halves of a middleware; the last one takes its remainder."""
+"""Halves of a middleware; the last one takes its pending work."""
 _Known = dict[type[Any], tuple[Reach, Terms]]
 _NOTHING = frozenset[str]()
 _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
 
 
 class Guard:
-    """Called in place of a middleware: each half sees a view of the context.
+    """Called in place of a middleware: each step sees a view of the context.
 
     Args:
         fn: the middleware.
@@ -110,7 +110,7 @@ class Guard:
         location: file:line of its definition.
         contract: None for a plain function, whose touches are noted in the checked iterations.
         checker: of the run.
-        is_wrapped: whether a wrapper takes its remainder at once.
+        is_wrapped: whether a wrapper takes its pending work at once.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Guard:
         return self._run(FIRST, ctx, self.call, ctx)
 
     def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
-        """`act(*given)`, while the context is what this half sees."""
+        """`act(*given)`, while the context is what this step sees."""
         outside = type(ctx)
         reach, terms = self._halves[half].get(outside) or self._know(outside, half)
         compares = self._compares
@@ -175,7 +175,7 @@ class Guard:
             except StopIteration:
                 return None
             return named(result.__qualname__, self._rest(result, ctx))
-        if isinstance(result, Remainder):
+        if isinstance(result, PendingWork):
             result.wrap_take(self._take)
         return result
 
@@ -183,15 +183,15 @@ class Guard:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
-            self._run(SECOND, ctx, second_half, half, error)
+            self._run(SECOND, ctx, backward_step, half, error)
         else:
-            self._run(SECOND, ctx, second_half, half)
+            self._run(SECOND, ctx, backward_step, half)
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
         self._run(LATE, ctx, take, ctx)
 
     def _before(self, ctx: Any, reach: Reach) -> Any:
-        """What the values are before this half; None where there is nothing to compare."""
+        """What the values are before this step; None where there is nothing to compare."""
         checker, step = self._checker, ctx.total_step
         if step >= checker.end:
             if step > checker.end + checker.max_lag:
@@ -212,23 +212,23 @@ class Guard:
             return
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
-                self._recorder(half)("write", name)
+                self._observer(half)("write", name)
         if self._checker.handovers.looks_at_unknown:
             self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
-        """What this half may touch on contexts of this class, which may be the view of a middleware around it."""
+        """What this step may touch on contexts of this class, which may be the view of a middleware around it."""
         cls = real_class_of(outside)
         reach = reach_of(cls, self.contract, half, self._is_wrapped)
         if self.contract is None:
-            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._recorder(half)))
+            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._observer(half)))
         else:
             terms = Terms(self.who, _Advice(self.contract, half, reach.writable), self._checker)
         known = self._halves[half][outside] = reach, terms
         return known
 
-    def _recorder(self, half: int) -> Callable[[str, str], None]:
-        return self._checker.touches.recorder(self.fn, self.name, self.location, is_second=half == SECOND)
+    def _observer(self, half: int) -> Callable[[str, str], None]:
+        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=half == SECOND)
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
         """`note`, which also takes down what a value is when it is first read."""
@@ -242,13 +242,13 @@ class Guard:
 
 
 def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_once: bool = False) -> Reach:
-    """What one half may touch; without a contract nothing, so that everything is noted. One object for equal terms.
+    """What one step may touch; without a contract nothing, so that everything is noted. One object for equal terms.
 
     Args:
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
@@ -262,13 +262,13 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
 def half_fields(
     cls: type[Context], terms: Contract, half: int, takes_at_once: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """What one half may read and write: the fields that its contract names, and those behind the properties that it names.
+    """What one step may read and write: the fields that its contract names, and those behind the properties that it names.
 
     Args:
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
@@ -284,7 +284,7 @@ def half_fields(
 
 
 def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
-    """The fields that a middleware writes in any half; all of them where it has no contract."""
+    """The fields that a middleware writes in any step; all of them where it has no contract."""
     if terms is None:
         return cls._plan.fields
     return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
@@ -307,7 +307,7 @@ class _Advice:
         if self._half == LATE and verb == "read":
             if name not in self._late:
                 return (
-                    f"Taking a remainder sees only the fields that it writes: read ctx.{name} before, where the work is asked "
+                    f"Taking pending work sees only the fields that it writes: read ctx.{name} before, where the work is asked "
                     "for, and keep the value in the closure."
                 )
             suffix = ""

@@ -1,7 +1,7 @@
 """Handed-over values: nobody changes in place what another middleware may still read.
 
 A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
-each half: one that changes a value that it wrote earlier, that it only reads, or that is another field as well, is named in the
+each step: one that changes a value that it wrote earlier, that it only reads, or that is another field as well, is named in the
 error.
 """
 
@@ -33,7 +33,7 @@ class _Handed:
 
 
 class _Shared(NamedTuple):
-    """Memory of another field's value that is also memory of one that a half may write."""
+    """Memory of another field's value that is also memory of one that a step may write."""
 
     handed: _Handed
     written: str
@@ -43,7 +43,7 @@ class _Shared(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What a half is compared with when it is through."""
+    """What a step is compared with when it is through."""
 
     read: dict[str, tuple[Any, Print]]
     own: list[tuple[_Handed, Print]]
@@ -87,7 +87,7 @@ class Handovers:
         self._of_class.clear()
 
     def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> _Before | None:
-        """What to compare with when this half is through; None where it cannot change a value.
+        """What to compare with when this step is through; None where it cannot change a value.
 
         Args:
             key: stands for the middleware that is about to run.
@@ -102,7 +102,7 @@ class Handovers:
         return _Before(read, own, shared) if read or own or written or self._of_class else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
-        """Compare, and note what this half has handed over.
+        """Compare, and note what this step has handed over.
 
         Args:
             key: stands for the middleware.
@@ -135,7 +135,7 @@ class Handovers:
         self._note(key, who, ctx, iteration, written)
 
     def _shared(self, ctx: Context, written: Sequence[str]) -> Iterator[_Shared]:
-        """What is also a value of a field that this half does not write, of what it may change in place."""
+        """What is also a value of a field that this step does not write, of what it may change in place."""
         values = {name: value for name in written if may_change(value := field_value(ctx, name))}
         if not values or family_of(ctx) is not self._family:
             return

@@ -13,10 +13,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from ding_lite.basics.configs import Config
-from ding_lite.pipeline.checks import Entry
 from ding_lite.pipeline.contexts import is_scalar
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.fingerprints import changed, fingerprint
+from ding_lite.pipeline.pipeline_checks import Entry
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
@@ -47,10 +47,10 @@ class Touches:
         if isinstance(end, FunctionType):  # a method says itself whose it is
             self._owners[_written_as(end)] = fn
 
-    def recorder(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """What to call with "read" or "write" and a field when this half of the function touches it.
+    def observer(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
+        """What to call with "read" or "write" and a field when this step of the function touches it.
 
-        What is done when a run has ended counts as a second half of the middleware whose `end_run` it is.
+        What is done when a run has ended counts as a backward step of the middleware whose `end_run` it is.
         """
         owner: object = self._owners.get(_written_as(fn), fn)
         if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":
@@ -190,14 +190,14 @@ class Watched:
     def __init__(self, thing: Any, holders: Sequence[tuple[Entry, str]]) -> None:
         self.thing, self.holders = thing, holders
         self._print = fingerprint(thing)
-        self._is_told = False
+        self._is_reported = False
 
     def warn_if_changed(self) -> None:
         """Say who holds it, once, if it is not what it was."""
-        where = None if self._is_told else changed(self._print, fingerprint(self.thing), "numbers")
+        where = None if self._is_reported else changed(self._print, fingerprint(self.thing), "numbers")
         if where is None:
             return
-        self._is_told = True
+        self._is_reported = True
         first, name = self.holders[0]
         second, _ = next((entry, it) for entry, it in self.holders if _lane_of(entry) != _lane_of(first))
         named = f"uses=({name},)" if name.isidentifier() and name != "self" else "uses=(the object,)"
@@ -247,7 +247,7 @@ def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _knows(entry: Entry, thing: Any) -> bool:
-    """Whether the contract names the object, or one that holds it or that it holds, such as a face of a policy."""
+    """Whether the contract names the object, or one that holds it or that it holds, such as a mode of a policy."""
     terms = entry.contract
     if terms is None or isinstance(thing, logging.Logger) or _is_named(thing, terms):
         return True

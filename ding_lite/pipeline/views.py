@@ -2,7 +2,7 @@
 
 A view is the same object under another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Reads that are allowed cost nothing.
-The classes are made once for each class of contexts and each set of fields that may be touched, and lent out half by half.
+The classes are made once for each class of contexts and each set of fields that may be touched, and lent out step by step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLASS: Any = object.__dict__["__class__"]
 _MISSING: Any = object()
 
 become: Callable[[object, type[Any]], None] = _CLASS.__set__
-"""`become(ctx, cls)` gives the context this class, which has the same layout. It runs twice a half."""
+"""`become(ctx, cls)` gives the context this class, which has the same layout. It runs twice a step."""
 
 
 class ContractError(RuntimeError):
@@ -52,7 +52,7 @@ class Terms:
 
 
 class Reach:
-    """What one half of a middleware may touch on one class of contexts. Every middleware that may touch the same shares it.
+    """What one step of a middleware may touch on one class of contexts. Every middleware that may touch the same shares it.
 
     Args:
         cls: the real class of the context.
@@ -70,10 +70,10 @@ class Reach:
         self.only_read = tuple(sorted((self.fields & readable) - writable))
         self.written = tuple(sorted(self.writable))
         self.free: list[View] = []
-        """Views that no half uses at the moment."""
+        """Views that no step uses at the moment."""
 
     def take(self, terms: Terms) -> View:
-        """A view for this half, which gives it back."""
+        """A view for this step, which gives it back."""
         try:
             view = self.free.pop()
         except IndexError:  # or another thread was faster
@@ -83,7 +83,7 @@ class Reach:
 
 
 class View:
-    """A class of contexts that refuses what is beyond reach, and the half that it is lent to.
+    """A class of contexts that refuses what is beyond reach, and the step that it is lent to.
 
     Args:
         reach: what it allows.
@@ -94,17 +94,17 @@ class View:
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.terms: Terms | None = None
-        """Of the half that uses it; None while it is free."""
+        """Of the step that uses it; None while it is free."""
         self.owner = 0
-        """The thread of that half."""
+        """The thread of that step."""
         self.written: set[str] = set()
-        """What this half has written so far, which it may read again."""
+        """What this step has written so far, which it may read again."""
         self.refusal: ContractError | None = None
-        """What this half was refused with, in case that it catches the error."""
+        """What this step was refused with, in case that it catches the error."""
         self.cls = _view_class(self)
 
     def give_back(self) -> ContractError | None:
-        """Let another half use it. Returns what this one was refused with."""
+        """Let another step use it. Returns what this one was refused with."""
         refusal = self.refusal
         self.terms = self.refusal = None
         if self.written:
@@ -113,14 +113,14 @@ class View:
         return refusal
 
     def hidden(self) -> frozenset[str]:
-        """The fields that this half may not read, so far."""
+        """The fields that this step may not read, so far."""
         return self.reach.fields - self.reach.readable - self.written
 
     def refuse(self, ctx: Any, verb: str, name: str) -> None:
         """Raise an error for this access; or note it, where that is wanted."""
         terms = self.terms
         if self.reach.is_noted:
-            if terms is not None and terms.note is not None:  # else a thread outlives the half
+            if terms is not None and terms.note is not None:  # else a thread outlives the step
                 terms.note(ctx, verb, name)
                 self.written.add(name)
             return
@@ -326,7 +326,7 @@ class _Visible(dict[str, Any]):
 
 
 class _Refused:
-    """Stands in a view for a field that may not be read, or only after this half has written it."""
+    """Stands in a view for a field that may not be read, or only after this step has written it."""
 
     __slots__ = ("_name", "_view")
 

@@ -1,4 +1,4 @@
-"""Children: a process, the channel to it and the board it writes on, which begin and end together."""
+"""Children: a process, the channel to it and the status it writes, which begin and end together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 import select
 import socket
 
-from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import Channel, Message
 from ding_lite.processes.launches import start
 from ding_lite.processes.servers import serve
+from ding_lite.processes.shared_status import SharedStatus
 
 
 class Child:
@@ -17,25 +17,25 @@ class Child:
 
     Args:
         name: of the process.
-        crumbs: of its board.
+        progress_size: of its status.
 
     Raises:
         OSError, EOFError, RuntimeError: it could not be started, see `start`.
     """
 
-    def __init__(self, name: str, crumbs: int) -> None:
+    def __init__(self, name: str, progress_size: int) -> None:
         connection, other_end = socket.socketpair()
         with other_end:
             try:
-                self.board = Board.sent_over(connection, crumbs)
-                self.process = start(name, serve, other_end, crumbs)
+                self.status = SharedStatus.sent_over(connection, progress_size)
+                self.process = start(name, serve, other_end, progress_size)
             except BaseException:
                 connection.close()
                 raise
         self.pid = self.process.pid or 0
         self.channel = Channel(connection)
         self.is_finished = False
-        """Whether it was told that no further request comes."""
+        """Whether it has been sent word that no further request comes."""
         self._poller = select.poll()
         self._poller.register(self.channel.fileno(), select.POLLIN)
         self._poller.register(self.process.sentinel, select.POLLIN)

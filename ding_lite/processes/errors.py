@@ -97,11 +97,11 @@ def unpack(failure: Failure, worker: str) -> Exception:
     return error
 
 
-def spelt_exit(exitcode: int | None) -> str:
+def describe_exit(exitcode: int | None) -> str:
     """How a process ended, in words.
 
     Example:
-        >>> spelt_exit(3), spelt_exit(-15)
+        >>> describe_exit(3), describe_exit(-15)
         ('exited with status 3', 'was killed by signal 15 (SIGTERM)')
     """
     if exitcode is None:

@@ -20,7 +20,7 @@ class Host(Protocol):
     starts: int
     """How often its objects were made. What was sent to them before is to be sent again when this has changed."""
 
-    works_alone: bool
+    works_in_background: bool
     """Whether it works on what was submitted while nobody waits for it."""
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
@@ -38,7 +38,7 @@ class Host(Protocol):
         """Nobody wants what this request gives: `result` passes over it."""
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
-        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Kept`.
+        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Copied`.
 
         Args:
             is_stopping: once it is true, the wait ends.
@@ -58,7 +58,7 @@ class Host(Protocol):
         """See how it gets on with its first request, without waiting, so that failures of many hosts are found and mended side
         by side. Called several times a second while another host is waited for."""
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Begin `release` or, where nothing that is in flight is waited for, `close`; without waiting."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
@@ -71,7 +71,9 @@ class Host(Protocol):
 _CHECK_EVERY_S = 0.02
 
 
-def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+def gather_results(
+    hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False
+) -> list[Any]:
     """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took.
 
     Hosts are waited for side by side: many that hang take as long as one.
@@ -85,11 +87,11 @@ def answers(hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callabl
     return _each(len(hosts), [answer], is_stopping)
 
 
-def give_back(hosts: Sequence[Host], for_good: bool = False) -> None:
+def release_hosts(hosts: Sequence[Host], for_good: bool = False) -> None:
     """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
 
     def leave(index: int, is_stopping: Callable[[], bool]) -> None:
-        hosts[index].leave(at_once=for_good)
+        hosts[index].begin_release(at_once=for_good)
 
     def end(index: int, is_stopping: Callable[[], bool]) -> None:
         (hosts[index].close if for_good else hosts[index].release)(_checking(hosts[index + 1 :], is_stopping))
@@ -151,7 +153,7 @@ def _no() -> bool:
 class LocalHost:
     """Objects of this process. `objects["is_stopping"]` tells a request whether anybody still waits for it."""
 
-    starts, works_alone = 1, False
+    starts, works_in_background = 1, False
     span: tuple[int, int] | None = None
 
     def __init__(self) -> None:
@@ -199,7 +201,7 @@ class LocalHost:
     def check(self) -> None:
         """Nothing: it works while its result is waited for."""
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Nothing: it works while its result is waited for."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:

@@ -14,18 +14,18 @@ OUT_OF_BAND_BYTES = 4096
 """A buffer of at least this size is kept apart: below, the bookkeeping costs more than the copy."""
 
 
-class Kept(Generic[T]):
-    """`Kept(value).value`, whose receiver may keep it: no array in it lies in shared memory when it has travelled."""
+class Copied(Generic[T]):
+    """`Copied(value).value`, whose receiver may keep it: no array in it lies in shared memory when it has travelled."""
 
     def __init__(self, value: T) -> None:
         self.value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _kept, (dumps(self.value, by_value=True),)
+        return _copied, (dumps(self.value, by_value=True),)
 
 
-def _kept(pickled: bytes) -> Kept[Any]:
-    return Kept(pickle.loads(pickled))
+def _copied(pickled: bytes) -> Copied[Any]:
+    return Copied(pickle.loads(pickled))
 
 
 def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = None) -> bytes:

@@ -19,7 +19,7 @@ from ding_lite.basics.messages import add_note, name_of
 from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
-from ding_lite.processes.workers import WorkerProcess
+from ding_lite.processes.worker_processes import WorkerProcess
 
 _ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be lasting
 
@@ -61,19 +61,19 @@ class ProcessHost:
     grow with the number of requests in flight or, through `check`, of hosts.
 
     Args:
-        name, crumbs, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
+        name, progress_size, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
         restart: when the process dies or hangs, or a request raises, start a new one from the last acknowledged state, and ask
             it again; the third time in a row it is an error. A process that is not there in time is one at once. Costs the
             transfer of that state with every answer.
         depth: requests that may be in flight at a time. One thread may submit them while another takes the results.
     """
 
-    works_alone = True
+    works_in_background = True
 
     def __init__(
         self,
         name: str,
-        crumbs: int = 0,
+        progress_size: int = 0,
         describe: Callable[[NDArray[np.int64]], str] | None = None,
         timeout_s: float = 60.0,
         restart: bool = False,
@@ -85,7 +85,7 @@ class ProcessHost:
         self.starts = self.restarts = 0
         """How often a process was started, and how often in place of one that failed."""
         # Beside the requests, what brings a new process there, and the last look at its state.
-        self._new_process = partial(WorkerProcess, name, crumbs, describe, timeout_s, start_timeout_s, depth + 3)
+        self._new_process = partial(WorkerProcess, name, progress_size, describe, timeout_s, start_timeout_s, depth + 3)
         self._lasting: list[bytes] = []
         self._known: States = {}
         """From which a new process goes on."""
@@ -235,9 +235,9 @@ class ProcessHost:
 
     def _failed(self, request: _Request, error: Exception) -> None:
         """Start the process again and ask everything again; or leave it at this error."""
-        told = f"{type(error).__name__}: {error}"
+        described = f"{type(error).__name__}: {error}"
         request.attempts += 1
-        request.first_failure = request.first_failure or told
+        request.first_failure = request.first_failure or described
         process = self._process
         never_started = isinstance(error, WorkerHangs) and process is not None and process.is_starting
         with self._lock:
@@ -248,7 +248,7 @@ class ProcessHost:
                     self._ask(waiting)
                 return
             if request.attempts > 1:
-                began = "" if told == request.first_failure else f"; the first ended with {request.first_failure}"
+                began = "" if described == request.first_failure else f"; the first ended with {request.first_failure}"
                 add_note(error, f"this was attempt {request.attempts} at the same request, each in a new process{began}")
             request.error = error
             if isinstance(error, WorkerDied) or self._left_to_set_up:
@@ -322,7 +322,7 @@ class ProcessHost:
             self.result(request=self.submit(_load, packed))
         self._known = {**before, **packed}
 
-    def leave(self, at_once: bool = False) -> None:
+    def begin_release(self, at_once: bool = False) -> None:
         """Begin `release`, without waiting: nobody wants what is in flight, and nothing more comes.
 
         Args:
@@ -346,7 +346,7 @@ class ProcessHost:
         Args:
             is_stopping: once it is true, what is in flight is not waited for.
         """
-        self.leave()
+        self.begin_release()
         parting, self._parting = self._parting, None
         try:
             while self._requests and self._requests[0] is not parting:
@@ -361,7 +361,7 @@ class ProcessHost:
 
     def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """End the process for good, at once where a request is in flight. Its last state is still known."""
-        self.leave(at_once=True)
+        self.begin_release(at_once=True)
         if not self._is_closed:
             self.release(is_stopping)
         self._is_closed = True

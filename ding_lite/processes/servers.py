@@ -18,30 +18,30 @@ from typing import Any
 import numpy as np
 
 from ding_lite.basics.messages import add_note
-from ding_lite.processes.boards import Board
 from ding_lite.processes.channels import ANSWER, FAILURE, Channel, Message
 from ding_lite.processes.errors import WorkerError, pack
 from ding_lite.processes.launches import PRELOADED
+from ding_lite.processes.shared_status import SharedStatus
 
 
-def serve(parent: socket.socket, crumbs: int) -> None:
+def serve(parent: socket.socket, progress_size: int) -> None:
     """Take requests until the parent closes its end, one after the other, then close the objects that have a `close`.
 
     Args:
-        parent: its other end is the parent's channel; the descriptor of the board comes first.
-        crumbs: how many numbers the board has for `objects["crumbs"]`.
+        parent: its other end is the parent's channel; the descriptor of the status comes first.
+        progress_size: how many numbers there are for `objects["progress"]`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent.set_inheritable(False)
     _settle()
-    board = Board.received_from(parent, crumbs)
+    status = SharedStatus.received_from(parent, progress_size)
     threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
-    channel, objects = Channel(parent), {"crumbs": board.crumbs}
+    channel, objects = Channel(parent), {"progress": status.progress}
     for name in PRELOADED:  # where there is no fork server that has done so: what takes seconds belongs to the start
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    board.started = True
+    status.started = True
     while True:
         try:
             message = channel.receive()

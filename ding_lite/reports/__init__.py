@@ -1,19 +1,19 @@
 """Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders."""
 
-from ding_lite.reports.curves import Curve, bootstrap_band, bring_together, iqm
+from ding_lite.reports.curves import Curve, aggregate_seeds, bootstrap_band, iqm
 from ding_lite.reports.experiments import Experiment, group_runs
 from ding_lite.reports.pages import write_page
 from ding_lite.reports.plots import plot_runs
 from ding_lite.reports.runs import ReportError, Run, find_runs, load_run
-from ding_lite.reports.watches import watch_run
+from ding_lite.reports.terminal_views import watch_run
 
 __all__ = [
     "Curve",
     "Experiment",
     "ReportError",
     "Run",
+    "aggregate_seeds",
     "bootstrap_band",
-    "bring_together",
     "find_runs",
     "group_runs",
     "iqm",

@@ -20,7 +20,7 @@ class Video:
 
     address: str
     """A data URI."""
-    told: str
+    description: str
     """Which evaluation it is, and what it came to."""
     run: str
     """The name of the run that it comes from."""
@@ -57,25 +57,25 @@ def newest_videos(runs: Sequence[Run], per_run: int, most_bytes: int) -> tuple[l
             if turn < len(paths) and 0 < paths[turn].stat().st_size <= most_bytes:
                 most_bytes -= paths[turn].stat().st_size
                 taken[place, turn] = paths[turn]
-    videos = [Video(_address(taken[key], "video/mp4"), _told(taken[key]), runs[key[0]].name) for key in sorted(taken)]
+    videos = [Video(_address(taken[key], "video/mp4"), _description(taken[key]), runs[key[0]].name) for key in sorted(taken)]
     left = [(run, len(paths) - sum(key[0] == place for key in taken)) for place, (run, paths) in enumerate(zip(runs, found))]
     return videos, [f"{count} more of {run.name} in {run.folder / 'videos'}" for run, count in left if count]
 
 
-def _told(video: Path) -> str:
+def _description(video: Path) -> str:
     """What stands beside a video about it."""
-    told, _ = read_object(video.with_suffix(".json"))
+    details, _ = read_object(video.with_suffix(".json"))
     parts = [
-        (f"evaluation {readable(_number(told, 'evaluation'))}", "evaluation"),
-        (f"after {readable(_number(told, 'env_step'))} environment steps", "env_step"),
-        (f"return {readable(_number(told, 'return'))}", "return"),
-        (f"{readable(_number(told, 'length'))} steps long", "length"),
+        (f"evaluation {readable(_number(details, 'evaluation'))}", "evaluation"),
+        (f"after {readable(_number(details, 'env_step'))} environment steps", "env_step"),
+        (f"return {readable(_number(details, 'return'))}", "return"),
+        (f"{readable(_number(details, 'length'))} steps long", "length"),
     ]
-    return ", ".join(part for part, name in parts if _number(told, name) is not None) or video.stem.replace("_", " ")
+    return ", ".join(part for part, name in parts if _number(details, name) is not None) or video.stem.replace("_", " ")
 
 
-def _number(told: dict[str, Any], name: str) -> float | None:
-    value = told.get(name)
+def _number(details: dict[str, Any], name: str) -> float | None:
+    value = details.get(name)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -38,7 +38,7 @@ class Curve:
     """(x, y) of each seed, as measured, thinned where there is too much to be seen."""
 
 
-def bring_together(
+def aggregate_seeds(
     seeds: Sequence[tuple[Numbers, Numbers]], *, held: Sequence[bool] = (), points: int = 300, smooth: int = 1
 ) -> Curve | None:
     """The curve of several seeds; None where none of them has a value.
@@ -49,7 +49,7 @@ def bring_together(
 
     Args:
         seeds: (x, y) of each seed, x strictly increasing, y finite.
-        held: for each seed, whether its last value stays on to the end of the longest one; none, unless told otherwise.
+        held: for each seed, whether its last value stays on to the end of the longest one; none, by default.
         points: of the grid at most: every x that any seed has, or as many evenly spaced ones where those are more.
         smooth: each value becomes the mean of this many: itself and those before it.
     """

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ding_lite.reports.curves import Curve, bring_together
+from ding_lite.reports.curves import Curve, aggregate_seeds
 from ding_lite.reports.runs import Run
 
 SCORE = "evaluate/score"
 """What is compared with stop_value, where it is not the mean return."""
 
 RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
-"""What curves show unless told otherwise, the first that there is."""
+"""What curves show by default, the first that there is."""
 
 _OF_A_SEED = ("seed", "policy.seed", "exp_name")
 _OF_NO_RESULT = ("log.", "env.backend", "env.restart")  # what changes nothing that is learned
@@ -66,7 +66,7 @@ class Experiment:
         """The seeds' curves of a metric together. Where a run ended because it reached its stop_value, its return stays."""
         held = [metric in RETURNS and self.reached(run) for run in self.runs]
         series = [run.series(metric, x) for run in self.runs]
-        return bring_together(series, held=held, points=points, smooth=smooth)
+        return aggregate_seeds(series, held=held, points=points, smooth=smooth)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Experiment]:
@@ -142,8 +142,11 @@ def _without_common_folders(names: list[str]) -> list[str]:
 
 def _distinct(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names that differ: by the options that do, and in the end by number."""
-    told = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
-    return [name if told.count(name) == 1 else f"{name} ({told[:place].count(name) + 1})" for place, name in enumerate(told)]
+    described = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
+    return [
+        name if described.count(name) == 1 else f"{name} ({described[:place].count(name) + 1})"
+        for place, name in enumerate(described)
+    ]
 
 
 def _with_options(place: int, names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:

@@ -76,12 +76,12 @@ def readable(value: float | None) -> str:
     return f"{value:,.1f}".removesuffix(".0") if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
-def spelt(value: Any) -> str:
+def format_value(value: Any) -> str:
     """The value of an option, as a configuration file has it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return f"[{', '.join(map(spelt, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     return f"{value:g}" if isinstance(value, float) and value == round(value, 6) else str(value)

@@ -16,10 +16,10 @@ from ding_lite.basics import require_extra, write_atomically
 from ding_lite.reports.attachments import newest_videos, picture, text
 from ding_lite.reports.charts import GRID, INK, LEGEND, PALETTE, Panel, draw, inline_svg, style_of
 from ding_lite.reports.experiments import RETURNS, Experiment, differences, group_runs, metrics_of
-from ding_lite.reports.labels import label_of, readable, spelt
+from ding_lite.reports.labels import format_value, label_of, readable
 from ding_lite.reports.plots import panels_of
+from ding_lite.reports.result_tables import summarize
 from ding_lite.reports.runs import find_runs
-from ding_lite.reports.summaries import summarize
 
 DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
 """What stands for PALETTE on a dark page."""
@@ -59,7 +59,7 @@ def write_page(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters.update(sha256=_sha256, spelt=spelt, breakable=_breakable)
+    environment.filters.update(sha256=_sha256, format_value=format_value, breakable=_breakable)
     experiments = group_runs(find_runs(paths))
     content = _content(experiments, videos_per_run, most_video_bytes)
     page = environment.get_template("page.html").render(content)
@@ -131,10 +131,17 @@ class _Charts:
             self._count += 1
             figure = draw([panel], size, named=False, seeds=size == _LARGE)
             svg = inline_svg(figure, f"chart{self._count}", self.colours)
-            yield {"metric": metric, "env": panel.title, "x": x, "svg": svg, "told": _told(panel), "name": label_of(metric)}
+            yield {
+                "metric": metric,
+                "env": panel.title,
+                "x": x,
+                "svg": svg,
+                "description": _description(panel),
+                "name": label_of(metric),
+            }
 
 
-def _told(panel: Panel) -> str:
+def _description(panel: Panel) -> str:
     """The chart in words."""
     where = f" in {panel.title}" if panel.title else ""
     ends = [f"{line.name} ends at {readable(float(line.curve.mean[-1]))}" for line in panel.lines]

@@ -21,12 +21,12 @@ _CHUNK = 1 << 20  # bytes read at once
 _BEFORE = 64  # bytes before the place of the last look, by which the file is known again
 
 
-class Columns:
+class MetricColumns:
     """Numbers under names, taken row by row. A row has what it has: what is no finite number counts as absent where values
     are drawn or summed up; only `newest` and `not_finite` tell of NaN and infinities.
 
     Example:
-        >>> columns = Columns()
+        >>> columns = MetricColumns()
         >>> for row in {"env_step": 0, "loss": None}, {"env_step": 8, "loss": 2.0}, {"env_step": 16, "eps": 0.5}:
         ...     columns.take(row)
         >>> columns.series("loss", "env_step")
@@ -100,7 +100,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-class Tail:
+class GrowingFile:
     """A file of rows that may not be there yet, may grow, and may be cut or replaced by another.
 
     Args:

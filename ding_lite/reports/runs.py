@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics import did_you_mean
-from ding_lite.reports.rows import Columns, Numbers, Tail
+from ding_lite.reports.rows import GrowingFile, MetricColumns, Numbers
 
 METRICS, CONFIG = "metrics.jsonl", "config.json"
 
@@ -30,7 +30,7 @@ class Run:
     config: Mapping[str, Any]
     """The resolved configuration, nested; empty where there is none."""
 
-    columns: Columns
+    columns: MetricColumns
     """Its numbers."""
 
     notes: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Run:
         return name if isinstance(name, str) and name else str(self.folder)
 
     def series(self, metric: str, x: str) -> tuple[Numbers, Numbers]:
-        """(x, y) of a metric, see `Columns.series`.
+        """(x, y) of a metric, see `MetricColumns.series`.
 
         An evaluation stands where its weights were, not where its result was known: that of an asynchronous run comes later.
         """
@@ -110,7 +110,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def load_run(folder: Path) -> Run:
     """The run in this folder, with whatever of it can be read."""
-    notes, columns, tail = [], Columns(), Tail(folder / METRICS)
+    notes, columns, tail = [], MetricColumns(), GrowingFile(folder / METRICS)
     while rows := tail.read()[0]:
         for row in rows:
             columns.take(row)
@@ -119,8 +119,8 @@ def load_run(folder: Path) -> Run:
     if not columns.count:
         notes.append(f"{METRICS} holds no row yet.")
     if columns.not_finite:
-        told = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
-        notes.append(f"NaN or infinite, and left out where values are drawn: {told}.")
+        counts = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
+        notes.append(f"NaN or infinite, and left out where values are drawn: {counts}.")
     config, problem = read_object(folder / CONFIG)
     return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
 

@@ -1,12 +1,12 @@
 """Rollouts: policies acting in environments, to collect and to evaluate."""
 
-from ding_lite.rollout.agents import AgentRollout, AgentWorker
+from ding_lite.rollout.collecting import EpisodeRollout, Rollout
+from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
 from ding_lite.rollout.evaluation import play_episodes
-from ding_lite.rollout.recordings import EpisodeRollout, Rollout
+from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.splits import SplitWorker, make_worker
-from ding_lite.rollout.summaries import EpisodeHistory, summarize_episodes
-from ding_lite.rollout.videos import EpisodeRecorder
-from ding_lite.rollout.workers import LocalWorker
+from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
 
 __all__ = [
     "AgentRollout",
@@ -17,6 +17,7 @@ __all__ = [
     "LocalWorker",
     "Rollout",
     "SplitWorker",
+    "VideoRecorder",
     "make_worker",
     "play_episodes",
     "summarize_episodes",

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 import torch
 
 from ding_lite.data import allocate
-from ding_lite.engine import BrokenOff
-from ding_lite.envs import Episode
+from ding_lite.engine import WorkCancelled
+from ding_lite.envs import EpisodeResult
 
 if TYPE_CHECKING:
-    from ding_lite.rollout.workers import LocalWorker
+    from ding_lite.rollout.local_workers import LocalWorker
 
 _MOST_STEPS = 1_000_000
 
 
-def shares(count: int, among: int) -> list[int]:
+def split_evenly(count: int, among: int) -> list[int]:
     """`count` shared out as evenly as it goes, the first getting what is left over.
 
     Example:
-        >>> shares(7, 3)
+        >>> split_evenly(7, 3)
         [3, 2, 2]
     """
     return [count // among + (index < count % among) for index in range(among)]
 
 
-class Quotas:
+class EpisodeBudget:
     """How many episodes each environment still has to play: its share and no more counts, however long its episodes take.
 
     To take the first that end, wherever they are played, would favour short ones.
@@ -40,21 +40,21 @@ class Quotas:
     """
 
     def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0) -> None:
-        self.due = shares(count, num_envs) if isinstance(count, int) else list(count)
+        self.due = split_evenly(count, num_envs) if isinstance(count, int) else list(count)
         self._first_env, self._begun_at, self._oldest = first_env, [0] * num_envs, 0
 
     @property
-    def are_met(self) -> bool:
+    def is_used_up(self) -> bool:
         """Whether no episode is left to play."""
         return not any(self.due)
 
-    def count(self, finished: Sequence[Episode], now: int) -> list[Episode]:
+    def count(self, finished: Sequence[EpisodeResult], now: int) -> list[EpisodeResult]:
         """Those of the episodes which ended with step `now` that count.
 
         Raises:
             RuntimeError: one that is still to count has not ended for a million steps.
         """
-        counted: list[Episode] = []
+        counted: list[EpisodeResult] = []
         for episode in finished:
             index = episode.env - self._first_env
             self._begun_at[index] = now
@@ -73,27 +73,27 @@ class Quotas:
 
 def play_episodes(
     worker: LocalWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False
-) -> list[Episode]:
+) -> list[EpisodeResult]:
     """Play `count` episodes from their start, and return them by environment and number.
 
     Args:
         worker: acts.
-        count: episodes, shared out evenly; or how many in each environment; see `Quotas`.
-        is_stopping: asked before each step; once it is true, the evaluation is broken off.
+        count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
+        is_stopping: asked before each step; once it is true, the evaluation is cancelled.
 
     Raises:
-        BrokenOff: it was.
+        WorkCancelled: it was.
         RuntimeError: an episode does not end within a million steps.
     """
-    quotas = Quotas(count, worker.num_envs, worker.first_env)
-    episodes: list[Episode] = []
+    budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
+    episodes: list[EpisodeResult] = []
     worker.begin()
     out = allocate(worker.obs_spec, worker.num_envs)
     with torch.inference_mode():
         for now in itertools.count(1):
-            if quotas.are_met:
+            if budget.is_used_up:
                 break
             if is_stopping():
-                raise BrokenOff("the run ended during an evaluation.")
-            episodes += quotas.count(worker.step(worker.act(worker.env.current), out).finished, now)
+                raise WorkCancelled("the run ended during an evaluation.")
+            episodes += budget.count(worker.step(worker.act(worker.env.current), out).finished, now)
     return sorted(episodes, key=lambda episode: (episode.env, episode.number))

@@ -11,14 +11,14 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import Episodes, Trajectories, map_leaves
-from ding_lite.engine import BrokenOff, released
-from ding_lite.envs import ENV, Episode, SplitVectorEnv, column_limits
+from ding_lite.engine import WorkCancelled, interpreter_released
+from ding_lite.envs import ENV, EpisodeResult, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
-from ding_lite.processes import Kept, answers
-from ding_lite.rollout.evaluation import shares
-from ding_lite.rollout.recordings import EpisodeRollout, Rollout
-from ding_lite.rollout.workers import LocalWorker
+from ding_lite.processes import Copied, gather_results
+from ding_lite.rollout.collecting import EpisodeRollout, Rollout
+from ding_lite.rollout.evaluation import split_evenly
+from ding_lite.rollout.local_workers import LocalWorker
 
 _numbers = count()
 
@@ -28,7 +28,7 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a face that acts, or not a vector environment.
+        TypeError: not a mode that acts, or not a vector environment.
     """
     return SplitWorker(env, policy) if isinstance(env, SplitVectorEnv) else LocalWorker(env, policy)
 
@@ -36,12 +36,12 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 class SplitWorker:
     """Acts in every piece of the environments at the same time, with a copy of the policy in each.
 
-    Each copy has random numbers of its own, and takes the weights that the policy's face has when it is asked. Answers are
+    Each copy has random numbers of its own, and takes the weights that the policy's mode has when it is asked. Answers are
     taken in the order of the pieces, so that nothing depends on who is faster.
 
     Args:
         env: environments in pieces.
-        policy: the face that acts; its copies act on the CPU.
+        policy: the mode that acts; its copies act on the CPU.
     """
 
     def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
@@ -57,7 +57,7 @@ class SplitWorker:
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
         made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
-        answers(env.hosts, made)
+        gather_results(env.hosts, made)
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
@@ -74,9 +74,9 @@ class SplitWorker:
         return self.take(self.ask(num_steps, random, **kwargs))
 
     @property
-    def works_alone(self) -> bool:
+    def works_in_background(self) -> bool:
         """Whether what `ask` began goes on while nobody waits for it."""
-        return self.env.works_alone
+        return self.env.works_in_background
 
     def ask(self, num_steps: int, random: bool = False, **kwargs: Any) -> list[Any]:
         """Begin `collect`. Returns what `take` or `drop` want, each in the order of asking."""
@@ -84,36 +84,41 @@ class SplitWorker:
 
     def take(self, asked: list[Any]) -> Rollout:
         """The rollout that was asked for."""
-        told = self._taken(asked)
-        columns = _joined([columns for columns, _ in told], axis=1)
-        return Rollout(Trajectories(columns).within(self.limits), [Episode(*row) for _, kept in told for row in kept.value[0]])
+        answers = self._taken(asked)
+        columns = _joined([columns for columns, _ in answers], axis=1)
+        return Rollout(
+            Trajectories(columns).with_limits(self.limits),
+            [EpisodeResult(*row) for _, copied in answers for row in copied.value[0]],
+        )
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or so many in each environment; see `ding_lite.rollout.record_episodes`."""
+        """Act for `count` whole episodes, or so many in each environment; see `LocalWorker.collect_episodes`."""
         return self.take_episodes(self.ask_episodes(count, random, **kwargs))
 
     def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
         """Begin `collect_episodes`. Returns what `take_episodes` or `drop` want, each in the order of asking."""
-        due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
+        due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
         return self._submit(_collect_episodes, [(due[piece], random, kwargs) for piece in self.env.slices])
 
     def take_episodes(self, asked: list[Any]) -> EpisodeRollout:
         """The episodes that were asked for."""
-        told = self._taken(asked)
-        rows = _joined([rows for rows, _ in told if rows], axis=0)
-        lengths = np.concatenate([kept.value[2] for _, kept in told])
-        episodes = [Episode(*row) for _, kept in told for row in kept.value[0]]
-        return EpisodeRollout(Episodes(rows, lengths).within(self.limits), episodes, sum(kept.value[3] for _, kept in told))
+        answers = self._taken(asked)
+        rows = _joined([rows for rows, _ in answers if rows], axis=0)
+        lengths = np.concatenate([copied.value[2] for _, copied in answers])
+        episodes = [EpisodeResult(*row) for _, copied in answers for row in copied.value[0]]
+        return EpisodeRollout(
+            Episodes(rows, lengths).with_limits(self.limits), episodes, sum(copied.value[3] for _, copied in answers)
+        )
 
     def _taken(self, asked: list[Any]) -> list[Any]:
         """What the pieces gave; and what they logged is kept for `reduce_metrics`."""
-        told = self._answers(asked)
-        self._logged += [one for _, kept in told for one in kept.value[1] if one]
-        if self.works_alone:
+        answers = self._results(asked)
+        self._logged += [one for _, copied in answers for one in copied.value[1] if one]
+        if self.works_in_background:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
             self._metrics.log_value("workers_unanswered", restarts - self._restarts, reduce="sum")
             self._restarts = restarts
-        return told
+        return answers
 
     def drop(self, asked: list[Any]) -> None:
         """Do without the rollout that was asked for; the environments go through it all the same."""
@@ -122,24 +127,24 @@ class SplitWorker:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """When the work on the last answers began and ended; see `Remainder.span`."""
+        """When the work on the last answers began and ended; see `PendingWork.span`."""
         spans = [host.span for host in self.env.hosts if host.span is not None]
         return (min(begun for begun, _ in spans), max(ended for _, ended in spans)) if spans else None
 
-    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[Episode]:
+    def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
         """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`.
 
         Raises:
-            BrokenOff: `is_stopping()` became true.
+            WorkCancelled: `is_stopping()` became true.
         """
-        due = shares(count, self.num_envs) if isinstance(count, int) else list(count)
+        due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
         try:
             asked = self._submit(_play, [(due[piece],) for piece in self.env.slices])
-            told = self._answers(asked, is_stopping)
+            answers = self._results(asked, is_stopping)
         except InterruptedError as error:
-            raise BrokenOff("the run ended during an evaluation.") from error
-        self._logged += [one for kept in told for one in kept.value[1] if one]
-        return [Episode(*row) for kept in told for row in kept.value[0]]
+            raise WorkCancelled("the run ended during an evaluation.") from error
+        self._logged += [one for copied in answers for one in copied.value[1] if one]
+        return [EpisodeResult(*row) for copied in answers for row in copied.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What the copies of the policy logged while they acted, since the last time, and how many workers did not answer."""
@@ -160,10 +165,10 @@ class SplitWorker:
         self._sent = [(host.starts, weights) for host in self.env.hosts]
         return requests
 
-    def _answers(self, asked: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
+    def _results(self, asked: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False) -> list[Any]:
         try:
-            with released():
-                return answers(self.env.hosts, asked, is_stopping)
+            with interpreter_released():
+                return gather_results(self.env.hosts, asked, is_stopping)
         except BaseException:
             self._sent = [None] * len(self._sent)  # who knows what each has
             raise
@@ -194,12 +199,12 @@ class SplitWorker:
             host.load_state({self._name: piece})
 
     def _generator_states(self) -> list[dict[str, Any]]:
-        face = _face(self._name)
-        return [host.state(face)[face] for host in self.env.hosts]
+        mode = _mode(self._name)
+        return [host.state(mode)[mode] for host in self.env.hosts]
 
     def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for host, state in zip(self.env.hosts, states, strict=True):
-            host.load_state({_face(self._name): state})
+            host.load_state({_mode(self._name): state})
 
 
 def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
@@ -211,7 +216,7 @@ def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
     return columns
 
 
-def _face(name: str) -> str:
+def _mode(name: str) -> str:
     return f"{name}, policy"
 
 
@@ -222,19 +227,19 @@ class _Piece(LocalWorker):
     """The worker of a piece. Its state travels by pickle, and with it whatever objects a policy remembers."""
 
     def state_dict(self) -> dict[str, Any]:
-        return self.carried()
+        return self.raw_state()
 
 
-def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
-    objects[name] = _Piece(objects[ENV], face)
-    objects[_face(name)] = face
+def _make(objects: dict[str, Any], name: str, mode: ActMode) -> None:
+    objects[name] = _Piece(objects[ENV], mode)
+    objects[_mode(name)] = mode
 
 
 def _adopt(objects: dict[str, Any], name: str, weights: Weights | None) -> None:
     if weights is not None:
-        face: ActMode = objects[_face(name)]
+        mode: ActMode = objects[_mode(name)]
         # Copied now, because what came through shared memory is there for a moment only.
-        face.actor.copy_weights(weights.as_tensors())
+        mode.actor.copy_weights(weights.as_tensors())
 
 
 def _collect(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:
@@ -242,7 +247,7 @@ def _collect(objects: dict[str, Any], name: str, weights: Weights | None, *args:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect(num_steps, random, **kwargs)
-    return rollout.trajectories.columns, Kept((_rows(rollout.episodes), worker.reduce_metrics()))
+    return rollout.trajectories.columns, Copied((_rows(rollout.episodes), worker.reduce_metrics()))
 
 
 def _collect_episodes(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:
@@ -250,17 +255,17 @@ def _collect_episodes(objects: dict[str, Any], name: str, weights: Weights | Non
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     rollout = worker.collect_episodes(due, random, **kwargs)
-    told = _rows(rollout.episodes), worker.reduce_metrics(), rollout.recorded.lengths, rollout.env_steps
-    return rollout.recorded.rows(), Kept(told)
+    answers = _rows(rollout.episodes), worker.reduce_metrics(), rollout.transitions.lengths, rollout.env_steps
+    return rollout.transitions.rows(), Copied(answers)
 
 
-def _play(objects: dict[str, Any], name: str, weights: Weights | None, due: Sequence[int]) -> Kept[tuple[Any, ...]]:
+def _play(objects: dict[str, Any], name: str, weights: Weights | None, due: Sequence[int]) -> Copied[tuple[Any, ...]]:
     _adopt(objects, name, weights)
     worker: LocalWorker = objects[name]
     episodes = worker.play_episodes(due, objects.get("is_stopping", lambda: False))
-    return Kept((_rows(episodes), worker.reduce_metrics()))
+    return Copied((_rows(episodes), worker.reduce_metrics()))
 
 
-def _rows(episodes: Sequence[Episode]) -> list[tuple[Any, ...]]:
+def _rows(episodes: Sequence[EpisodeResult]) -> list[tuple[Any, ...]]:
     """As tuples, which take a third of the time to pickle."""
     return [tuple(episode) for episode in episodes]

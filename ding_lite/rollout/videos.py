@@ -18,17 +18,17 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_beside, write_atomically, writing
-from ding_lite.engine import BrokenOff
-from ding_lite.envs import Episode, episode_seed, make_envs
+from ding_lite.engine import WorkCancelled
+from ding_lite.envs import EpisodeResult, episode_seed, make_envs
 from ding_lite.policy import EvalMode
-from ding_lite.rollout.films import Film, Filmed
-from ding_lite.rollout.workers import LocalWorker
+from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
 _NO_ENV = -1  # the index of no environment, so that the seeds of videos are nobody else's
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnasium.make_vec() leaves in a spec
 
 
-class EpisodeRecorder:
+class VideoRecorder:
     """Films evaluation episodes into `folder/videos`, one for each evaluation that the schedule names.
 
     It plays an episode of its own, with a copy of the policy and in an environment that is made for it and closed after it, in
@@ -47,7 +47,7 @@ class EpisodeRecorder:
         env: an id or a spec that `gymnasium.make` knows, or a function that returns a new environment each time, made with
             render_mode="rgb_array".
         every: evaluations from one video to the next, beginning with evaluation 0; or a function of the number of an evaluation
-            that says whether to film it. None for `cubes`.
+            that says whether to film it. None for `capped_cubic_video_schedule`.
         seed: of the run.
         fps: frames a second; None for what the environment's metadata say, or 30.
 
@@ -65,13 +65,13 @@ class EpisodeRecorder:
         fps: float | None = None,
     ) -> None:
         if isinstance(every, int) and every < 1:
-            raise ValueError(f"EpisodeRecorder(every={every}): at least 1 evaluation lies between two videos.")
+            raise ValueError(f"VideoRecorder(every={every}): at least 1 evaluation lies between two videos.")
         if fps is not None and not fps > 0:
-            raise ValueError(f"EpisodeRecorder(fps={fps}): a video has more than 0 frames a second.")
+            raise ValueError(f"VideoRecorder(fps={fps}): a video has more than 0 frames a second.")
         self.folder = Path(folder) / "videos"
         self._make = _maker(env)
-        self._is_due: Callable[[int], bool] = every if callable(every) else cubes if every is None else _each(every)
-        self._seed, self._fps = seed_of(seed, "EpisodeRecorder(seed={})"), fps
+        self._is_due = _schedule_of(every)
+        self._seed, self._fps = seed_of(seed, "VideoRecorder(seed={})"), fps
         self._is_first, self._has_warned = True, False
         if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing display
@@ -104,7 +104,7 @@ class EpisodeRecorder:
             if not self._is_due(evaluation):
                 return None
             path = self._film(policy, {"evaluation": evaluation, "env_step": env_step, "train_iter": train_iter}, is_stopping)
-        except BrokenOff:
+        except WorkCancelled:
             return None
         except Exception as error:  # noqa: BLE001  a picture of the run is not worth the run
             self._warn(evaluation, error)
@@ -112,27 +112,27 @@ class EpisodeRecorder:
         self._has_warned = False
         return path
 
-    def _film(self, policy: EvalMode, told: dict[str, Any], is_stopping: Callable[[], bool]) -> Path:
-        name = f"evaluation_{told['evaluation']:06d}"
-        seed = episode_seed(self._seed, _NO_ENV, told["evaluation"])
+    def _film(self, policy: EvalMode, details: dict[str, Any], is_stopping: Callable[[], bool]) -> Path:
+        name = f"evaluation_{details['evaluation']:06d}"
+        seed = episode_seed(self._seed, _NO_ENV, details["evaluation"])
         with writing(self.folder / name):
             self.folder.mkdir(parents=True, exist_ok=True)
-        with Film(temporary_beside(self.folder / name), self._fps) as film:
-            episode = self._play(_copied(policy, seed), seed, film, is_stopping)
-            film.finish()
-            told |= {"return": episode.return_, "length": episode.length, "complete": not film.is_cut}
+        with VideoWriter(temporary_beside(self.folder / name), self._fps) as video:
+            episode = self._play(_copied(policy, seed), seed, video, is_stopping)
+            video.finish()
+            details |= {"return": episode.return_, "length": episode.length, "complete": not video.is_cut}
             path = self.folder / f"{name}_return_{_short(episode.return_)}.mp4"
-            write_atomically(path.with_suffix(".json"), json.dumps(told).encode())
-            os.replace(film.path, path)
+            write_atomically(path.with_suffix(".json"), json.dumps(details).encode())
+            os.replace(video.path, path)
         for other in self.folder.glob(f"{name}_return_*"):  # of a run that was resumed from before this evaluation
             if other.stem != path.stem:
                 other.unlink()
         return path
 
-    def _play(self, face: EvalMode, seed: int, film: Film, is_stopping: Callable[[], bool]) -> Episode:
-        env = self._make(1, seed, wrappers=[partial(Filmed, film=film)])
+    def _play(self, mode: EvalMode, seed: int, video: VideoWriter, is_stopping: Callable[[], bool]) -> EpisodeResult:
+        env = self._make(1, seed, wrappers=[partial(FilmedEnv, video=video)])
         try:
-            (episode,) = LocalWorker(env, face).play_episodes(1, is_stopping)
+            (episode,) = LocalWorker(env, mode).play_episodes(1, is_stopping)
         finally:
             env.close()
         return episode
@@ -144,13 +144,22 @@ class EpisodeRecorder:
         self._has_warned = True
 
 
-def cubes(evaluation: int) -> bool:
+EpisodeRecorder = VideoRecorder  # its name in earlier versions
+
+
+def capped_cubic_video_schedule(evaluation: int) -> bool:
     """Whether to film this evaluation: number 0, 1, 8, 27, 64, ..., 1000, and from there on each 1000th.
 
     Reference:
         gymnasium's capped_cubic_video_schedule, which cannot be imported without moviepy.
     """
     return round(evaluation ** (1 / 3)) ** 3 == evaluation if evaluation < 1000 else evaluation % 1000 == 0
+
+
+def _schedule_of(every: int | Callable[[int], bool] | None) -> Callable[[int], bool]:
+    if every is None:
+        return capped_cubic_video_schedule
+    return every if callable(every) else _each(every)
 
 
 def _each(every: int) -> Callable[[int], bool]:
@@ -168,7 +177,7 @@ def _maker(env: Any) -> Callable[..., Any]:
     if not isinstance(env, EnvSpec):
         if not callable(env) or isinstance(env, gymnasium.Env):
             raise TypeError(
-                f"EpisodeRecorder() wants an environment id, a spec, or a function that returns a new environment, got {env!r}."
+                f"VideoRecorder() wants an environment id, a spec, or a function that returns a new environment, got {env!r}."
             )
         return partial(make_envs, env)
     bare = copy.deepcopy(env)
@@ -178,7 +187,7 @@ def _maker(env: Any) -> Callable[..., Any]:
         if wrapper.kwargs is None:
             raise ValueError(
                 f"the spec of {env.id} names the wrapper {wrapper.name}, but not how it was made: pass "
-                'EpisodeRecorder(folder, factory), where factory() returns it whole, made with render_mode="rgb_array".'
+                'VideoRecorder(folder, factory), where factory() returns it whole, made with render_mode="rgb_array".'
             )
     kwargs, bare.kwargs = {name: it for name, it in bare.kwargs.items() if name not in _OF_VECTORS}, {}
     wrappers = kwargs.pop("wrappers", ())
@@ -194,7 +203,7 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _copied(policy: EvalMode, index: int) -> EvalMode:
-    """A face with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
+    """A mode with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
     # From the copy that acts: the policy's own model may be learning at this moment, in another thread.
     actor = policy.actor.actor(policy.role, index, torch.device("cpu"))
     actor.copy_weights(policy.weights)

@@ -34,7 +34,7 @@ class Console:
 
     Args:
         every_s: seconds between two looks.
-        stream: standard output, unless told otherwise.
+        stream: standard output, by default.
     """
 
     def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:

@@ -78,7 +78,7 @@ class SinkGroup:
             try:
                 sink.close()
             except Exception as error:  # noqa: BLE001  the other sinks are still to be closed
-                warnings.warn(f"{sink!r} is not closed, its last rows may be missing: {_told(error)}.", stacklevel=2)
+                warnings.warn(f"{sink!r} is not closed, its last rows may be missing: {_described(error)}.", stacklevel=2)
 
     def _write(self, index: int, values: Mapping[str, Any]) -> None:
         began = time.monotonic()
@@ -94,7 +94,7 @@ class SinkGroup:
             if index not in self._failing:
                 # The number makes the text another one at each failure: Python shows the same text only once.
                 warnings.warn(
-                    f"row {self._rows} is not written to {self.sinks[index]!r}: {_told(error)}. "
+                    f"row {self._rows} is not written to {self.sinks[index]!r}: {_described(error)}. "
                     "Training goes on, and later rows are tried again.",
                     stacklevel=3,
                 )
@@ -159,5 +159,5 @@ def _is_image(value: Any) -> bool:
     return len(shape) == 3 and shape[2] == 3 and str(getattr(value, "dtype", "")).endswith("uint8")
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".")

@@ -73,7 +73,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Rows as a run of Weights & Biases, which is offline unless told otherwise: `wandb sync` uploads it from `folder/wandb`.
+    """Rows as a run of Weights & Biases, which is offline by default: `wandb sync` uploads it from `folder/wandb`.
 
     It never asks for a key; with `mode="online"` there has to be one, from `wandb login` or in WANDB_API_KEY. It writes what it
     is given and nothing else: no console output, no code, no use of the system.

@@ -116,10 +116,10 @@ def test_a_typo_in_an_assignment_is_refused():
 
 def test_the_verdict_says_what_was_reached_and_fails_only_where_something_was_to_be(capsys):
     cfg = DQNConfig()
-    assert cfg.verdict(480.0) == 0
-    assert cfg.verdict(470.0) == 1
+    assert cfg.report_and_exit_code(480.0) == 0
+    assert cfg.report_and_exit_code(470.0) == 1
     cfg.env.stop_value = None
-    assert cfg.verdict(3.0) == 0
+    assert cfg.report_and_exit_code(3.0) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "480.0" in lines[0]
     assert "stop_value 475 reached" in lines[0]
@@ -129,9 +129,9 @@ def test_the_verdict_says_what_was_reached_and_fails_only_where_something_was_to
 
 def test_the_verdict_names_only_a_folder_that_exists_and_says_that_there_was_no_evaluation(tmp_path, capsys):
     cfg = DQNConfig(exp_name=str(tmp_path / "none"))
-    cfg.verdict(-float("inf"))
+    cfg.report_and_exit_code(-float("inf"))
     cfg.exp_name = str(tmp_path)
-    cfg.verdict(480.0)
+    cfg.report_and_exit_code(480.0)
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("CartPole-v1: no evaluation, stop_value 475 not reached.")
     assert "Everything is in" not in first

@@ -8,10 +8,10 @@ from ding_lite.data import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
     Trajectories,
+    episodes_from_list,
     flatten,
-    listed_episodes,
-    listed_transitions,
     nested,
+    rollout_from_list,
     stack_transitions,
     tree,
     with_leaves,
@@ -41,7 +41,7 @@ def plain(structure) -> dict:
 @pytest.mark.parametrize("change", [list, reversed, lambda one: [with_leaves(t, bonus=t.reward) for t in one]])
 def test_all_transitions_of_a_rollout_are_that_rollout_in_any_order(change, valid):
     one = rollout(valid)
-    listed = listed_transitions(list(change(one)), "test")
+    listed = rollout_from_list(list(change(one)), "test")
 
     assert (listed.order, len(listed), listed.end_idx) == ("whole", len(one), one.end_idx)
     assert [plain(t)[("reward",)] for t in listed] == [plain(t)[("reward",)] for t in one]
@@ -55,7 +55,7 @@ def test_all_transitions_of_a_rollout_are_that_rollout_in_any_order(change, vali
 def test_steps_that_followed_each_other_stay_a_column_and_all_others_begin_one(where, valid):
     one = rollout(valid)
     chosen = one[where]
-    listed = listed_transitions(chosen, "test")
+    listed = rollout_from_list(chosen, "test")
     column_of = [None] * T * B
     for t, b in np.ndindex(listed.num_steps, listed.num_envs):
         if listed.valid is None or listed.valid[t, b]:
@@ -74,17 +74,17 @@ def test_steps_that_followed_each_other_stay_a_column_and_all_others_begin_one(w
 @pytest.mark.parametrize("other", [lambda t: nested(t), lambda t: tree(nested(t)), lambda t: t.clone()])
 def test_a_transition_from_elsewhere_leaves_nothing_known_of_the_order(other):
     one = rollout()
-    listed = listed_transitions([*one, other(one[0])], "test")
+    listed = rollout_from_list([*one, other(one[0])], "test")
 
     assert (listed.order, listed.num_steps, listed.num_envs) == ("none", 1, T * B + 1)
     assert [int(t.reward) for t in listed] == [int(t.reward) for t in one] + [0]
-    assert listed_transitions(list(listed), "test").order == "none"
+    assert rollout_from_list(list(listed), "test").order == "none"
     assert listed.with_columns(more=listed.columns["reward"]).order == "none"
 
 
 def test_pieces_of_several_rollouts_stand_side_by_side():
     one, two = rollout(), rollout()
-    listed = listed_transitions([*one[:4], *two[:4], *one[4:8]], "test")
+    listed = rollout_from_list([*one[:4], *two[:4], *one[4:8]], "test")
 
     assert listed.order == "pieces"
     assert sorted(listed.columns["reward"].T.tolist()) == [[0, 3, 6, 9], [0, 3, 6, 9], [1, 4, 7, 10]]
@@ -93,8 +93,8 @@ def test_pieces_of_several_rollouts_stand_side_by_side():
 @pytest.mark.parametrize("again", [slice(3), slice(1, 9, 2), slice(None)])
 def test_transitions_that_are_listed_again_are_as_those_listed_alone_and_cut_no_others(again):
     one = rollout()
-    listed = listed_transitions([*one, *one[again]], "test")
-    alone = listed_transitions(one[again], "test")
+    listed = rollout_from_list([*one, *one[again]], "test")
+    alone = rollout_from_list(one[again], "test")
 
     def pieces(rollout):
         valid = np.ones((rollout.num_steps, rollout.num_envs), bool) if rollout.valid is None else rollout.valid
@@ -106,7 +106,7 @@ def test_transitions_that_are_listed_again_are_as_those_listed_alone_and_cut_no_
 
 def test_what_a_list_holds_is_copied():
     one = rollout()
-    listed = listed_transitions(list(one), "test")
+    listed = rollout_from_list(list(one), "test")
     listed.columns["reward"][:] = 50
 
     assert one.columns["reward"].max() == T * B - 1
@@ -139,14 +139,14 @@ def one_by_one(episode: dict) -> list[dict]:
 
 @pytest.mark.parametrize("form", [dict, tree, one_by_one])
 def test_a_list_of_episodes_is_episodes(form):
-    listed = listed_episodes([form(steps(0, 2)), form(steps(2, 5)), form(steps(5, 6, ends=False))], "test")
+    listed = episodes_from_list([form(steps(0, 2)), form(steps(2, 5)), form(steps(5, 6, ends=False))], "test")
 
     assert listed.lengths.tolist() == [2, 3, 1]
     assert listed.rows()["reward"].tolist() == [0, 1, 2, 3, 4, 5]
     assert listed.rows()["obs"]["x"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert listed.rows()["terminated"].tolist() == [False, True, False, False, True, False]
     assert listed.rows()["truncated"].tolist() == [False] * 5 + [True]  # a piece that goes on is cut there
-    assert listed_episodes([listed[2], listed[0]], "test").rows()["reward"].tolist() == [5, 0, 1]
+    assert episodes_from_list([listed[2], listed[0]], "test").rows()["reward"].tolist() == [5, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_list_of_episodes_is_episodes(form):
 )
 def test_what_is_no_list_of_episodes_is_refused_by_name(listed, error, words):
     with pytest.raises(error, match=words):
-        listed_episodes(listed, "test")
+        episodes_from_list(listed, "test")
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
@@ -191,7 +191,7 @@ def test_priorities_may_stand_in_the_transitions_of_a_list():
 
 def test_episodes_are_pushed_as_their_steps():
     buffer = ReplayBuffer(10)
-    buffer.push(listed_episodes([steps(0, 2), steps(2, 5)], "test"))
+    buffer.push(episodes_from_list([steps(0, 2), steps(2, 5)], "test"))
 
     assert buffer.state_dict()["columns"]["reward"].tolist() == [0, 1, 2, 3, 4]
 

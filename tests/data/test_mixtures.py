@@ -1,4 +1,4 @@
-"""Several buffers behind one face: sizes, leaves, priorities, and what is refused."""
+"""Several buffers behind one interface: sizes, leaves, priorities, and what is refused."""
 
 import numpy as np
 import pytest

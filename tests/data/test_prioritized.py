@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ding_lite.data import Leaf, PrioritizedReplayBuffer, ReplayBuffer, SumTree, Trajectories, flatten, nested
+from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, SumTree, Trajectories, flatten, nested
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.functional import importance_weight
 
@@ -293,7 +293,7 @@ def test_leaves_of_names_that_it_gives_itself_are_refused(name):
     with pytest.raises(ValueError, match=f"gives '{name}' with each batch"):
         of().push({name: np.zeros(3)})
     with pytest.raises(ValueError, match=f"gives '{name}' with each batch"):
-        of(spec={name: Leaf((), np.dtype(np.float32))})
+        of(spec={name: LeafSpec((), np.dtype(np.float32))})
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_only_the_columns_that_are_wanted_come_with_weight_and_index():
 
 
 def test_the_memory_for_priorities_counts():
-    spec = {"x": Leaf((1000,), np.dtype(np.float32))}
+    spec = {"x": LeafSpec((1000,), np.dtype(np.float32))}
     buffer = of(10, spec=spec)
     assert (buffer.nbytes, of(10).nbytes) == (40_000 + SumTree.bytes_for(10), 0)
     large = PrioritizedReplayBuffer(10**10)

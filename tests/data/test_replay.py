@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ding_lite.data import Leaf, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
+from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
 from ding_lite.engine import load_checkpoint, save_checkpoint
 
 FLOAT = np.dtype(np.float32)
@@ -67,8 +67,8 @@ class Replay(RuleBasedStateMachine):
 
     @initialize(capacity=st.integers(1, 12), is_nested=st.booleans(), with_spec=st.booleans())
     def begin(self, capacity, is_nested, with_spec):
-        leaves = {"x": Leaf((2,), FLOAT), "y": {"z": Leaf((), np.dtype(bool))}} if is_nested else Leaf((2,), FLOAT)
-        self.spec = {"number": Leaf((), np.dtype(np.int64)), "obs": leaves} if with_spec else None
+        leaves = {"x": LeafSpec((2,), FLOAT), "y": {"z": LeafSpec((), np.dtype(bool))}} if is_nested else LeafSpec((2,), FLOAT)
+        self.spec = {"number": LeafSpec((), np.dtype(np.int64)), "obs": leaves} if with_spec else None
         self.capacity, self.is_nested = capacity, is_nested
         self.buffer, self.held, self.pushed, self.saved = ReplayBuffer(capacity, spec=self.spec), [], 0, None
 
@@ -399,7 +399,7 @@ def test_a_capacity_below_one_is_refused(capacity):
         ReplayBuffer(capacity)
 
 
-@pytest.mark.parametrize("spec", [None, {"x": Leaf((2,), FLOAT)}])
+@pytest.mark.parametrize("spec", [None, {"x": LeafSpec((2,), FLOAT)}])
 def test_sampling_from_an_empty_buffer_is_refused(spec):
     buffer = ReplayBuffer(10, spec=spec)
     with pytest.raises(ValueError, match=r"sample\(\) from an empty replay buffer: push transitions first"):
@@ -411,7 +411,10 @@ def test_sampling_from_an_empty_buffer_is_refused(spec):
 
 
 def test_it_knows_its_size_in_bytes_before_and_after_the_first_push():
-    spec = {"obs": {"x": Leaf((2,), FLOAT), "y": {"z": Leaf((), np.dtype(bool))}}, "number": Leaf((), np.dtype(np.int64))}
+    spec = {
+        "obs": {"x": LeafSpec((2,), FLOAT), "y": {"z": LeafSpec((), np.dtype(bool))}},
+        "number": LeafSpec((), np.dtype(np.int64)),
+    }
     told, learnt = ReplayBuffer(10, spec=spec), ReplayBuffer(10)
     assert (learnt.bytes_per_transition, learnt.nbytes) == (0, 0)
     learnt.push(numbered(0, 4, is_nested=True))
@@ -420,7 +423,7 @@ def test_it_knows_its_size_in_bytes_before_and_after_the_first_push():
 
 
 def test_the_dtypes_of_the_spec_are_kept():
-    buffer = ReplayBuffer(10, spec={"x": Leaf((), FLOAT)})
+    buffer = ReplayBuffer(10, spec={"x": LeafSpec((), FLOAT)})
     buffer.push({"x": np.arange(3.0)})
 
     assert buffer.sample(5).x.dtype == torch.float32
@@ -429,7 +432,7 @@ def test_the_dtypes_of_the_spec_are_kept():
 
 
 def test_more_memory_than_there_is_is_refused_before_it_is_taken():
-    spec = {"x": Leaf((1000,), FLOAT)}
+    spec = {"x": LeafSpec((1000,), FLOAT)}
     with pytest.raises(
         MemoryError, match=r"10,000,000,000 transitions of 4,000 bytes needs 40000\.0 GB.*lower replay_buffer_size"
     ):

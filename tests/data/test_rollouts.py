@@ -1,10 +1,10 @@
-"""Rollouts: what was recorded against plain lists of it, and the sequence of transitions against a list of dicts."""
+"""Rollouts: what was stored against plain lists of it, and the sequence of transitions against a list of dicts."""
 
 import numpy as np
 import pytest
 import torch
 
-from ding_lite.data import Leaf, RolloutBuffer, Trajectories, Tree, flatten, nested, to_objects, tree
+from ding_lite.data import LeafSpec, RolloutBuffer, Trajectories, Tree, flatten, nested, to_objects, tree
 
 FLOAT = np.dtype(np.float32)
 T, B = 6, 3
@@ -125,7 +125,7 @@ class Recorded:
         draw = (lambda *s: {"x": rng.normal(size=(*s, 2)), "k": rng.integers(9, size=s)}) if is_nested else (
             lambda *s: rng.normal(size=(*s, 2))
         )  # fmt: skip
-        spec = {"x": Leaf((2,), FLOAT), "k": Leaf((), np.dtype(np.int64))} if is_nested else Leaf((2,), FLOAT)
+        spec = {"x": LeafSpec((2,), FLOAT), "k": LeafSpec((), np.dtype(np.int64))} if is_nested else LeafSpec((2,), FLOAT)
         self.buffer, self.steps = RolloutBuffer(T, B, spec), []
         obs = draw(B)
         write(self.buffer.obs_at(0), obs)
@@ -201,7 +201,7 @@ def test_obs_and_next_obs_do_not_share_memory(is_nested):
 
 
 def test_what_was_recorded_is_copied_from_the_arrays_that_were_given():
-    buffer = RolloutBuffer(2, B, Leaf((), FLOAT))
+    buffer = RolloutBuffer(2, B, LeafSpec((), FLOAT))
     action, reward, flag = np.ones((B, 2)), np.ones(B), np.zeros(B, bool)
     for t in range(2):
         buffer.add(t, {"action": action}, reward, flag, flag, {}, None)
@@ -246,7 +246,7 @@ def test_a_batch_with_objects_is_sliced_and_told_its_names():
 
 def recorded(*steps, num_envs=2) -> RolloutBuffer:
     """A buffer with these outputs, one dict a step."""
-    buffer = RolloutBuffer(len(steps), num_envs, Leaf((), FLOAT))
+    buffer = RolloutBuffer(len(steps), num_envs, LeafSpec((), FLOAT))
     buffer.obs[...] = 0
     zeros, no = np.zeros(num_envs, np.float32), np.zeros(num_envs, bool)
     for t, outputs in enumerate(steps):
@@ -336,7 +336,7 @@ def test_a_buffer_that_grows_and_is_cut_keeps_what_was_recorded(is_nested, with_
 
 
 def test_steps_beyond_those_that_were_marked_are_real():
-    buffer = RolloutBuffer(1, B, Leaf((), FLOAT))
+    buffer = RolloutBuffer(1, B, LeafSpec((), FLOAT))
     zeros, no = np.zeros(B, np.float32), np.zeros(B, bool)
     buffer.add(0, {}, zeros, no, no, {}, np.array([True, False, True]))
     buffer.resize(3)

@@ -338,7 +338,7 @@ LIMITS = {"action": (0, 9), "obs": {"y": {"z": (0, 9)}}, "next": (np.array([0, 1
     ],
 )
 def test_a_number_that_is_not_of_its_space_is_refused_where_it_is_written(made, write, words):
-    collected = made().within(LIMITS)
+    collected = made().with_limits(LIMITS)
     before = [listed(one) for one in collected]
     for one in (collected[0][:1] if made is episodes else collected[0], collected.batch, collected.batch[0]):
         if one.action.ndim and "obs" in words:
@@ -352,7 +352,7 @@ def test_a_number_that_is_not_of_its_space_is_refused_where_it_is_written(made, 
 
 def test_limits_stay_with_other_columns_and_hold_for_each_place():
     two = np.zeros((T, B, 2), np.int64) + 1
-    collected = Trajectories(columns()).within(LIMITS).with_columns(next=two)
+    collected = Trajectories(columns()).with_limits(LIMITS).with_columns(next=two)
     collected[1].next = [2, 3]
     with pytest.raises(ValueError, match="next of a rollout cannot be 0: its space has 1 to 3 there"):
         collected[1].next = [0, 0]

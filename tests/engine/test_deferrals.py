@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import cases, pacing
 
-from ding_lite.engine import BrokenOff, Context, Task, contract
+from ding_lite.engine import Context, Task, WorkCancelled, contract
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -160,14 +160,14 @@ class TestDefer:
             if ctx.total_step == 4:
                 try:
                     seen.append(works[0].result())
-                except BrokenOff as error:
+                except WorkCancelled as error:
                     seen.append(str(error))
 
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(evaluate).use(learner)
             loop.run(3, final=final)
             loop.run(3)
-            with pytest.raises(BrokenOff):
+            with pytest.raises(WorkCancelled):
                 works[0].result()
         if final:
             [text] = seen
@@ -265,7 +265,7 @@ class TestDefer:
             loop.run(4)
             assert threads() == []
             assert stopped == [True]
-            with pytest.raises(BrokenOff, match=r"the run has ended, and with it .*endless"):
+            with pytest.raises(WorkCancelled, match=r"the run has ended, and with it .*endless"):
                 kept[0].result()
 
     @pytest.mark.parametrize("ending", ["error", "finish"])
@@ -368,7 +368,7 @@ class TestDefer:
             with pytest.raises(type(end)) as caught:
                 loop.run()
         assert caught.value is end
-        assert handled in ([], [BrokenOff])
+        assert handled in ([], [WorkCancelled])
         assert threads() == []
 
     @MODES
@@ -581,14 +581,14 @@ def outcome(seed, lag, finish_at, pace=lambda delay: None, **mode):
                     log[step, stage] = str(error)
                     if plan.happens("raises", stage, step) and plan.happens("raises as well", stage, step):
                         raise
-                except BrokenOff:
+                except WorkCancelled:
                     log[step, stage] = "broken off"
 
             def end_run(self, ctx):
                 for work in [work for work in works[stage] if work.outlasts][:1]:
                     try:
                         log["end", stage] = work.result()
-                    except (ValueError, BrokenOff) as error:  # it may belong to the run before
+                    except (ValueError, WorkCancelled) as error:  # it may belong to the run before
                         log["end", stage] = str(error)
 
         return contract(stage=stage)(Middle())

@@ -36,7 +36,7 @@ def count(ctx):
 
 
 class Ends:
-    """Logs both halves of its end, and what it sees."""
+    """Logs both steps of its end, and what it sees."""
 
     def __init__(self, log, name, stage="learn"):
         self.log, self.name = log, name
@@ -67,13 +67,13 @@ class TestEndRun:
 
         def last(ctx):
             yield
-            log.append(("second half", ctx.total_step))
+            log.append(("backward step", ctx.total_step))
 
         here = threading.current_thread().name
         one, other = Ends(log, "one", "evaluate"), Ends(log, "other")
         loop = run(mode, contract(stage="record")(last), count, one, other)
 
-        assert log[:5] == [("second half", step) for step in range(5)]
+        assert log[:5] == [("backward step", step) for step in range(5)]
         assert log[5:] == [("one", 1, (4, 5), [], here), ("other", 1, (4, 5), [], here), ("other", 2), ("one", 2)]
         assert (loop.ctx.total_step, loop.ctx.count, loop.ctx.data) == (4, 5, [5])
 

@@ -28,7 +28,7 @@ class Counts(Context):
 
 
 def halves(stage, log, **terms):
-    """A middleware that logs both halves, and when it is closed instead."""
+    """A middleware that logs both steps, and when it is closed instead."""
 
     @contract(stage=stage, **terms)
     def step(ctx):

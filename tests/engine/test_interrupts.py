@@ -39,9 +39,9 @@ class TestTheFirst:
         trace, loop = [], Task()
 
         def halves(ctx):
-            trace.append((ctx.total_step, "first half", loop.finish))
+            trace.append((ctx.total_step, "forward step", loop.finish))
             yield
-            trace.append((ctx.total_step, "second half", loop.finish))
+            trace.append((ctx.total_step, "backward step", loop.finish))
 
         def interrupted(ctx):
             if ctx.total_step == 1:
@@ -56,12 +56,12 @@ class TestTheFirst:
                 loop.run()
 
         assert trace == [
-            (0, "first half", False),
+            (0, "forward step", False),
             (0, "later", False),
-            (0, "second half", False),
-            (1, "first half", False),
+            (0, "backward step", False),
+            (1, "forward step", False),
             (1, "later", True),
-            (1, "second half", True),
+            (1, "backward step", True),
         ]
         assert getattr(caught.value, "code", None) == code
         assert f"{number.name}: this iteration finishes, then the run ends; once more" in capsys.readouterr().err

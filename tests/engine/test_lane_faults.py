@@ -78,7 +78,7 @@ def test_run_raises_the_very_error_with_a_note_that_names_middleware_and_iterati
     )  # Python's own rule, of StopIteration in generators
     assert shown is error
     assert (caught.value is error) or kind is StopIteration
-    place = "raises (second half)" if half == 2 else "raises"
+    place = "raises (backward step)" if half == 2 else "raises"
     assert any(f"in middleware {place} ({__file__}" in note and "iteration 3 of" in note for note in caught.value.__notes__)
     assert (3, who) in [(k, stage) for k, stage, seen in log if seen is caught.value]
     assert all(seen in (None, caught.value) for *_, seen in log)
@@ -115,7 +115,7 @@ def test_generators_that_still_wait_when_the_run_fails_see_the_error_and_others_
         for stage in STAGES:
             loop.use(contract(stage=stage)(lambda ctx: meet.wait() and None))
         loop.use(contract(writes=("batch",), stage=who)(raises(ValueError("seen by all"), who, at=0)))
-        for stage in STAGES:  # nobody gets to its second half without what the one that fails gives
+        for stage in STAGES:  # nobody gets to its backward step without what the one that fails gives
             loop.use(contract(reads=("batch",), stage=stage)(lambda ctx: None))
         with pytest.raises(ValueError, match="seen by all") as caught:
             loop.run(9)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Copycat, cases, pacing
 
-from ding_lite.engine import Context, Remainder, Task, contract
+from ding_lite.engine import Context, PendingWork, Task, contract
 from ding_lite.pipeline.contracts import STAGES
 
 pytestmark = pytest.mark.timeout(600)
@@ -55,7 +55,7 @@ class Step:
     follows: tuple[int, ...]
     yields: bool
     leaves: tuple[str, ...]
-    """Fields that taking its remainder sets."""
+    """Fields that taking its pending work sets."""
     raises: frozenset[tuple[int, int]]
     """(half, iteration)."""
     handles: frozenset[int]
@@ -159,7 +159,7 @@ class World:
         def run(ctx):
             self.work(step, FIRST, ctx)
             if step.leaves and (ctx.total_step + step.index) % 3:
-                return Remainder(lambda ctx: self.work(step, LATE, ctx), lambda: None)
+                return PendingWork(lambda ctx: self.work(step, LATE, ctx), lambda: None)
 
         def run_both(ctx):
             self.work(step, FIRST, ctx)

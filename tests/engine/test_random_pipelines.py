@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Copycat, cases, pacing
 
-from ding_lite.engine import Context, Remainder, Task, contract
+from ding_lite.engine import Context, PendingWork, Task, contract
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows")]
 
@@ -24,7 +24,7 @@ LANE = dict(zip(STAGES, [0, 1, 1, 2, 3, 3, 3]))
 KEPT, DATA = ["count", "other", "history"], ["batch", "more", "rows"]
 FIELDS = [*KEPT, *DATA]
 OBJECTS = range(3)
-FIRST, SECOND, LATE = range(3)  # halves of a middleware; the last one takes its remainder
+FIRST, SECOND, LATE = range(3)  # halves of a middleware; the last one takes its pending work
 
 
 @dataclasses.dataclass
@@ -57,7 +57,7 @@ class Step:
     reads_after: tuple[str, ...]
     writes_after: tuple[str, ...]
     writes_late: tuple[str, ...]
-    """What taking its remainder sets, which it leaves in most iterations."""
+    """What taking its pending work sets, which it leaves in most iterations."""
     finishes: dict[int, bool]
     """What it sets `task.finish` to, by iteration."""
     asks: bool
@@ -186,8 +186,8 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
 
     def run(ctx):
         half_of(FIRST, ctx)
-        if step.has_late and leaves_a_remainder(ctx.total_step, step):
-            return Remainder(lambda ctx: half_of(LATE, ctx), lambda: None)
+        if step.has_late and leaves_pending_work(ctx.total_step, step):
+            return PendingWork(lambda ctx: half_of(LATE, ctx), lambda: None)
 
     def run_both(ctx):
         half_of(FIRST, ctx)
@@ -210,7 +210,7 @@ def middleware(step: Step, loop: Task, things: list[Thing], copycats: list[Copyc
     return contract(reads, writes, uses, step.stage, **more)(fn)
 
 
-def leaves_a_remainder(iteration: int, step: Step) -> bool:
+def leaves_pending_work(iteration: int, step: Step) -> bool:
     return (iteration + step.index) % 4 != 0
 
 
@@ -259,7 +259,7 @@ def specification(steps: list[Step], iterations: int, lag: int) -> Outcome:
                 last, part = halves[changers[-1]]
                 return lane < last.lane_of(part)
 
-            if half == LATE and not leaves_a_remainder(iteration, step):
+            if half == LATE and not leaves_pending_work(iteration, step):
                 continue
 
             view = dict(now)

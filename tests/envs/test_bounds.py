@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ding_lite.envs import ForeignStepper, make_agent_envs, make_envs
+from ding_lite.envs import VectorEnvAdapter, make_agent_envs, make_envs
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 
@@ -114,7 +114,7 @@ def test_each_environment_is_held_to_the_bounds_of_its_own(faulty_env):
 @pytest.mark.parametrize("is_last", [False, True])
 def test_foreign_environments_are_held_to_them_in_every_mode(mode, is_last, faulty_env):
     faults = {"obs": np.array([0, 3], np.float32), "terminated": is_last}
-    stepper = ForeignStepper(SyncVectorEnv([partial(faulty_env, 2, observation_space=BOX, **faults)], autoreset_mode=mode))
+    stepper = VectorEnvAdapter(SyncVectorEnv([partial(faulty_env, 2, observation_space=BOX, **faults)], autoreset_mode=mode))
     out = np.empty((1, 2), np.float32)
     stepper.begin(out, seed=7)
     stepper.advance(np.zeros(1, np.int64), out.copy())
@@ -141,6 +141,6 @@ def test_each_agent_is_held_to_them():
             return {}, {}, {}, {}, {}
 
     env = make_agent_envs(Pair, 2)
-    env.seat(str, ("x", "y"))
+    env.assign_slots(str, ("x", "y"))
     with pytest.warns(UserWarning, match=r"^agent 'y' of environment 0 returned obs\[0\] = 4.0, its Box holds -1.0 to 1.0"):
         env.begin()

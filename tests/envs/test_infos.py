@@ -45,11 +45,11 @@ def finished(envs, steps):
 def test_the_mean_over_the_episode_is_in_the_last_info(where):
     plain = finished(make_envs(Course, 2), 10)
     envs = make_envs(Course, 2, log_info=("speed", "grip"), **where)
-    told = finished(envs, 10)
+    results = finished(envs, 10)
     envs.close()
 
-    assert len(told) == len(plain) == 4
-    for one, other in zip(told, plain):
+    assert len(results) == len(plain) == 4
+    for one, other in zip(results, plain):
         speeds = np.random.default_rng(one.seed).random(5)
         assert one.info["speed"] == pytest.approx(speeds.mean())
         assert other.info["speed"] == speeds[-1]
@@ -73,9 +73,9 @@ def test_what_is_no_number_is_left_out_with_one_warning(odd):
 
     envs = make_envs(Course, 1, wrappers=[Odd], log_info=("odd", "speed"))
     with pytest.warns(UserWarning, match="log_info names 'odd', .* no number: it is left out") as caught:
-        told = finished(envs, 10)
+        results = finished(envs, 10)
     assert len(caught) == 1
-    assert 0 < told[0].info["speed"] < 1
+    assert 0 < results[0].info["speed"] < 1
 
 
 def test_one_string_instead_of_names_is_refused():

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RescaleAction, TimeLimit, TransformReward
 
-from ding_lite.envs import ForeignStepper, SpaceError, make_envs, stepper
+from ding_lite.envs import SpaceError, VectorEnvAdapter, make_envs, stepper
 
 
 def test_an_id_gives_a_vector_environment_of_gymnasium():
@@ -162,7 +162,7 @@ def test_our_environments_step_themselves():
 
 def test_a_foreign_environment_has_one_stepper(counting_env):
     one, other = SyncVectorEnv([counting_env]), SyncVectorEnv([counting_env])
-    assert isinstance(stepper(one), ForeignStepper)
+    assert isinstance(stepper(one), VectorEnvAdapter)
     assert stepper(one) is stepper(one)
     assert stepper(one) is not stepper(other)
 

@@ -143,7 +143,7 @@ def test_a_state_of_another_number_of_environments_is_refused():
 
 
 def test_an_episode_too_long_to_be_remembered_cannot_be_saved(monkeypatch, known_actions):
-    monkeypatch.setattr("ding_lite.envs.episodes._LONGEST", 5)
+    monkeypatch.setattr("ding_lite.envs.episode_starts._LONGEST", 5)
     envs = make_envs("Pendulum-v1")
     known_actions(envs, 6)
     with pytest.raises(RuntimeError, match="environment 0 is in an episode of over 5 steps, and cannot be saved"):

@@ -1,4 +1,4 @@
-"""Environments in worker processes that raise, lie, hang or are killed: told in time, with environment, step and action."""
+"""Environments in worker processes that raise, lie, hang or are killed: reported in time, with environment, step and action."""
 
 import os
 import re
@@ -137,15 +137,17 @@ def test_a_restarted_worker_steps_on_as_if_nothing_had_happened(made, tmp_path, 
                 strike()
             return np.full(2, 9, np.float32)
 
-    told = []
+    results = []
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()
         if name == "undisturbed":
             (tmp_path / name / "struck").touch()
         envs = made(partial(Once, tmp_path / name, fault), 4, **TWO, restart=True, timeout_s=0.5)
-        told.append([envs.reset()[0]])
-        told[-1] += [envs.step(np.array(action))[:4] for action in ([1, 2, 3, 4], [19, 1, 2, 3], [5, 6, 9, 7], [1, 19, 2, 3])]
-    assert digest(told[0]) == digest(told[1])
+        results.append([envs.reset()[0]])
+        results[-1] += [
+            envs.step(np.array(action))[:4] for action in ([1, 2, 3, 4], [19, 1, 2, 3], [5, 6, 9, 7], [1, 19, 2, 3])
+        ]
+    assert digest(results[0]) == digest(results[1])
     assert (tmp_path / "disturbed" / "struck").exists()
     assert [host.restarts for host in envs.hosts] == [0, 1]
 

@@ -68,17 +68,17 @@ def by_gymnasium(envs, asked, seed=None, options=None):
 
 
 def by_rollouts(envs, asked, begins=True):
-    told = []
+    results = []
     out = envs.new_obs()
     if begins:
         envs.begin(out)
-        told = [(out, envs.infos, envs.restarted)]
+        results = [(out, envs.infos, envs.restarted)]
     for action in asked:
         out = envs.new_obs()
         step = envs.advance(to_nested(envs.single_action_space, action), out)
         restarted = np.zeros(envs.num_envs, bool) if envs.restarted is None else envs.restarted
-        told.append((out, step, envs.infos, envs.current, restarted))
-    return told
+        results.append((out, step, envs.infos, envs.current, restarted))
+    return results
 
 
 def every(*numbers):
@@ -114,11 +114,11 @@ def test_what_was_told_stays_as_it_was(made, digest, workers, backend):
     for kind in ("image, Box", "Dict, Tuple"):
         envs = made(partial(Drawn, kind), 3, workers=workers, backend=backend)
         asked = actions(kind, 3, 8)
-        told = [envs.reset(), *map(envs.step, asked)], by_rollouts(envs, asked), envs.single_observation_space
-        before = digest(told)
+        results = [envs.reset(), *map(envs.step, asked)], by_rollouts(envs, asked), envs.single_observation_space
+        before = digest(results)
         by_gymnasium(envs, asked, seed=5)
         by_rollouts(envs, asked)
-        assert digest(told) == before
+        assert digest(results) == before
 
 
 def test_finished_episodes_bear_the_index_among_all_environments(made, counting_env):

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ding_lite.contexts import OnlineRLContext
-from ding_lite.envs import Episode
+from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.middleware.evaluators import mean_return
+from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.middleware.outputs import log_outputs
-from ding_lite.middleware.tallies import Tally
 from ding_lite.rollout import summarize_episodes
 
 LARGEST = Fraction(float(np.finfo(np.float64).max))
@@ -176,7 +176,7 @@ def test_an_ema_of_several_workers_is_right_where_no_float_holds_the_sum(values,
 
 
 def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float_holds_the_sum():
-    episodes = [Episode(0, 0, 1.2e308, 3, info={"gold": 1.5e308}) for _ in range(4)]
+    episodes = [EpisodeResult(0, 0, 1.2e308, 3, info={"gold": 1.5e308}) for _ in range(4)]
     summary = summarize_episodes(episodes)
     assert (summary["episode_return_mean"], summary["custom_metrics"]["gold_mean"]) == (1.2e308, 1.5e308)
     assert mean_return(episodes) == 1.2e308
@@ -354,11 +354,11 @@ def test_a_number_of_another_type_is_that_number(value):
 
 def row_of(*fields):
     """What a run's row has, where each learner of an iteration logged these fields."""
-    tally, ctx = Tally(), OnlineRLContext()
+    aggregator, ctx = MetricsAggregator(), OnlineRLContext()
     for given_ in fields:
         ctx.learn_metrics.append(given_)
-    tally.take(ctx)
-    return tally.row(ctx)
+    aggregator.take(ctx)
+    return aggregator.row(ctx)
 
 
 @pytest.mark.parametrize("bad", [[math.inf, -math.inf], [1.7e308] * 3, [1.7e308, 1.7e308, -1.7e308], [10**400], [10**308] * 9])

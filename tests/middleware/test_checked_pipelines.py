@@ -23,13 +23,13 @@ from ding_lite.middleware import (
     data_pusher,
     eps_greedy_handler,
     eps_greedy_masker,
+    for_policy,
     gae_estimator,
     inferencer,
     interaction_evaluator,
     multistep_trainer,
     nstep_reward_enhancer,
     offpolicy_data_fetcher,
-    part,
     sequence_pusher,
     trainer,
 )
@@ -276,34 +276,35 @@ class TestSeveralAgents:
         cfg, _, policy = made(kind, config)
         env = make_agent_envs(Meet, 2, seed=0)
         policies = {"left": policy, "right": kind(cfg.policy, *policy_spaces(policy))}
-        faces = {name: it.collect_mode for name, it in policies.items()}
-        return cfg, policies, AgentsCollector(cfg, faces, env, lambda agent: agent)
+        modes = {name: it.collect_mode for name, it in policies.items()}
+        return cfg, policies, AgentsCollector(cfg, modes, env, lambda agent: agent)
 
     def test_a_forgotten_estimator_of_one_of_them_is_refused_before_the_run(self):
         cfg, policies, collect = self.pipeline()
-        estimate = part("left", gae_estimator(cfg, policies["left"].collect_mode))
-        learn = [part(name, multistep_trainer(cfg, it.learn_mode)) for name, it in policies.items()]
+        estimate = for_policy("left", gae_estimator(cfg, policies["left"].collect_mode))
+        learn = [for_policy(name, multistep_trainer(cfg, it.learn_mode)) for name, it in policies.items()]
 
         assert problems_of(collect, estimate, *learn, ctx=AgentsContext()) == [
-            "part('right', multistep_trainer) reads ctx.parts['right'].train_data, but no earlier middleware writes it: add a "
-            "fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator before it, inside part('right', ...)."
+            "for_policy('right', multistep_trainer) reads ctx.parts['right'].train_data, but no earlier middleware writes it: "
+            "add a fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator before it, inside "
+            "for_policy('right', ...)."
         ]
 
     def test_what_belongs_to_another_policy_is_refused_in_a_part(self):
         cfg, policies, collect = self.pipeline()
-        swapped = part("left", gae_estimator(cfg, policies["right"].collect_mode))
+        swapped = for_policy("left", gae_estimator(cfg, policies["right"].collect_mode))
 
         assert problems_of(collect, swapped, ctx=AgentsContext()) == [
-            "part('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what "
-            "belongs to 'left', or write part('right', gae_estimator(...))."
+            "for_policy('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what "
+            "belongs to 'left', or write for_policy('right', gae_estimator(...))."
         ]
 
     def test_a_part_of_nobody_is_refused(self):
         cfg, policies, collect = self.pipeline()
-        estimate = part("rihgt", gae_estimator(cfg, policies["left"].collect_mode))
+        estimate = for_policy("rihgt", gae_estimator(cfg, policies["left"].collect_mode))
 
         assert problems_of(collect, estimate, ctx=AgentsContext()) == [
-            "part('rihgt', gae_estimator) finds no 'rihgt' in ctx.parts: did you mean 'right'? "
+            "for_policy('rihgt', gae_estimator) finds no 'rihgt' in ctx.parts: did you mean 'right'? "
             "AgentsCollector makes left, right."
         ]
 
@@ -312,18 +313,18 @@ class TestSeveralAgents:
 
         assert problems_of(collect, gae_estimator(cfg, policies["left"].collect_mode), ctx=AgentsContext()) == [
             "gae_estimator reads ctx.trajectories, but no earlier middleware writes it: AgentsCollector writes it in "
-            "ctx.parts['left']; write part('left', gae_estimator(...))."
+            "ctx.parts['left']; write for_policy('left', gae_estimator(...))."
         ]
 
     def test_a_learner_of_one_of_them_without_its_pusher_is_refused(self):
         cfg, policies, collect = self.pipeline(DQNPolicy, DQNConfig)
         buffers = {name: ReplayBuffer(2000) for name in policies}
-        learn = [part(name, OffPolicyLearner(cfg, it.learn_mode, buffers[name])) for name, it in policies.items()]
-        push = part("left", data_pusher(cfg, buffers["left"]))
+        learn = [for_policy(name, OffPolicyLearner(cfg, it.learn_mode, buffers[name])) for name, it in policies.items()]
+        push = for_policy("left", data_pusher(cfg, buffers["left"]))
 
         assert problems_of(eps_greedy_handler(cfg), collect, push, *learn, ctx=AgentsContext()) == [
-            "part('right', OffPolicyLearner) draws from the ReplayBuffer 2, which is empty, and no middleware fills it: "
-            "add task.use(part('right', data_pusher(cfg, buffer_))) before it."
+            "for_policy('right', OffPolicyLearner) draws from the ReplayBuffer 2, which is empty, and no middleware fills it: "
+            "add task.use(for_policy('right', data_pusher(cfg, buffer_))) before it."
         ]
 
     def test_their_collector_needs_what_their_acting_needs(self):
@@ -335,7 +336,7 @@ class TestSeveralAgents:
 
     def test_on_the_context_of_one_agent_the_other_one_is_named(self):
         cfg, policies, _ = self.pipeline()
-        (problem,) = problems_of(part("left", multistep_trainer(cfg, policies["left"].learn_mode)))
+        (problem,) = problems_of(for_policy("left", multistep_trainer(cfg, policies["left"].learn_mode)))
 
         assert problem.endswith(
             "ctx.parts, but OnlineRLContext declares no such field, AgentsContext does: pass ctx=AgentsContext() to "

@@ -46,7 +46,7 @@ from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-NOT_MIDDLEWARE = {"part"}  # what only puts others together, or is no middleware
+NOT_MIDDLEWARE = {"for_policy", "part"}  # what only puts others together, or is no middleware
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
 SMALL = {

@@ -25,7 +25,7 @@ from ding_lite.middleware import (
     interaction_evaluator,
 )
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
-from ding_lite.rollout import EpisodeRecorder
+from ding_lite.rollout import VideoRecorder
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -227,7 +227,7 @@ class Weight(Policy):
         raise NotImplementedError("this policy learns without one")
 
 
-def told(folder):
+def details(folder):
     """What stands beside each video, in the order of evaluations."""
     return [json.loads(path.with_suffix(".json").read_text()) for path in sorted((folder / "videos").glob("*.mp4"))]
 
@@ -264,12 +264,12 @@ def filmed(folder, recorder, async_mode, max_lag, backend, act=lambda ctx: None)
 @pytest.mark.parametrize("backend", ["local", "process"])
 @pytest.mark.parametrize(("async_mode", "max_lag"), [(False, 0), (False, 1), (True, 0), (True, 1), (True, 3)])
 def test_it_films_the_weights_that_it_evaluates(async_mode, max_lag, backend, tmp_path):
-    values = filmed(tmp_path, EpisodeRecorder(tmp_path, Paid, every=1), async_mode, max_lag, backend)
+    values = filmed(tmp_path, VideoRecorder(tmp_path, Paid, every=1), async_mode, max_lag, backend)
 
     assert len(values) > 3
     assert len({value for _, value in values}) > 3
-    assert [[it["train_iter"], it["return"]] for it in told(tmp_path)] == values
-    assert [it["evaluation"] for it in told(tmp_path)] == list(range(len(values)))
+    assert [[it["train_iter"], it["return"]] for it in details(tmp_path)] == values
+    assert [it["evaluation"] for it in details(tmp_path)] == list(range(len(values)))
 
 
 def run_of_dqn(folder, video_every, async_mode, backend="local"):
@@ -302,15 +302,15 @@ def test_a_run_with_videos_is_the_run_without_bit_for_bit(async_mode, backend, t
     with_videos = digest(*run_of_dqn(tmp_path / "with", 1, async_mode, backend))
 
     assert with_videos == digest(*run_of_dqn(tmp_path / "without", 0, async_mode, backend))
-    assert len(told(tmp_path / "with")) > 2
+    assert len(details(tmp_path / "with")) > 2
     assert not (tmp_path / "without").exists()
 
 
 def test_the_configuration_says_how_often_it_films(tmp_path):
     run_of_dqn(tmp_path, 2, async_mode=False)
 
-    assert [it["evaluation"] for it in told(tmp_path)] == [0, 2, 4]
-    assert told(tmp_path)[1]["env_step"] > 0
+    assert [it["evaluation"] for it in details(tmp_path)] == [0, 2, 4]
+    assert details(tmp_path)[1]["env_step"] > 0
 
 
 def test_evaluations_are_counted_on_after_a_restart_and_old_states_begin_at_none(tmp_path):
@@ -326,10 +326,10 @@ def test_evaluations_are_counted_on_after_a_restart_and_old_states_begin_at_none
 
 def test_a_film_that_fails_costs_a_warning_and_not_the_run(tmp_path):
     with pytest.warns(UserWarning, match="evaluation 0 has no video, and the run goes on without: ZeroDivisionError"):
-        values = filmed(tmp_path, EpisodeRecorder(tmp_path, lambda: 1 / 0, every=1), False, 0, "local")
+        values = filmed(tmp_path, VideoRecorder(tmp_path, lambda: 1 / 0, every=1), False, 0, "local")
 
     assert len(values) > 3
-    assert told(tmp_path) == []
+    assert details(tmp_path) == []
 
 
 def test_a_run_that_breaks_does_not_wait_for_its_film_and_leaves_nothing_of_it(tmp_path):
@@ -348,7 +348,7 @@ def test_a_run_that_breaks_does_not_wait_for_its_film_and_leaves_nothing_of_it(t
         raise RuntimeError("the learner broke")
 
     with pytest.raises(RuntimeError, match="the learner broke"):
-        filmed(tmp_path, EpisodeRecorder(tmp_path, Endless, every=1), True, 1, "local", act)
+        filmed(tmp_path, VideoRecorder(tmp_path, Endless, every=1), True, 1, "local", act)
     assert [child.name() for child in psutil.Process().children() if "ffmpeg" in child.name()] == []
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -362,5 +362,5 @@ def test_environments_that_tell_nothing_of_their_making_want_a_recorder(is_wrapp
         envs = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec("CartPole-v1", vectorization_mode="sync"))
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
 
-    with pytest.raises(ValueError, match=r"video_every = 5 .* pass interaction_evaluator\(..., recorder=EpisodeRecorder\("):
+    with pytest.raises(ValueError, match=r"video_every = 5 .* pass interaction_evaluator\(..., recorder=VideoRecorder\("):
         interaction_evaluator(cfg, policy.eval_mode, envs)

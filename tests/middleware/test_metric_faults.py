@@ -12,11 +12,11 @@ from ding_lite import Context, Task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer
-from ding_lite.engine import BrokenOff
-from ding_lite.envs import Episode, make_envs
+from ding_lite.engine import WorkCancelled
+from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
-from ding_lite.middleware.tallies import Tally
+from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.policy import DQNPolicy
 
 
@@ -177,21 +177,21 @@ def test_a_field_for_metrics_may_be_used_for_something_else():
     envs = make_envs("CartPole-v1", 4)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     StepCollector(cfg, policy.collect_mode, envs)(ctx)
-    tally = Tally()
+    aggregator = MetricsAggregator()
     ctx.learn_metrics, ctx.eval_metrics, ctx.finished_episodes = {"mine": 1}, [3, "words"], None
-    tally.take(ctx)
+    aggregator.take(ctx)
 
     assert ctx.collect_metrics is None
-    assert tally.row(ctx)["env_step"] == 64
+    assert aggregator.row(ctx)["env_step"] == 64
 
 
 def test_what_a_learner_of_ones_own_puts_out_stays_beside_what_others_log():
-    tally, logger, ctx = Tally(), MetricsLogger(), OnlineRLContext()
+    aggregator, logger, ctx = MetricsAggregator(), MetricsLogger(), OnlineRLContext()
     logger.log_value("mine", 1.0)
     ctx.learn_metrics.append(logger.reduce())
     ctx.train_output = [{"loss": 2.0, "mine": 5.0}, {"loss": 4.0, "mine": 5.0}]
-    tally.take(ctx)
-    row = tally.row(ctx)
+    aggregator.take(ctx)
+    row = aggregator.row(ctx)
 
     assert (row["learn/loss"], row["learn/mine"]) == (3.0, 1.0)
 
@@ -225,7 +225,7 @@ def test_a_broken_off_evaluation_is_no_part_of_the_next():
     envs = make_envs("CartPole-v1", 2)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     evaluator = interaction_evaluator(cfg, policy.eval_mode, envs)
-    with pytest.raises(BrokenOff):
+    with pytest.raises(WorkCancelled):
         evaluator._evaluate({"train_iter": 0}, lambda: True)
     evaluation = evaluator._evaluate({"train_iter": 0})
 
@@ -282,14 +282,14 @@ def test_a_hook_that_does_so_only_later_loses_its_own_number(tmp_path):
     [("episode_return_mean", "episode_return_mean"), (("custom_metrics", "laps_mean"), "custom_metrics/laps_mean")],
 )
 def test_the_columns_of_episodes_are_nobody_elses(key, column):
-    tally, logger, ctx = Tally(), MetricsLogger(), OnlineRLContext()
+    aggregator, logger, ctx = MetricsAggregator(), MetricsLogger(), OnlineRLContext()
     logger.log_value(key, -1.0)
     logger.log_value(("custom_metrics", "own"), 7.0)
     ctx.collect_metrics.append(logger.reduce())
-    ctx.finished_episodes = [Episode(0, 0, 3.0, 3, info={"laps": 3})]
-    tally.take(ctx)
+    ctx.finished_episodes = [EpisodeResult(0, 0, 3.0, 3, info={"laps": 3})]
+    aggregator.take(ctx)
     with pytest.warns(UserWarning, match=f"collect/{column} is the logger's own column"):
-        row = tally.row(ctx)
+        row = aggregator.row(ctx)
 
     assert (row[f"collect/{column}"], row["collect/custom_metrics/own"]) == (3.0, 7.0)
 

@@ -29,7 +29,7 @@ from ding_lite.middleware import (
     rolloutor,
     trainer,
 )
-from ding_lite.middleware.tallies import Tally
+from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.policy import DQNPolicy
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -300,7 +300,7 @@ def test_a_logger_goes_on_from_its_saved_state(tmp_path):
 
 
 def test_a_look_between_two_rows_changes_neither_and_shows_no_empty_numbers(tmp_path):
-    tallies, rows, looks = (Tally(), Tally()), ([], []), []
+    aggregators, rows, looks = (MetricsAggregator(), MetricsAggregator()), ([], []), []
     logger = MetricsLogger()
     for iteration in range(6):
         ctx = OnlineRLContext()
@@ -308,12 +308,12 @@ def test_a_look_between_two_rows_changes_neither_and_shows_no_empty_numbers(tmp_
         if iteration % 3 == 0:
             logger.log_value("rare", 1, reduce="sum")
         ctx.learn_metrics.append(logger.reduce())
-        for tally, found in zip(tallies, rows):
-            tally.take(ctx)
-            if tally is tallies[1]:
-                looks.append(tally.row(ctx, end=False))
+        for aggregator, found in zip(aggregators, rows):
+            aggregator.take(ctx)
+            if aggregator is aggregators[1]:
+                looks.append(aggregator.row(ctx, end=False))
             if iteration % 3 == 2:
-                found.append({name: it for name, it in tally.row(ctx).items() if not name.startswith("system")})
+                found.append({name: it for name, it in aggregator.row(ctx).items() if not name.startswith("system")})
 
     assert rows[0] == rows[1]
     assert [row["learn/loss"] for row in rows[0]] == [1.0, 4.0]

@@ -189,7 +189,7 @@ def test_an_environment_of_ones_own_does_not_end_at_the_threshold_of_the_default
     assert "because max_step=4 was reached. The last evaluation found 1930.0, with the final weights." in end
     assert f"Curve: {tmp_path}/metrics.jsonl" in end
     assert "ckpt" not in end
-    run.cfg.verdict(run.task.ctx.last_eval_value)
+    run.cfg.report_and_exit_code(run.task.ctx.last_eval_value)
     assert capsys.readouterr().out.startswith("Generous: mean return 1930.0 at the last evaluation.")
 
 
@@ -213,7 +213,7 @@ def test_the_evaluation_that_ends_a_run_is_the_last_one(tmp_path, mode):
 
     assert str(run.task.end_reason) == "stop_value 900 was reached: interaction_evaluator found 1000.0 in Declining"
     assert run.task.ctx.last_eval_value == 1000.0
-    assert run.cfg.verdict(run.task.ctx.last_eval_value) == 0
+    assert run.cfg.report_and_exit_code(run.task.ctx.last_eval_value) == 0
 
 
 @pytest.mark.parametrize("how", ["constructor", "override", "assignment"])

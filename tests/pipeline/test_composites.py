@@ -1,4 +1,4 @@
-"""Several middleware as one: in series, or side by side on threads; functions and objects, errors and second halves."""
+"""Several middleware as one: in series, or side by side on threads; functions and objects, errors and backward steps."""
 
 import dataclasses
 import subprocess
@@ -38,14 +38,14 @@ def run_once(make, **start):
 
 
 class TestSerial:
-    def test_it_runs_in_order_and_the_second_halves_in_reverse(self):
+    def test_it_runs_in_order_and_the_backward_steps_in_reverse(self):
         trace = []
         parts = [lambda ctx: trace.append("begin"), Counter(trace, "a"), lambda ctx: trace.append("mid"), Counter(trace, "b")]
         run_once(lambda loop: loop.serial(*parts))
 
         assert trace == ["begin", "a begins", "mid", "b begins", "b ends", "a ends"]
 
-    def test_its_second_halves_wait_for_the_rest_of_the_pipeline(self):
+    def test_its_backward_steps_wait_for_the_rest_of_the_pipeline(self):
         trace = []
         with Task().start() as loop:
             loop.use(loop.serial(Counter(trace, "a"))).use(lambda ctx: trace.append("later"))
@@ -82,7 +82,7 @@ class TestSerial:
 
 
 class TestParallel:
-    def test_first_halves_run_at_the_same_time(self):
+    def test_forward_steps_run_at_the_same_time(self):
         line = threading.Barrier(3)
         run_once(lambda loop: loop.parallel(*[lambda ctx: line.wait(timeout=30) and None] * 3))
 
@@ -124,7 +124,7 @@ class TestParallel:
 
         assert trace == ["begin", "fast", "slow", "end"]
 
-    def test_second_halves_run_in_reverse_on_the_thread_of_the_run(self):
+    def test_backward_steps_run_in_reverse_on_the_thread_of_the_run(self):
         trace, threads = [], []
 
         def halves(number):

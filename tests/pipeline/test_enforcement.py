@@ -1,4 +1,4 @@
-"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and half."""
+"""Contracts are enforced: what a middleware touches beyond its contract is an error at that line, in each mode and step."""
 
 import contextlib
 import copy
@@ -14,8 +14,8 @@ import pytest
 from contract_runs import MODES, OVERLAPPING, Data, Slotted, run
 
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.engine import Context, ContractError, Remainder, Task, UndeclaredFieldError, contract
-from ding_lite.middleware import part
+from ding_lite.engine import Context, ContractError, PendingWork, Task, UndeclaredFieldError, contract
+from ding_lite.middleware import for_policy
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 from ding_lite.pipeline.properties import fields_behind
 
@@ -219,7 +219,7 @@ class TestHalves:
             run(middle(lambda ctx: setattr(ctx, "more", 1)), mode=mode)
 
     @MODES
-    def test_the_first_half_has_not_the_terms_of_the_second(self, mode):
+    def test_the_forward_step_has_not_the_terms_of_the_second(self, mode):
         @contract(reads_after=("rows",), stage="learn")
         def both(ctx):
             len(ctx.rows)
@@ -229,7 +229,7 @@ class TestHalves:
             run(both, mode=mode)
 
     @MODES
-    def test_what_the_first_half_wrote_the_second_reads_by_contract_only(self, mode):
+    def test_what_the_forward_step_wrote_the_second_reads_by_contract_only(self, mode):
         @contract(writes=("batch",), stage="learn")
         def both(ctx):
             ctx.batch = 1
@@ -260,7 +260,7 @@ class TestHalves:
                 return ctx.count
             ctx.more = 1
 
-        asks = contract(("count",), writes_late=("batch",), stage="collect")(lambda ctx: Remainder(take, lambda: None))
+        asks = contract(("count",), writes_late=("batch",), stage="collect")(lambda ctx: PendingWork(take, lambda: None))
         with pytest.raises(ContractError, match=message):
             run(asks, mode=mode)
 
@@ -298,7 +298,7 @@ class TestInside:
 
     @MODES
     @pytest.mark.parametrize("way", ["serial", "parallel"])
-    def test_their_second_halves_too(self, mode, way):
+    def test_their_backward_steps_too(self, mode, way):
         @contract(("count",), writes_after=("batch",), stage="learn")
         def honest(ctx):
             yield
@@ -331,7 +331,7 @@ class TestInside:
 
         inner = contract(stage="learn")(lies_later if yields else lies)
         with pytest.raises(ContractError, match="lies.* reads ctx.train_data"):
-            run(contract(writes=("parts",), stage="collect")(makes), part("one", inner), mode=mode, ctx=AgentsContext())
+            run(contract(writes=("parts",), stage="collect")(makes), for_policy("one", inner), mode=mode, ctx=AgentsContext())
 
     @MODES
     def test_what_a_middleware_runs_inside_itself_is_under_its_own_contract(self, mode):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from ding_lite.engine import Context, Made, PipelineError, Task, contract, contract_of
+from ding_lite.engine import Context, NestedContext, PipelineError, Task, contract, contract_of
 
 
 @dataclasses.dataclass
@@ -47,7 +47,7 @@ def inside(name, *fns, side_by_side=False):
 
 
 def makes(*names):
-    made = [Made("parts", name, Inner, ("rows",), f"inside({name!r}, ...)") for name in names]
+    made = [NestedContext("parts", name, Inner, ("rows",), f"inside({name!r}, ...)") for name in names]
     return middleware("collect", writes=("parts",), makes=made)
 
 

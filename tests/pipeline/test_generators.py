@@ -1,4 +1,4 @@
-"""Generator middleware: two halves, errors thrown in, at most one yield; and both halves run under any wrapper or lock.
+"""Generator middleware: two steps, errors thrown in, at most one yield; and both steps run under any wrapper or lock.
 
 The oracle is Python itself: middleware that wait are `with` blocks inside each other.
 """
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.engine import Context, Task, engaged
+from ding_lite.engine import Context, Task, run_inside
 
 
 class Trouble(Exception):
@@ -72,7 +72,7 @@ def drops(fn):
 
 
 def drives(fn):
-    """Drives the generator by itself, as a timer of both halves does."""
+    """Drives the generator by itself, as a timer of both steps does."""
 
     def run(ctx):
         generator = fn(ctx)
@@ -186,7 +186,7 @@ class TestWrappers:
 
         assert calls == ["outer", "inner", "before", "outer", "inner", "after"]
 
-    def test_a_wrapper_sees_the_first_half_between_its_own_lines(self):
+    def test_a_wrapper_sees_the_forward_step_between_its_own_lines(self):
         trace = []
 
         def around(fn):
@@ -250,7 +250,7 @@ class TestWrappers:
 
         assert trace == ["began", "began", "ended"]
 
-    def test_a_wrapper_that_calls_it_in_its_own_second_half_runs_both_halves_there(self):
+    def test_a_wrapper_that_calls_it_in_its_own_backward_step_runs_both_halves_there(self):
         trace = []
 
         def late(fn):
@@ -264,7 +264,7 @@ class TestWrappers:
 
         assert trace == [("began", 0), ("ended", 0), ("tidied", 0)]
 
-    def test_an_error_of_a_wrapper_after_the_first_half_is_thrown_into_its_middleware(self):
+    def test_an_error_of_a_wrapper_after_the_forward_step_is_thrown_into_its_middleware(self):
         trace = []
 
         def breaks(fn):
@@ -433,28 +433,28 @@ class TestLocks:
 class TestEngaged:
     def test_it_runs_the_halves_around_its_block(self):
         trace = []
-        with engaged(middleware("tidies", 0, trace), Context()):
+        with run_inside(middleware("tidies", 0, trace), Context()):
             trace.append("block")
 
         assert trace == [("began", 0), "block", ("ended", 0), ("tidied", 0)]
 
     def test_a_plain_function_runs_at_the_entry(self):
         trace = []
-        with engaged(middleware("plain", 0, trace), Context()):
+        with run_inside(middleware("plain", 0, trace), Context()):
             trace.append("block")
 
         assert trace == [("ran", 0), "block"]
 
     def test_an_error_of_the_block_is_thrown_in_and_may_be_handled(self):
         trace = []
-        with engaged(middleware("handles", 0, trace), Context()):
+        with run_inside(middleware("handles", 0, trace), Context()):
             raise Trouble("in the block")
 
         assert trace == [("began", 0), ("saw", 0, "in the block"), ("tidied", 0)]
 
     def test_an_error_that_nobody_handles_leaves_as_itself(self):
         error = Trouble("in the block")
-        with pytest.raises(Trouble) as caught, engaged(middleware("tidies", 0, []), Context()):
+        with pytest.raises(Trouble) as caught, run_inside(middleware("tidies", 0, []), Context()):
             raise error
 
         assert caught.value is error

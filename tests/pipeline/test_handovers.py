@@ -21,7 +21,7 @@ from start_values import KINDS, Box, bump, made, number
 from ding_lite.contexts import AgentsContext, OnlineRLContext
 from ding_lite.data import tree
 from ding_lite.engine import Context, ContractError, Task, contract
-from ding_lite.middleware import part
+from ding_lite.middleware import for_policy
 from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.guards import CHECKED_ITERATIONS
 
@@ -303,7 +303,13 @@ class TestLessObviousBreaches:
         def shapes(ctx):
             ctx.trajectories += 1
 
-        run(contract(writes=("parts",), stage="collect")(makes), part("one", shapes), mode=mode, ctx=AgentsContext(), steps=6)
+        run(
+            contract(writes=("parts",), stage="collect")(makes),
+            for_policy("one", shapes),
+            mode=mode,
+            ctx=AgentsContext(),
+            steps=6,
+        )
 
 
 def alone(value):

@@ -23,12 +23,12 @@ def sleep(objects, seconds):
     time.sleep(seconds)
 
 
-def leave_crumbs(objects, *values):
-    objects["crumbs"][:] = values
+def write_progress(objects, *values):
+    objects["progress"][:] = values
 
 
 def die(objects, how):
-    objects["crumbs"][:] = 7
+    objects["progress"][:] = 7
     how()
 
 
@@ -40,14 +40,14 @@ def raised_within(seconds, error, call, *args):
     return caught.value
 
 
-def say(crumbs):
-    return f"environment {crumbs[0]}, step {crumbs[1]}"
+def say(progress):
+    return f"environment {progress[0]}, step {progress[1]}"
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_a_kill_is_noticed_at_once_and_told_with_the_place(is_busy):
-    process = WorkerProcess("collect-1", crumbs=2, describe=say)
-    process.call(leave_crumbs, 5, 31)
+    process = WorkerProcess("collect-1", progress_size=2, describe=say)
+    process.call(write_progress, 5, 31)
     if is_busy:
         process.submit(sleep, 60)
     os.kill(process.pid, signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_a_kill_is_noticed_at_once_and_told_with_the_place(is_busy):
     text = "worker 'collect-1' was killed by signal 9 (SIGKILL; the system does so when memory runs out); it was at "
     assert str(error) == text + "environment 5, step 31."
     assert (error.exitcode, process.exitcode, process.is_alive) == (-9, -9, False)
-    assert process.crumbs.tolist() == [5, 31]
+    assert process.progress.tolist() == [5, 31]
     for call in (process.result, lambda: process.submit(nothing), process.fileno):
         again = raised_within(0.1, WorkerDied, call)
         assert str(again).startswith("worker 'collect-1' is dead, make another WorkerProcess: it was killed by signal 9")
@@ -88,7 +88,7 @@ def test_it_is_noticed_within_a_tenth_of_a_second():
     ids=["exit", "segmentation fault", "odd signal", "closed its connection"],
 )
 def test_however_it_dies_the_message_says_how(how, words, exitcode):
-    process = WorkerProcess("w", crumbs=1, describe=say)
+    process = WorkerProcess("w", progress_size=1, describe=say)
     error = raised_within(10.0, WorkerDied, process.call, die, how)
     assert str(error).startswith(words)
     assert exitcode is None or error.exitcode == exitcode
@@ -113,8 +113,8 @@ def test_a_death_during_the_start_is_told():
 
 
 def test_no_answer_in_time_is_a_hang_told_with_place_and_stack(gone):
-    process = WorkerProcess("w", crumbs=2, describe=say, timeout_s=0.5)
-    process.call(leave_crumbs, 5, 31)
+    process = WorkerProcess("w", progress_size=2, describe=say, timeout_s=0.5)
+    process.call(write_progress, 5, 31)
     error = raised_within(1.5, WorkerHangs, process.call, sleep, 60)
     assert isinstance(error, TimeoutError)
     assert isinstance(error, WorkerDied)
@@ -151,27 +151,27 @@ def test_whatever_it_hangs_in_it_is_killed_in_time(how, gone):
 def test_progress_keeps_it_alive_beyond_the_timeout():
     def plod(objects):
         for step in range(30):
-            objects["crumbs"][1] = step
+            objects["progress"][1] = step
             time.sleep(0.05)
         return "done"
 
-    with WorkerProcess("w", crumbs=3, timeout_s=0.5) as process:
+    with WorkerProcess("w", progress_size=3, timeout_s=0.5) as process:
         process.submit(plod)
-        seen = {int(process.crumbs[1])}
+        seen = {int(process.progress[1])}
         assert process.result() == "done"
-        assert process.crumbs.tolist() == [0, 29, 0]
-        assert process.crumbs.dtype == np.int64
+        assert process.progress.tolist() == [0, 29, 0]
+        assert process.progress.dtype == np.int64
         assert seen <= set(range(30))
 
 
 def test_progress_that_ends_is_a_hang():
     def plod(objects):
         for step in range(10):
-            objects["crumbs"][0] = step
+            objects["progress"][0] = step
             time.sleep(0.05)
         time.sleep(60)
 
-    process = WorkerProcess("w", crumbs=1, describe=lambda crumbs: f"step {crumbs[0]}", timeout_s=0.4)
+    process = WorkerProcess("w", progress_size=1, describe=lambda progress: f"step {progress[0]}", timeout_s=0.4)
     process.call(nothing)
     began = time.monotonic()
     error = raised_within(2.0, WorkerHangs, process.call, plod)
@@ -192,7 +192,7 @@ def test_a_start_does_not_count_as_a_hang():
 def test_a_start_that_takes_for_ever_is_a_hang_with_a_limit_of_its_own(gone):
     process = WorkerProcess("w", timeout_s=60, start_timeout_s=0.3)
     os.kill(process.pid, signal.SIGSTOP)
-    if process._child.board.started:
+    if process._child.status.started:
         process.close(0)
         pytest.skip("it was ready before it could be stopped")
     error = raised_within(1.5, WorkerHangs, process.call, nothing)

@@ -174,8 +174,10 @@ def test_a_request_that_cannot_be_unpickled_is_an_error_there(worker):
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match=r"worker 'w' wants crumbs >= 0 and timeout_s > 0, got crumbs=-1, timeout_s=60.0"):
-        WorkerProcess("w", crumbs=-1)
+    with pytest.raises(
+        ValueError, match=r"worker 'w' wants progress_size >= 0 and timeout_s > 0, got progress_size=-1, timeout_s=60.0"
+    ):
+        WorkerProcess("w", progress_size=-1)
     with pytest.raises(ValueError, match="timeout_s=0"):
         WorkerProcess("w", timeout_s=0)
 

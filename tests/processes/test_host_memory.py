@@ -9,7 +9,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from ding_lite.processes import Kept, LocalHost, ProcessHost, WorkerDied
+from ding_lite.processes import Copied, LocalHost, ProcessHost, WorkerDied
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -111,7 +111,7 @@ def test_a_loaded_state_is_not_overwritten_by_later_requests(host):
 @pytest.mark.parametrize("make_host", [LocalHost, lambda: ProcessHost("w")])
 def test_what_is_kept_stays_as_it_came(make_host):
     host = make_host()
-    found = ask(host, lambda objects: Kept([{"deep": (np.arange(5000.0),)}])).value
+    found = ask(host, lambda objects: Copied([{"deep": (np.arange(5000.0),)}])).value
     for value in range(3):
         ask(host, lambda objects, value: np.full(6000, value), float(value))
     host.close()
@@ -124,7 +124,7 @@ def test_a_request_keeps_what_was_sent_as_kept():
             self.table = table
 
     host = ProcessHost("w")
-    ask(host, lambda objects, kept: keep(objects, "mine", kept.value), Kept(Mine(np.arange(5000.0))))
+    ask(host, lambda objects, kept: keep(objects, "mine", kept.value), Copied(Mine(np.arange(5000.0))))
     for value in range(3):
         ask(host, echo, np.full(6000, float(value)))
     found = ask(host, lambda objects: objects["mine"].table.sum())

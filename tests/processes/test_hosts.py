@@ -8,7 +8,7 @@ import time
 import cloudpickle
 import pytest
 
-from ding_lite.processes import LocalHost, ProcessHost, WorkerDied, WorkerHangs, answers, give_back
+from ding_lite.processes import LocalHost, ProcessHost, WorkerDied, WorkerHangs, gather_results, release_hosts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -228,7 +228,7 @@ def test_after_ctrl_c_the_next_request_works(hosted):
     hosts = [hosted(ProcessHost(f"w{index}")) for index in range(2)]
     requests = [host.submit(sleep, 60) for host in hosts]
     with pytest.raises(KeyboardInterrupt):
-        answers(hosts, requests, ctrl_c)
+        gather_results(hosts, requests, ctrl_c)
     assert time.monotonic() - began < 10
     assert [ask(host, echo, 1) for host in hosts] == [1, 1]
 
@@ -238,8 +238,8 @@ def test_an_error_of_one_host_leaves_the_others_without_an_answer_that_nobody_as
     hosts = [hosted(HOSTS[kind]()) for _ in range(3)]
     requests = [host.submit(lambda objects, text: int(text), text) for host, text in zip(hosts, ["1", "two", "three"])]
     with pytest.raises(ValueError, match="'two'"):
-        answers(hosts, requests)
-    assert answers(hosts, [host.submit(echo, 4) for host in hosts]) == [4, 4, 4]
+        gather_results(hosts, requests)
+    assert gather_results(hosts, [host.submit(echo, 4) for host in hosts]) == [4, 4, 4]
 
 
 def test_several_requests_are_answered_in_order_and_what_nobody_wants_is_passed_over(hosted):
@@ -296,13 +296,13 @@ def count_and_hang(objects, path):
 def test_hangs_of_many_hosts_with_many_requests_take_as_long_as_one(restart, attempts, hosted, tmp_path):
     """Each host makes its attempts at its first request, at the same time as the others, and none at those behind it."""
     hosts = [hosted(ProcessHost(f"w{index}", timeout_s=0.5, restart=restart, depth=4)) for index in range(4)]
-    answers(hosts, [host.submit(echo, 1) for host in hosts])
+    gather_results(hosts, [host.submit(echo, 1) for host in hosts])
     paths = [tmp_path / f"runs of {index}" for index in range(4)]
     rounds = [[host.submit(count_and_hang, path) for host, path in zip(hosts, paths)] for _ in range(4)]
     began = time.monotonic()
     with pytest.raises(WorkerHangs, match="worker 'w0' made no progress for 0.5 s"):
-        answers(hosts, rounds[0])
-    give_back(hosts)
+        gather_results(hosts, rounds[0])
+    release_hosts(hosts)
     assert time.monotonic() - began < 12  # one after the other, 16 requests at 3 attempts of 0.5 s each are 24
     assert [path.read_text() for path in paths] == ["." * attempts] * 4
     assert [host.restarts for host in hosts] == [attempts - 1] * 4
@@ -335,12 +335,12 @@ def slowly_made(objects):
 def test_hosts_are_given_back_side_by_side(hosted, gone):
     """All are told to end before any is waited for, and what one closes slowly is closed while others close theirs."""
     hosts = [hosted(ProcessHost(f"w{index}")) for index in range(4)]
-    answers(hosts, [host.submit(make_slow_to_close, lasting=True) for host in hosts])
+    gather_results(hosts, [host.submit(make_slow_to_close, lasting=True) for host in hosts])
     pids = [host.pid for host in hosts]
     for host in hosts:
-        host.leave()
+        host.begin_release()
     assert gone(*pids)
-    give_back(hosts)
+    release_hosts(hosts)
     assert [host.pid for host in hosts] == [None] * 4
     assert [ask(host, echo, 5) for host in hosts] == [5] * 4
 

@@ -113,7 +113,7 @@ def deaf(process):
 
 @pytest.mark.parametrize("state", [never_used, used, answered, busy, killed, found_dead, stopped, deaf])
 def test_close_works_in_every_state_and_twice(state, gone):
-    process = WorkerProcess("w", crumbs=2)
+    process = WorkerProcess("w", progress_size=2)
     state(process)
     began = time.monotonic()
     process.close(timeout_s=0.5 if state in (stopped, deaf) else 5.0)
@@ -121,7 +121,7 @@ def test_close_works_in_every_state_and_twice(state, gone):
     process.close()
     assert not process.is_alive
     assert gone(process.pid, timeout_s=0.5)
-    assert process.crumbs.tolist() == [0, 0]
+    assert process.progress.tolist() == [0, 0]
     if state is not found_dead:
         with pytest.raises(RuntimeError, match="worker 'w' is closed: make another WorkerProcess."):
             process.submit(echo, 1)
@@ -143,7 +143,7 @@ def test_a_forgotten_worker_is_killed(gone):
 
 def test_fifty_workers_leave_nothing_behind(census):
     def cycle(index):
-        process = WorkerProcess(f"w{index}", crumbs=4)
+        process = WorkerProcess(f"w{index}", progress_size=4)
         process.call(echo, np.zeros(50_000 * (1 + index % 3)))
         process.call(echo, np.zeros(200_000))
         if index % 3 == 1:
@@ -238,7 +238,7 @@ worker.close()
 
 def test_without_a_fork_server_workers_are_spawned(monkeypatch):
     monkeypatch.setattr(launches.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
-    with WorkerProcess("w", crumbs=1) as process:
+    with WorkerProcess("w", progress_size=1) as process:
         assert process.call(echo, 3) == 3
         assert process.call(lambda objects: os.environ["OMP_NUM_THREADS"]) == "1"
         assert "forkserver" not in " ".join(psutil.Process(process.pid).cmdline())

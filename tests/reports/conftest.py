@@ -84,8 +84,14 @@ def write_video(folder: Path, evaluation: int, content: bytes) -> Path:
     path = folder / "videos" / f"evaluation_{evaluation:06}_return_{100 + evaluation}.mp4"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    told = {"evaluation": evaluation, "env_step": 64 * evaluation, "train_iter": 0, "return": 100.0 + evaluation, "length": 100}
-    path.with_suffix(".json").write_text(json.dumps(told))
+    details = {
+        "evaluation": evaluation,
+        "env_step": 64 * evaluation,
+        "train_iter": 0,
+        "return": 100.0 + evaluation,
+        "length": 100,
+    }
+    path.with_suffix(".json").write_text(json.dumps(details))
     return path
 
 

@@ -14,7 +14,7 @@ def test_each_run_gets_its_newest_before_any_gets_its_next_and_what_is_left_out_
     runs = find_runs([tmp_path])
     videos, left_out = newest_videos(runs, per_run=2, most_bytes=350)
 
-    assert [(video.run, video.told.partition(",")[0]) for video in videos] == [
+    assert [(video.run, video.description.partition(",")[0]) for video in videos] == [
         ("runs/a", "evaluation 10"),
         ("runs/a", "evaluation 9"),
         ("runs/b", "evaluation 10"),
@@ -30,8 +30,8 @@ def test_a_video_says_which_evaluation_it_is_or_else_how_its_file_is_called(tmp_
     (newer, older), _ = newest_videos(find_runs([folder]), per_run=2, most_bytes=100)
 
     assert told.exists()
-    assert older.told == "evaluation 7, after 448 environment steps, return 107, 100 steps long"
-    assert newer.told == "evaluation 000008 return 108"
+    assert older.description == "evaluation 7, after 448 environment steps, return 107, 100 steps long"
+    assert newer.description == "evaluation 000008 return 108"
     assert newer.address == "data:video/mp4;base64," + base64.b64encode(b"x").decode()
 
 

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from ding_lite.reports import bring_together
+from ding_lite.reports import aggregate_seeds
 from ding_lite.reports.charts import PALETTE, Line, Panel, draw, inline_svg, style_of, write
 from ding_lite.reports.labels import label_of, tick, time_unit
 
 
 def panel(*names, x="env_step", metric="learn/loss", length=50, **settings):
     seeds = [(np.arange(1.0, length + 1), np.sin(np.arange(length) / 9 + seed)) for seed in range(3)]
-    lines = [Line(name, bring_together(seeds), place) for place, name in enumerate(names)]
+    lines = [Line(name, aggregate_seeds(seeds), place) for place, name in enumerate(names)]
     return Panel(lines, metric, x, **settings)
 
 
@@ -100,7 +100,7 @@ def test_more_experiments_than_colours_differ_in_their_dashes():
 
 def test_where_not_all_seeds_were_measured_the_line_is_dotted():
     x = np.arange(10.0)
-    curve = bring_together([(x, x), (x[:5], x[:5])])
+    curve = aggregate_seeds([(x, x), (x[:5], x[:5])])
     figure = draw([Panel([Line("dqn", curve, 0)], "learn/loss", "env_step")])
     thick = [line for line in figure.axes[0].lines if line.get_linewidth() > 1]
 
@@ -111,16 +111,16 @@ def test_where_not_all_seeds_were_measured_the_line_is_dotted():
 
 def test_a_single_point_can_be_seen():
     point = (np.array([3.0]), np.array([7.0]))
-    figure = draw([Panel([Line("dqn", bring_together([point]), 0)], "learn/loss", "env_step")])
+    figure = draw([Panel([Line("dqn", aggregate_seeds([point]), 0)], "learn/loss", "env_step")])
 
     assert figure.axes[0].lines[-1].get_marker() == "o"
 
 
 def test_drawing_warns_about_nothing_and_leaves_pyplot_alone():
     code = (
-        "import sys, numpy as np\nfrom ding_lite.reports import bring_together\n"
+        "import sys, numpy as np\nfrom ding_lite.reports import aggregate_seeds\n"
         "from ding_lite.reports.charts import *\nx = np.arange(9.0)\n"
-        "figure = draw([Panel([Line('a', bring_together([(x, x), (x, -x)]), 0)], 'm', 'env_step')], legend=True)\n"
+        "figure = draw([Panel([Line('a', aggregate_seeds([(x, x), (x, -x)]), 0)], 'm', 'env_step')], legend=True)\n"
         "write(figure, 'png'), write(figure, 'svg')\nprint('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
@@ -133,7 +133,7 @@ def test_numbers_of_any_size_are_drawn():
         x = np.arange(20.0) * 1e6
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            write(draw([Panel([Line("a", bring_together([(x, x * size), (x, -x * size)]), 0)], "m", "env_step")]), "svg")
+            write(draw([Panel([Line("a", aggregate_seeds([(x, x * size), (x, -x * size)]), 0)], "m", "env_step")]), "svg")
 
 
 def test_labels_have_units_and_ticks_are_short():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ding_lite.reports import bootstrap_band, bring_together, iqm
+from ding_lite.reports import aggregate_seeds, bootstrap_band, iqm
 from ding_lite.reports.curves import moving_mean, thin
 
 
@@ -41,7 +41,7 @@ def interpolated(x, y, at):
 def test_the_curve_is_that_of_a_naive_loop(seed):
     seeds = seeds_of(seed)
     held = [bool(seed >> place & 1) for place in range(len(seeds))]
-    curve = bring_together(seeds, held=held)
+    curve = aggregate_seeds(seeds, held=held)
 
     assert curve.x.tolist() == sorted({place for x, _ in seeds for place in x})
     for place, at in enumerate(curve.x):
@@ -79,9 +79,9 @@ def test_the_band_is_near_that_of_all_possible_draws(count):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_of_the_seeds_does_not_matter(seed):
     seeds = seeds_of(seed)
-    curve = bring_together(seeds)
+    curve = aggregate_seeds(seeds)
     for order in itertools.islice(itertools.permutations(range(len(seeds))), 1, 24, 5):
-        other = bring_together([seeds[place] for place in order])
+        other = aggregate_seeds([seeds[place] for place in order])
         for name in ("x", "mean", "low", "high"):
             np.testing.assert_allclose(getattr(other, name), getattr(curve, name), rtol=1e-12, atol=1e-14)
 
@@ -95,7 +95,7 @@ def test_the_same_seeds_give_the_same_band_each_time():
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12), min_size=1, max_size=6))
 def test_mean_and_band_lie_among_the_values_and_the_mean_in_the_band(values):
-    curve = bring_together([(np.arange(len(row), dtype=float), np.array(row)) for row in values])
+    curve = aggregate_seeds([(np.arange(len(row), dtype=float), np.array(row)) for row in values])
     for place in range(len(curve.x)):
         there = [row[place] for row in values if place < len(row)]
         slack = 1e-9 * max(1.0, *map(abs, there))
@@ -104,7 +104,7 @@ def test_mean_and_band_lie_among_the_values_and_the_mean_in_the_band(values):
 
 
 def test_constant_curves_have_no_width():
-    curve = bring_together([(np.arange(5.0), np.full(5, 0.1)) for _ in range(3)])
+    curve = aggregate_seeds([(np.arange(5.0), np.full(5, 0.1)) for _ in range(3)])
 
     for line in (curve.mean, curve.low, curve.high):
         np.testing.assert_allclose(line, 0.1, rtol=1e-15)
@@ -112,7 +112,7 @@ def test_constant_curves_have_no_width():
 
 def test_a_single_seed_is_itself():
     x, y = np.array([0.0, 3.0, 4.0]), np.array([1.0, -2.0, 7.0])
-    curve = bring_together([(x, y)])
+    curve = aggregate_seeds([(x, y)])
 
     for line in (curve.mean, curve.low, curve.high):
         np.testing.assert_allclose(line, y, rtol=1e-15)
@@ -121,7 +121,7 @@ def test_a_single_seed_is_itself():
 
 def test_where_fewer_seeds_are_measured_the_curve_says_so_and_seeds_without_values_do_not_count():
     nothing = (np.empty(0), np.empty(0))
-    curve = bring_together(
+    curve = aggregate_seeds(
         [nothing, (np.array([0.0, 2.0]), np.array([1.0, 1.0])), (np.array([1.0, 3.0]), np.array([3.0, 3.0]))]
     )
 
@@ -129,12 +129,12 @@ def test_where_fewer_seeds_are_measured_the_curve_says_so_and_seeds_without_valu
     assert curve.is_whole.tolist() == [False, True, True, False]
     np.testing.assert_allclose(curve.mean, [1, 2, 2, 3], rtol=1e-15)
     assert len(curve.seeds) == 2
-    assert bring_together([nothing, nothing]) is None
-    assert bring_together([]) is None
+    assert aggregate_seeds([nothing, nothing]) is None
+    assert aggregate_seeds([]) is None
 
 
 def test_gaps_between_the_seeds_are_gaps_in_the_curve():
-    curve = bring_together(
+    curve = aggregate_seeds(
         [(np.array([0.0, 1.0]), np.array([5.0, 5.0])), (np.array([4.0, 5.0]), np.array([1.0, 1.0]))], points=3
     )
 
@@ -145,7 +145,7 @@ def test_gaps_between_the_seeds_are_gaps_in_the_curve():
 
 def test_many_points_become_as_many_as_were_asked_for_from_the_first_to_the_last():
     x = np.sort(np.random.default_rng(0).choice(10**6, 5000, replace=False)).astype(float)
-    curve = bring_together([(x, np.sin(x / 1e5)), (x, np.sin(x / 1e5))], points=100)
+    curve = aggregate_seeds([(x, np.sin(x / 1e5)), (x, np.sin(x / 1e5))], points=100)
 
     assert len(curve.x) == 100
     assert (curve.x[0], curve.x[-1]) == (x[0], x[-1])
@@ -187,7 +187,7 @@ def test_the_largest_numbers_give_a_mean_and_a_band_that_are_finite():
     value = np.array([[most, -most], [most, most], [most, -most], [most, 5.0]])
     low, high = bootstrap_band(value)
     x = np.arange(3.0)
-    curve = bring_together([(x, np.array([most, -most, most])), (x + 0.5, np.array([-most, most, 1.0]))], smooth=2)
+    curve = aggregate_seeds([(x, np.array([most, -most, most])), (x + 0.5, np.array([-most, most, 1.0]))], smooth=2)
 
     assert iqm(value).tolist() == [most, (-most + 5.0) / 2]
     assert np.isfinite([low, high]).all()

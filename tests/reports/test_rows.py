@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from ding_lite.reports.rows import Columns, Tail
+from ding_lite.reports.rows import GrowingFile, MetricColumns
 
 
 def columns_of(*rows):
-    columns = Columns()
+    columns = MetricColumns()
     for row in rows:
         columns.take(row)
     return columns
@@ -69,7 +69,7 @@ def numbers(tail):
 
 def test_only_what_was_added_is_read_and_half_a_line_is_left_for_later(tmp_path):
     path = tmp_path / "rows.jsonl"
-    tail = Tail(path)
+    tail = GrowingFile(path)
     assert numbers(tail) == ([], False)
     assert tail.modified is None
 
@@ -85,7 +85,7 @@ def test_only_what_was_added_is_read_and_half_a_line_is_left_for_later(tmp_path)
 def test_a_file_that_was_cut_is_read_from_its_beginning(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1, 2, 3))
-    tail = Tail(path)
+    tail = GrowingFile(path)
     numbers(tail)
     path.write_text(lines(1))
 
@@ -95,7 +95,7 @@ def test_a_file_that_was_cut_is_read_from_its_beginning(tmp_path):
 def test_another_file_in_the_same_place_is_noticed_even_if_it_is_longer(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(*range(50)))
-    tail = Tail(path)
+    tail = GrowingFile(path)
     numbers(tail)
     path.rename(tmp_path / "rows.1.jsonl")
     assert numbers(tail) == ([], False)
@@ -108,7 +108,7 @@ def test_another_file_in_the_same_place_is_noticed_even_if_it_is_longer(tmp_path
 def test_lines_that_are_no_rows_are_counted_and_do_no_harm(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xff\xfe\n" + lines(1).encode() + b"[1, 2]\nnot json\n" + b"[" * 100_000 + b"\n\n" + lines(2).encode())
-    tail = Tail(path)
+    tail = GrowingFile(path)
 
     assert numbers(tail) == ([1, 2], False)
     assert tail.unreadable == 5
@@ -118,13 +118,13 @@ def test_a_megabyte_of_rubbish_does_not_hide_what_follows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("rubbish\n" * 150_000 + lines(1))
 
-    assert numbers(Tail(path)) == ([1], False)
+    assert numbers(GrowingFile(path)) == ([1], False)
 
 
 def test_a_large_file_comes_in_pieces_and_whole(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(*range(200_000)))
-    tail, found, pieces = Tail(path), [], 0
+    tail, found, pieces = GrowingFile(path), [], 0
     while piece := numbers(tail)[0]:
         found += piece
         pieces += 1

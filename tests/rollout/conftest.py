@@ -198,6 +198,6 @@ def dqn_case() -> Iterator[Case]:
 
 
 @pytest.fixture(scope="session")
-def told() -> Callable[[Any], Any]:
+def contents() -> Callable[[Any], Any]:
     """All that a rollout holds."""
     return lambda rollout: (rollout.trajectories.columns, rollout.trajectories.valid, rollout.episodes, rollout.version)

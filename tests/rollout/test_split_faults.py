@@ -26,7 +26,7 @@ def faults(tmp_path):
     return tmp_path / "faults"
 
 
-def rounds(case, told, envs, before=lambda number: None, count=3):
+def rounds(case, contents, envs, before=lambda number: None, count=3):
     """Rollouts and evaluations with learning between, and the state that it ends in."""
     policy = case.policy()
     collector, evaluator = make_worker(envs, policy.collect_mode), make_worker(envs, policy.eval_mode)
@@ -34,45 +34,45 @@ def rounds(case, told, envs, before=lambda number: None, count=3):
     for number in range(count):
         before(number)
         rollout = collector.collect(6, **case.kwargs)
-        found += [told(rollout), evaluator.play_episodes(6)]
+        found += [contents(rollout), evaluator.play_episodes(6)]
         case.change(policy, rollout)
-    return [*found, told(collector.collect(3, random=True)), policy.state_dict(), envs.state_dict(), collector.state_dict()]
+    return [*found, contents(collector.collect(3, random=True)), policy.state_dict(), envs.state_dict(), collector.state_dict()]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_worker_that_is_struck_in_a_step_and_restarted_gives_the_same_rollouts(case, told, digest, faults, fault):
+def test_a_worker_that_is_struck_in_a_step_and_restarted_gives_the_same_rollouts(case, contents, digest, faults, fault):
     def strike(number):
         if number == 1:
             faults.write_text(fault)
 
     settings = {"workers": 2, "backend": "process", "timeout_s": 0.5, "restart": True}
-    expected = rounds(case, told, case.envs(2))
+    expected = rounds(case, contents, case.envs(2))
     envs = case.envs(faults=faults, **settings)
-    found = rounds(case, told, envs, strike)
+    found = rounds(case, contents, envs, strike)
     assert digest(found) == digest(expected)
     assert faults.read_text() == ""
     assert 1 <= sum(host.restarts for host in envs.hosts) <= 2  # both pieces may have read it
 
 
-def test_workers_that_are_killed_between_two_rollouts_and_restarted_give_the_same_rollouts(case, told, digest, faults):
+def test_workers_that_are_killed_between_two_rollouts_and_restarted_give_the_same_rollouts(case, contents, digest, faults):
     def kill(number):
         os.kill(envs.hosts[number % 2].pid, signal.SIGKILL)
         if number == 2:
             os.kill(envs.hosts[1].pid, signal.SIGKILL)
 
     envs = case.envs(2, "process", restart=True)
-    assert digest(rounds(case, told, envs, kill)) == digest(rounds(case, told, case.envs(2)))
+    assert digest(rounds(case, contents, envs, kill)) == digest(rounds(case, contents, case.envs(2)))
     assert [host.restarts for host in envs.hosts] == [2, 2]
 
 
-def test_objects_of_a_recurrent_state_outlive_the_death_of_a_worker_as_they_were(noting_case, told, digest):
+def test_objects_of_a_recurrent_state_outlive_the_death_of_a_worker_as_they_were(noting_case, contents, digest):
     def run(envs, kill=lambda number: None):
         policy = noting_case.policy()
         worker = make_worker(envs, policy.collect_mode)
         found = []
         for number in range(3):
             kill(number)
-            found.append(told(worker.collect(6, **noting_case.kwargs)))
+            found.append(contents(worker.collect(6, **noting_case.kwargs)))
         return [*found, policy.state_dict()]
 
     envs = noting_case.envs(2, "process", restart=True)

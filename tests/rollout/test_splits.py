@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ding_lite.engine import BrokenOff, load_checkpoint, save_checkpoint
+from ding_lite.engine import WorkCancelled, load_checkpoint, save_checkpoint
 from ding_lite.rollout import LocalWorker, SplitWorker, make_worker
 
 pytestmark = pytest.mark.timeout(60)
@@ -11,32 +11,39 @@ PROCESSES = {"workers": 2, "backend": "process"}
 both = pytest.mark.parametrize("backend", ["local", "process"])
 
 
-def history(case, told, envs, calls=3):
+def history(case, contents, envs, calls=3):
     """Rollouts and evaluations, with other weights each time."""
     policy = case.policy()
     collector, evaluator = make_worker(envs[0], policy.collect_mode), make_worker(envs[1], policy.eval_mode)
-    found = [told(collector.collect(4, random=True))]
+    found = [contents(collector.collect(4, random=True))]
     for steps in range(5, 5 + calls):
         rollout = collector.collect(steps, **case.kwargs)
-        found.append(told(rollout))
+        found.append(contents(rollout))
         case.change(policy, rollout)
         found.append(evaluator.play_episodes(7))
         if steps == 6:
             collector.begin()
             found.append(collector.get_weights())
     collector.begin(seed=9)
-    return [*found, told(collector.collect(3, random=True)), told(collector.collect(3, **case.kwargs)), policy.state_dict()]
+    return [
+        *found,
+        contents(collector.collect(3, random=True)),
+        contents(collector.collect(3, **case.kwargs)),
+        policy.state_dict(),
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_rollouts_of_processes_are_those_of_as_many_local_workers(case, told, digest, workers):
-    expected, found = (history(case, told, [case.envs(workers, backend) for _ in range(2)]) for backend in ("local", "process"))
+def test_rollouts_of_processes_are_those_of_as_many_local_workers(case, contents, digest, workers):
+    expected, found = (
+        history(case, contents, [case.envs(workers, backend) for _ in range(2)]) for backend in ("local", "process")
+    )
     for one, other in zip(expected, found, strict=True):
         assert digest(other) == digest(one)
 
 
-def test_each_number_of_workers_is_a_run_of_its_own_with_episodes_of_the_same_seeds(dqn_case, told, digest):
-    runs = [history(dqn_case, told, [dqn_case.envs(workers), dqn_case.envs(workers)]) for workers in (1, 2, 2)]
+def test_each_number_of_workers_is_a_run_of_its_own_with_episodes_of_the_same_seeds(dqn_case, contents, digest):
+    runs = [history(dqn_case, contents, [dqn_case.envs(workers), dqn_case.envs(workers)]) for workers in (1, 2, 2)]
     assert digest(runs[1]) == digest(runs[2]) != digest(runs[0])
     first = [run[0][0]["obs"]["at"][0] for run in runs]
     np.testing.assert_array_equal(first[0], first[1])
@@ -48,10 +55,10 @@ def test_a_worker_is_local_where_the_environments_are(dqn_case):
     assert type(make_worker(dqn_case.envs(2), policy.collect_mode)) is SplitWorker
 
 
-def test_rollouts_handed_out_are_never_overwritten(case, told, digest):
+def test_rollouts_handed_out_are_never_overwritten(case, contents, digest):
     policy, envs = case.policy(), case.envs(**PROCESSES)
     worker = make_worker(envs, policy.collect_mode)
-    kept = [told(worker.collect(steps, **case.kwargs)) for steps in (12, 3)] + [worker.play_episodes(6)]
+    kept = [contents(worker.collect(steps, **case.kwargs)) for steps in (12, 3)] + [worker.play_episodes(6)]
     before = digest(kept)
     for steps in (12, 3, 20):
         case.change(policy, worker.collect(steps, **case.kwargs))
@@ -78,27 +85,27 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
         return worker.collect(1).version
 
     policy = case.policy()
-    face = policy.collect_mode
-    worker = make_worker(case.envs(2, backend), face)
+    mode = policy.collect_mode
+    worker = make_worker(case.envs(2, backend), mode)
     old = policy.learn_mode.snapshot()
     policy.set_weights({name: -tensor for name, tensor in policy.get_weights().items()})
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.adopt(old)
-    assert (versions(worker), face.is_led) == (0, True)
+    mode.adopt(old)
+    assert (versions(worker), mode.is_led) == (0, True)
     for name, tensor in zip(policy.model.state_dict(), old.weights):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
-    face.hold()
-    face.adopt(policy.snapshot())
+    mode.hold()
+    mode.adopt(policy.snapshot())
     assert versions(worker) == 0
-    face.let_go()
+    mode.let_go()
     assert versions(worker) == 2
-    face.adopt(None)
-    face.hold()
+    mode.adopt(None)
+    mode.hold()
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.let_go()
-    assert (versions(worker), face.is_led) == (3, False)
+    mode.let_go()
+    assert (versions(worker), mode.is_led) == (3, False)
 
 
 @both
@@ -116,23 +123,23 @@ def test_other_weights_of_a_version_that_there_was_are_acted_with(case, backend,
         assert digest(found.trajectories.columns[name]) == digest(expected.trajectories.columns[name])
 
 
-def test_a_released_worker_acts_with_the_weights_that_it_had(case, told, digest):
+def test_a_released_worker_acts_with_the_weights_that_it_had(case, contents, digest):
     runs = []
     for releases in (False, True):
         policy, envs = case.policy(), case.envs(**PROCESSES)
         worker = make_worker(envs, policy.collect_mode)
         case.change(policy, worker.collect(6, **case.kwargs))
-        runs.append([told(worker.collect(6, **case.kwargs))])
+        runs.append([contents(worker.collect(6, **case.kwargs))])
         for ask in (worker.begin, worker.state_dict, policy.state_dict, lambda: None):
             if releases:
                 envs.release()
-            runs[-1] += [ask(), told(worker.collect(6, **case.kwargs)), worker.play_episodes(5)]
+            runs[-1] += [ask(), contents(worker.collect(6, **case.kwargs)), worker.play_episodes(5)]
     assert digest(runs[0]) == digest(runs[1])
 
 
 @both
 @pytest.mark.parametrize("order", ["made first", "loaded first"])
-def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case, backend, order, told, digest, tmp_path):
+def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case, backend, order, contents, digest, tmp_path):
     policy, envs = case.policy(), case.envs(2, backend)
     worker = make_worker(envs, policy.collect_mode)
     case.change(policy, worker.collect(7, **case.kwargs))
@@ -140,7 +147,7 @@ def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case,
     worker.collect(3, **case.kwargs)
     state = {"policy": policy.state_dict(), "envs": envs.state_dict(), "worker": worker.state_dict()}
     path = save_checkpoint(state, tmp_path / "run.pt")
-    expected = told(worker.collect(8, **case.kwargs)), told(worker.collect(3, random=True))
+    expected = contents(worker.collect(8, **case.kwargs)), contents(worker.collect(3, random=True))
 
     state = load_checkpoint(path)
     policy, envs = case.policy(seed=7), case.envs(2, backend)
@@ -154,10 +161,10 @@ def test_a_run_goes_on_from_saved_states_of_policy_environments_and_worker(case,
         policy.load_state_dict(state["policy"])
     envs.load_state_dict(state["envs"])
     worker.load_state_dict(state["worker"])
-    assert digest((told(worker.collect(8, **case.kwargs)), told(worker.collect(3, random=True)))) == digest(expected)
+    assert digest((contents(worker.collect(8, **case.kwargs)), contents(worker.collect(3, random=True)))) == digest(expected)
 
 
-def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, told, digest):
+def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, contents, digest):
     runs = []
     for workers, backend in ((1, "local"), (1, "process")):
         policy, envs = case.policy(), case.envs(workers, backend)
@@ -169,21 +176,21 @@ def test_a_new_worker_goes_on_with_the_random_numbers_of_the_one_before(case, to
 
 
 @both
-def test_a_recurrent_state_of_any_objects_hinders_neither_workers_nor_what_they_save(noting_case, backend, told, digest):
+def test_a_recurrent_state_of_any_objects_hinders_neither_workers_nor_what_they_save(noting_case, backend, contents, digest):
     policy, envs = noting_case.policy(), noting_case.envs(2, backend)
     worker = make_worker(envs, policy.collect_mode)
-    found = told(worker.collect(9, **noting_case.kwargs))
+    found = contents(worker.collect(9, **noting_case.kwargs))
     state = {"policy": policy.state_dict(), "envs": envs.state_dict()}
     with pytest.raises(TypeError, match=r"recurrent state\[2\]\[0\] is a Note, which no checkpoint holds"):
         worker.state_dict()
     envs.release()
     assert digest(policy.state_dict()) == digest(state["policy"])
     assert "Note(ndarray" in found[0]["kind"][-1, 0]
-    again = told(worker.collect(9, **noting_case.kwargs))
+    again = contents(worker.collect(9, **noting_case.kwargs))
 
     other, envs = noting_case.policy(), noting_case.envs(2)
     worker = make_worker(envs, other.collect_mode)
-    expected = [told(worker.collect(9, **noting_case.kwargs)) for _ in range(2)]
+    expected = [contents(worker.collect(9, **noting_case.kwargs)) for _ in range(2)]
     assert digest([found, again]) == digest(expected)
 
 
@@ -207,6 +214,6 @@ def test_an_evaluation_that_nobody_waits_for_is_broken_off(dqn_case, backend):
     envs = dqn_case.envs(2, backend)
     worker = make_worker(envs, dqn_case.policy().eval_mode)
     asked = []
-    with pytest.raises(BrokenOff, match="the run ended during an evaluation"):
+    with pytest.raises(WorkCancelled, match="the run ended during an evaluation"):
         worker.play_episodes(10**6, lambda: asked.append(1) or len(asked) > 5)
     assert [len(worker.play_episodes(count)) for count in (5, [1, 0, 2, 0, 0])] == [5, 3]

@@ -1,4 +1,4 @@
-"""EpisodeRecorder: it films what was evaluated when it is time, changes nothing by that, and stops nothing."""
+"""VideoRecorder: it films what was evaluated when it is time, changes nothing by that, and stops nothing."""
 
 import itertools
 import json
@@ -20,8 +20,8 @@ from gymnasium import spaces
 from ding_lite.basics import temporary_beside
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
-from ding_lite.rollout import EpisodeRecorder, LocalWorker
-from ding_lite.rollout.videos import cubes
+from ding_lite.rollout import LocalWorker, VideoRecorder
+from ding_lite.rollout.videos import capped_cubic_video_schedule
 
 LENGTH = 9
 
@@ -112,14 +112,14 @@ def nothing_is_left(tmp_path):
 
 
 def recorder(folder, env=Clock, every=1, **settings):
-    return EpisodeRecorder(folder, env, every, **settings)
+    return VideoRecorder(folder, env, every, **settings)
 
 
 def record(it, policy=None, evaluation=0, **settings):
     return it.record((policy or counting()).eval_mode, evaluation, 100, 10, **settings)
 
 
-def told(path):
+def details(path):
     return json.loads(path.with_suffix(".json").read_text())
 
 
@@ -153,7 +153,7 @@ def test_a_video_of_cartpole_has_a_frame_after_the_reset_and_each_step(tmp_path)
 
     assert path == tmp_path / "videos" / "evaluation_000008_return_500.mp4"
     expected = {"evaluation": 8, "env_step": 100, "train_iter": 10, "return": 500.0, "length": 500, "complete": True}
-    assert told(path) == expected
+    assert details(path) == expected
     assert frames.shape == (501, 400, 600, 3)
     assert about["fps"] == 50
     assert files(tmp_path) == ["evaluation_000008_return_500.json", "evaluation_000008_return_500.mp4"]
@@ -171,7 +171,7 @@ def test_it_is_named_after_its_return_and_each_begins_with_a_fresh_state(weight,
     for evaluation in (0, 1):
         path = record(it, counting(weight), evaluation)
         assert path.name == f"evaluation_{evaluation:06d}_return_{name}.mp4"
-        assert told(path)["return"] == expected_return(weight)
+        assert details(path)["return"] == expected_return(weight)
 
 
 def test_what_an_earlier_run_left_is_moved_aside_and_a_resumed_run_films_again(tmp_path):
@@ -204,7 +204,7 @@ def test_what_a_killed_run_left_half_filmed_is_removed(tmp_path):
 def test_by_default_cubes_are_filmed_and_then_each_thousandth():
     expected = sorted({k**3 for k in range(11)} | set(range(1000, 5001, 1000)))
 
-    assert [number for number in range(5500) if cubes(number)] == expected
+    assert [number for number in range(5500) if capped_cubic_video_schedule(number)] == expected
 
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [0, 1, 8]), (3, [0, 3, 6, 9]), (lambda n: n in (2, 5), [2, 5])])
@@ -212,7 +212,7 @@ def test_the_schedule_goes_by_the_number_of_the_evaluation(every, expected, tmp_
     it = recorder(tmp_path, every=every)
     paths = {number: record(it, evaluation=number) for number in range(10)}
 
-    assert {number: told(path)["evaluation"] for number, path in paths.items() if path} == {it: it for it in expected}
+    assert {number: details(path)["evaluation"] for number, path in paths.items() if path} == {it: it for it in expected}
 
 
 # What it films with.
@@ -226,7 +226,7 @@ def test_it_films_the_weights_that_the_face_acts_with_not_the_newest(tmp_path):
     policy.eval_mode.let_go()
     newest = record(recorder(tmp_path / "newest"), policy)
 
-    assert [told(path)["return"] for path in (held, newest)] == [expected_return(1.0), expected_return(2.0)]
+    assert [details(path)["return"] for path in (held, newest)] == [expected_return(1.0), expected_return(2.0)]
 
 
 def test_nothing_of_the_evaluation_depends_on_whether_it_is_filmed(tmp_path, digest):
@@ -251,7 +251,7 @@ def test_an_episode_is_a_function_of_seed_and_number_whatever_was_filmed_before(
         found = {}
         for evaluation in evaluations:
             path = record(it, policy, evaluation)
-            found[evaluation] = Clock.made[-1].seeds[0], told(path)["return"], path.read_bytes()
+            found[evaluation] = Clock.made[-1].seeds[0], details(path)["return"], path.read_bytes()
         return found
 
     whole, part, other = film("whole", range(4)), film("part", [3, 1]), film("other", range(4), seed=1)
@@ -282,7 +282,7 @@ def test_the_spec_of_vector_environments_makes_one_like_theirs(kind, tmp_path):
     path = record(recorder(tmp_path, envs.spec), policy)
     envs.close()
 
-    assert told(path)["length"] == 7
+    assert details(path)["length"] == 7
 
 
 def test_a_machine_without_a_display_films_without_a_word(tmp_path):
@@ -291,10 +291,10 @@ def test_a_machine_without_a_display_films_without_a_word(tmp_path):
         from ding_lite.config import DQNConfig
         from ding_lite.envs import make_envs
         from ding_lite.policy import DQNPolicy
-        from ding_lite.rollout import EpisodeRecorder
+        from ding_lite.rollout import VideoRecorder
         env = make_envs("CartPole-v1")
         policy = DQNPolicy(DQNConfig().policy, env.single_observation_space, env.single_action_space)
-        assert EpisodeRecorder(sys.argv[1], env.spec).record(policy.eval_mode, 0, 0, 0)
+        assert VideoRecorder(sys.argv[1], env.spec).record(policy.eval_mode, 0, 0, 0)
     """
     bare = {"DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER"}
     env = {name: value for name, value in os.environ.items() if name not in bare}
@@ -316,20 +316,20 @@ class Doubled(gymnasium.ObservationWrapper):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"every": 0}, ValueError, r"EpisodeRecorder\(every=0\): at least 1 evaluation lies between two videos."),
-        ({"fps": 0}, ValueError, r"EpisodeRecorder\(fps=0\): a video has more than 0 frames a second."),
+        ({"every": 0}, ValueError, r"VideoRecorder\(every=0\): at least 1 evaluation lies between two videos."),
+        ({"fps": 0}, ValueError, r"VideoRecorder\(fps=0\): a video has more than 0 frames a second."),
         ({"env": 3}, TypeError, "wants an environment id, a spec, or a function that returns a new environment, got 3."),
         ({"env": Clock()}, TypeError, "or a function that returns a new environment, got <"),
         (
             {"env": make_envs("CartPole-v1", wrappers=[Doubled]).spec},
             ValueError,
-            "the spec of CartPole-v1 names the wrapper Doubled, but not how it was made: pass EpisodeRecorder",
+            "the spec of CartPole-v1 names the wrapper Doubled, but not how it was made: pass VideoRecorder",
         ),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_written(arguments, error, message, tmp_path):
     with pytest.raises(error, match=message):
-        EpisodeRecorder(tmp_path, **{"env": Clock, **arguments})
+        VideoRecorder(tmp_path, **{"env": Clock, **arguments})
 
 
 def burn():

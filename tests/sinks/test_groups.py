@@ -39,7 +39,7 @@ class Album(Kept):
     takes_images = True
 
 
-def told(caught):
+def texts_of(caught):
     return [str(warning.message) for warning in caught]
 
 
@@ -51,7 +51,7 @@ def test_a_sink_that_raises_costs_its_row_and_one_warning_until_it_has_worked_ag
 
     assert [row["step"] for row in whole.rows] == list(range(7))
     assert [row["step"] for row in broken.rows] == [0, 3, 4, 6]
-    first, second = told(recwarn)
+    first, second = texts_of(recwarn)
     assert first.startswith("row 2 is not written to <")
     assert "Kept object" in first
     assert first.endswith("RuntimeError: out of order. Training goes on, and later rows are tried again.")
@@ -105,7 +105,7 @@ def test_every_sink_is_closed_also_where_one_cannot_be(recwarn):
 
     assert sinks[0].is_closed
     assert sinks[2].is_closed
-    assert "RuntimeError: it jams" in told(recwarn)[0]
+    assert "RuntimeError: it jams" in texts_of(recwarn)[0]
 
 
 def test_an_interrupt_is_no_failure_of_a_sink():
@@ -165,8 +165,8 @@ def test_what_no_sink_takes_is_left_out_with_one_warning_for_each_name(recwarn):
         group.write({"step": 1, "model": torch.nn.Linear(1, 1), "long": np.zeros(1001), "frame": frame, "in": [object()]})
 
     assert kept.rows == [{"step": 1}] * 3
-    assert sorted(text.split()[3] for text in told(recwarn)) == ["'frame',", "'in',", "'long',", "'model',"]
-    assert "a ndarray: log numbers, text, arrays of at most 1000 numbers" in " ".join(told(recwarn))
+    assert sorted(text.split()[3] for text in texts_of(recwarn)) == ["'frame',", "'in',", "'long',", "'model',"]
+    assert "a ndarray: log numbers, text, arrays of at most 1000 numbers" in " ".join(texts_of(recwarn))
 
 
 def test_values_that_hold_themselves_or_cannot_be_read_stop_nothing(recwarn):

@@ -1,0 +1,106 @@
+"""Column arrays: preallocated arrays, one for each leaf of a batch, with steps or rows in front."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from ding_lite.data.trees import map_leaves
+
+
+class LeafSpec(NamedTuple):
+    """Shape and dtype of one element of a column."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+Leaf = LeafSpec  # its name in earlier versions
+Spec: TypeAlias = "LeafSpec | Mapping[str, Any]"
+"""What one element looks like: a LeafSpec, or nested mappings of LeafSpec for Dict and Tuple spaces."""
+
+
+def allocate(spec: Spec, *lead: int) -> Any:
+    """Uninitialised arrays [*lead, *shape], nested as the spec is.
+
+    Example:
+        >>> allocate({"x": LeafSpec((3,), np.dtype(np.float32))}, 5, 2)["x"].shape
+        (5, 2, 3)
+    """
+    if isinstance(spec, LeafSpec):
+        return np.empty((*lead, *spec.shape), spec.dtype)
+    return {name: allocate(inner, *lead) for name, inner in spec.items()}
+
+
+def spec_like(element: Any, lead: int = 1) -> Spec:
+    """The spec of what stands behind the first `lead` dimensions of these arrays, tensors or lists; text is kept as objects."""
+    return map_leaves(lambda leaf: _leaf_like(as_array(leaf), lead), element)  # type: ignore[no-any-return]
+
+
+def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> LeafSpec:
+    is_text = array.dtype.kind in "US"  # as text, a longer one would be cut to the length of the first
+    return LeafSpec(array.shape[lead:], np.dtype(object) if is_text else array.dtype)
+
+
+def as_array(leaf: Any, dtype: Any = None) -> Any:
+    """Numbers of any form as an array; a tensor without its gradient, from whichever device."""
+    return np.asarray(leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, dtype)
+
+
+def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
+    """Write rows, or as many of the last as `where` has places, into the columns at the same position."""
+    for column, row in zip(columns, rows):
+        if type(column) is dict:
+            write_rows(column.values(), [row[name] for name in column], where)
+        else:
+            row = row if type(row) is np.ndarray else as_array(row)  # numpy reads no tensor with a gradient
+            column[where] = row if type(where) is slice else row[-len(where) :]
+
+
+def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
+
+    An object may be given as it stands in a row of a column of objects, as an array [].
+
+    Example:
+        >>> stack_rows([1, 2]), stack_rows(["a", "long"])
+        (array([1, 2]), array(['a', 'long'], dtype=object))
+    """
+    arrays = [as_array(row) if isinstance(row, torch.Tensor) else row for row in rows]
+    if all(map(_is_numeric, arrays)) and len({np.shape(row) for row in arrays}) == 1:
+        return np.stack(arrays)
+    is_boxed = [isinstance(row, np.ndarray) and row.dtype == object and row.ndim == 0 for row in rows]
+    return to_objects([row.item() if boxed else row for row, boxed in zip(rows, is_boxed)])
+
+
+def to_objects(things: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """These things, whatever they are, as an array [N] of objects."""
+    objects = np.empty(len(things), object)
+    for place, thing in enumerate(things):  # one by one, because numpy would look into lists and tuples
+        objects[place] = thing
+    return objects
+
+
+def _is_numeric(row: Any) -> bool:
+    return isinstance(row, (bool, int, float)) or (isinstance(row, (np.ndarray, np.generic)) and row.dtype.kind in "biufc")
+
+
+def spec_bytes(spec: Spec) -> int:
+    """Bytes that one element takes."""
+    if isinstance(spec, LeafSpec):
+        return int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize
+    return sum(spec_bytes(inner) for inner in spec.values())
+
+
+def available_bytes() -> int | None:
+    """Memory that can still be had on this machine, or None where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else None

@@ -1,0 +1,322 @@
+"""Deferred inputs: what deferred work is given, by its arguments and from around it, and whether that has changed since."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import reprlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Set
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
+
+from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
+from ding_lite.pipeline.contexts import Context, is_scalar
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
+from ding_lite.pipeline.lifecycle import Lifecycle
+
+_MOST_VALUES = 2_000
+"""Values inside what work is given that are looked at."""
+_CONTAINERS = (list, tuple, deque, Set, Mapping)
+_CALLS = (functools.partial, MethodType, FunctionType)
+_OTHER = "<an object>"
+
+
+class Input(NamedTuple):
+    """One thing that work is given."""
+
+    name: str
+    """As the code of the work calls it."""
+    get: Callable[[], Any]
+    """The value: of a closure, the one that it has now."""
+    kind: str
+    """argument, default, closure or self."""
+
+
+def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
+    """What a function works on: its arguments, closure and defaults, and the object of a method."""
+    given: dict[str, Any] = {}
+    while isinstance(fn, functools.partial):
+        args, given, fn = (*fn.args, *args), {**fn.keywords, **given}, fn.func
+    names = _names_of_arguments(fn, len(args))
+    found = [_constant(name, value, "argument") for name, value in (*zip(names, args), *given.items())]
+    passed = {one.name for one in found}
+    if not isinstance(fn, FunctionType):
+        found.append(_constant("self", getattr(fn, "__self__", fn), "self"))
+    code = getattr(fn, "__func__", fn)
+    if isinstance(code, FunctionType):
+        cells = zip(code.__code__.co_freevars, code.__closure__ or ())
+        found += [Input(name, functools.partial(_content_of, cell), "closure") for name, cell in cells]
+        positional = code.__code__.co_varnames[: code.__code__.co_argcount]
+        defaults = code.__defaults__ or ()
+        values = (*zip(positional[len(positional) - len(defaults) :], defaults), *(code.__kwdefaults__ or {}).items())
+        found += [_constant(name, value, "default") for name, value in values if name not in passed]
+    return found
+
+
+def _names_of_arguments(fn: Any, count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError):  # some builtins have none
+        parameters = []
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{index}]" for index in range(count - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names + [f"args[{index}]" for index in range(len(names), count)]
+
+
+def _constant(name: str, value: Any, kind: str) -> Input:
+    return Input(name, lambda: value, kind)
+
+
+def _content_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing is in it yet
+        return None
+
+
+# What work must not be given.
+
+
+def require_work(fn: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Refuse what can be no work, and arguments that do not fit.
+
+    Raises:
+        TypeError: `fn` is not callable, an async function or a generator function, does not take these arguments, is given
+            a context, or uses one from around it: middleware see it through their contracts.
+    """
+    if not callable(fn):
+        raise TypeError(
+            f"task.defer() wants a function, and behind it its arguments, got {reprlib.repr(fn)} of type {type(fn).__name__}. "
+            "Do not call the function there: write task.defer(work, 3), not task.defer(work(3))."
+        )
+    name = name_of(fn)
+    if named:
+        shown = ", ".join(f"{key}=..." for key in named)
+        raise TypeError(
+            f"task.defer({name}, {shown}) takes arguments by position only: write "
+            f"task.defer(functools.partial({name}, {shown}))."
+        )
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    _refuse_functions_that_only_begin(inner, name)
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):  # some builtins have none
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(*args)
+        except TypeError as error:
+            raise TypeError(f"task.defer({name}): {describe_call(fn)} takes {signature}: {error}.") from None
+    way = _way_to_context(fn, args)
+    if way is not None:
+        _refuse_context(fn, way)
+
+
+def _refuse_functions_that_only_begin(fn: Any, name: str) -> None:
+    calls = (fn, call_of(fn))
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in calls):
+        raise TypeError(f"task.defer({name}) got an async function, which nobody would await: write a plain function.")
+    if any(inspect.isgeneratorfunction(one) for one in calls):
+        raise TypeError(
+            f"task.defer({name}) got a generator function: called, it does no work until somebody asks for its values. Write a "
+            "function that returns them, such as `return list(values())`."
+        )
+
+
+def _refuse_context(fn: Any, way: str) -> NoReturn:
+    how = f"uses {way}, a context," if way else "is given a context,"
+    place = f", {location_of(fn)}" if location_of(fn) else ""
+    raise TypeError(
+        f"task.defer({name_of(fn)}){place}: the work {how} which the iteration goes on to change while the "
+        "work runs. Take the values before, and pass them on: task.defer(work, ctx.train_iter)."
+    )
+
+
+class _Place(NamedTuple):
+    """A value that work can get at."""
+
+    name: str
+    around: str
+    """The functions around it, as a message says it."""
+    value: Any
+    is_attribute: bool
+    """Whether it belongs to an object, whose own objects are not looked into."""
+
+
+def _way_to_context(fn: Any, args: tuple[Any, ...]) -> str | None:
+    """How the work gets at a context, as code; an empty string where it is an argument, None where there is none."""
+    first = inputs_of(fn, args)
+    if any(one.kind == "argument" and isinstance(one.get(), Context) for one in first):
+        return ""
+    left = deque(_Place(one.name, "", one.get(), False) for one in first)
+    seen: dict[int, Any] = {}  # kept alive, so that no other gets its address
+    while left and len(seen) < _MOST_VALUES:
+        place = left.popleft()
+        if isinstance(place.value, Context):
+            return f"`{place.name}`{place.around}"
+        if not is_scalar(place.value) and id(place.value) not in seen:
+            seen[id(place.value)] = place.value
+            left += _inside(place)
+    return None
+
+
+def _inside(place: _Place) -> Iterator[_Place]:
+    """Items of containers, what functions use, and attributes of objects."""
+    name, around, value, is_attribute = place
+    if isinstance(value, _CALLS):
+        inner = f" in `{name}`{around}"
+        yield from (_Place(one.name, inner, one.get(), is_attribute) for one in inputs_of(value, ()))
+    elif isinstance(value, _CONTAINERS):
+        for way, item in _items(value):
+            yield _Place(f"{name}{way}", around, item, is_attribute)
+    elif not is_attribute and not isinstance(value, (type, ModuleType, Lifecycle)):
+        for attribute, item in list(getattr(value, "__dict__", {}).items()):
+            yield _Place(f"{name}.{attribute}", around, item, True)
+        slots = (slot for cls in type(value).__mro__ for slot in _slots_of(cls))
+        for slot in slots:
+            if hasattr(value, slot):
+                yield _Place(f"{name}.{slot}", around, getattr(value, slot), True)
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        pairs = itertools.islice(list(value.items()), _MOST_VALUES)
+        return ((f"[{key!r}]", item) for key, item in pairs)
+    if isinstance(value, Set):
+        return (("", item) for item in itertools.islice(list(value), _MOST_VALUES))
+    return ((f"[{index}]", item) for index, item in enumerate(itertools.islice(list(value), _MOST_VALUES)))
+
+
+def _slots_of(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if not name.startswith("__"))
+
+
+# What must not change until the result is taken.
+
+
+class InputFingerprints:
+    """What work is given, as it is before the work and behind it: plain data, arrays and modules of torch, no other objects."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._inputs, self._name = inputs_of(fn, args), name_of(fn)
+        self._at_first = self._at_end = self._now()
+
+    def _now(self) -> list[Print]:
+        return [fingerprint(_plain(one.get())) for one in self._inputs]
+
+    def take(self) -> None:
+        """The work has ended: remember what its inputs hold now."""
+        self._at_end = self._now()
+
+    def problem(self, owns: bool) -> str | None:
+        """What has changed, and how to prevent it; None where nothing has.
+
+        Args:
+            owns: whether the work itself may have changed its inputs, so that only what came later counts.
+        """
+        now = self._now()
+        for one, at_first, at_end, last in zip(self._inputs, self._at_first, self._at_end, now):
+            while_it_ran = None if owns else changed(at_first, at_end, private="all")
+            if while_it_ran is not None:
+                return (
+                    f"`{one.name}{while_it_ran}`, {_KINDS[one.kind]}, was changed while the work ran. Where a middleware "
+                    f"changes it, the result depends on which is faster. {_fix(one, self._name)} Where the work does, let it "
+                    "return what it has made, or say that nothing else changes it: `work.owns_inputs = True` on what "
+                    "task.defer() returns."
+                )
+            later = changed(at_end, last, private="all")
+            if later is not None:
+                return (
+                    f"`{one.name}{later}`, {_KINDS[one.kind]}, was changed after the work had ended and before its result was "
+                    "taken. On several threads such a change may come while the work runs, and the result depends on which is "
+                    f"faster. {_fix(one, self._name)}"
+                )
+        return None
+
+
+_KINDS = {
+    "argument": "an argument",
+    "default": "a default",
+    "closure": "which it uses from around it",
+    "self": "the object of the method",
+}
+
+
+def _fix(one: Input, work: str) -> str:
+    value, name = one.get(), one.name
+    torch = sys.modules.get("torch")
+    if one.kind == "self":
+        is_method = not _is_module(value) or hasattr(type(value), work)
+        return f"Defer that of a copy: task.defer(copy.deepcopy(it){f'.{work}' if is_method else ''})."
+    if is_scalar(value):
+        return f"Pass its value on as an argument: task.defer({work}, {name})."
+    if _is_module(value):
+        copied = f"copy.deepcopy({name})"
+    elif torch is not None and isinstance(value, torch.Tensor):
+        copied = f"{name}.clone()"
+    elif isinstance(value, Mapping) and any(torch is not None and isinstance(it, torch.Tensor) for it in list(value.values())):
+        return f"Give it a copy: copy.deepcopy({name}); of a policy's weights, policy.get_weights() is one."
+    elif hasattr(value, "copy") and (not isinstance(value, _CONTAINERS) or all(is_scalar(it) for _, it in _items(value))):
+        copied = f"{name}.copy()"
+    else:
+        copied = f"copy.deepcopy({name})"
+    return f"Give it a copy: {copied}."
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _plain(value: Any) -> Any:
+    """The same with a sign in the place of objects, whose changes say nothing; modules are their parameters and buffers."""
+    return _Reduced().of(value)
+
+
+class _Reduced:
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def of(self, value: Any) -> Any:
+        if is_scalar(value) or isinstance(value, (bytes, complex)):
+            return value
+        if id(value) in self._seen or len(self._seen) > _MOST_VALUES:
+            return _OTHER
+        if _is_module(value):
+            return SimpleNamespace(**dict(value.named_parameters()), **dict(value.named_buffers()))
+        if _is_array(value):
+            return value
+        if not isinstance(value, _CONTAINERS):
+            return _OTHER
+        self._seen.add(id(value))
+        if isinstance(value, Mapping):
+            return {key: self.of(item) for key, item in list(value.items())}
+        items = list(value)
+        if isinstance(value, Set):
+            return frozenset([*(item for item in items if is_scalar(item)), (_OTHER, len(items))])
+        if not all(map(is_scalar, items)):
+            items = [self.of(item) for item in items]
+        return tuple(items) if isinstance(value, tuple) else items
+
+
+def _is_array(value: Any) -> bool:
+    """Of numpy or torch, or a tree of them."""
+    numpy, torch, cls = sys.modules.get("numpy"), sys.modules.get("torch"), type(value)
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return not value.dtype.hasobject
+    if torch is not None and isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, bytearray):
+        return True
+    return hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items"))

@@ -1,0 +1,126 @@
+"""Manual control, the engine driven by hand: one middleware, one step at a time, now or on the pool's threads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ding_lite.basics.messages import add_note, context_for_helper, name_of
+from ding_lite.engine.lanes import current_lane
+from ding_lite.engine.pipelines import PipelineMixin
+from ding_lite.pipeline.composites import Middleware
+from ding_lite.pipeline.contracts import contract_of
+from ding_lite.pipeline.generators import Backward, Half, forward_step, locked, unwind
+from ding_lite.pipeline.pipeline_checks import require_middleware
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_current: ContextVar[Any] = ContextVar("current_task", default=None)
+
+
+def running_task() -> Any:
+    """The task that runs the middleware that calls this, or None outside of any."""
+    return _current.get()
+
+
+class ManualControl(PipelineMixin):
+    """Something whose middleware can be run by hand, step by step."""
+
+    async_mode: bool
+    """Whether what is run by hand runs on the pool's threads, by default."""
+
+    def _clear_halves(self) -> None:
+        self._own_waiting: list[Half] = []
+        self._begun_by_hand: list[Future[Half | None]] = []
+
+    @property
+    def _waiting(self) -> list[Half]:
+        """The generators that wait where this is called: of the lane that runs, or of the task."""
+        lane = current_lane() if self._network is not None else None
+        return self._own_waiting if lane is None else lane.waiting
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def forward(self, fn: Middleware, ctx: Any = None, async_mode: bool | None = None) -> Any:
+        """Run the forward step of `fn` by hand, on this context or the task's. Its generator, if it is one, waits.
+
+        Args:
+            fn: a middleware.
+            ctx: None for the task's own.
+            async_mode: run it on one of the `n_async_workers` threads, beside what follows; `sync` waits for it. None is the
+                task's mode, or False inside a middleware.
+
+        Returns:
+            The waiting generator, or None; with `async_mode` a `concurrent.futures.Future` of it.
+        """
+        self._require_open(f"forward({name_of(fn)!r})")
+        if async_mode if async_mode is not None else self.async_mode and not self._iterating:
+            future = self._pool.submit(functools.partial(context_for_helper().run, self._begin, fn, ctx))
+            self._begun_by_hand.append(future)
+            return future
+        half = self._begin(fn, ctx)
+        if half is not None:
+            self._waiting.append(half)
+        return half
+
+    def _begin(self, fn: Middleware, ctx: Any) -> Half | None:
+        with self._current():
+            ctx = self.ctx if ctx is None else ctx
+            return forward_step(fn, fn(ctx), ctx)
+
+    def sync(self) -> None:
+        """Wait for what `forward(..., async_mode=True)` began.
+
+        Raises:
+            BaseException: what the first of them raised, in the order in which they were begun; the others as notes.
+        """
+        first: BaseException | None = None
+        others = 0
+        self._pool.wait(self._begun_by_hand)
+        while self._begun_by_hand:
+            future = self._begun_by_hand.pop(0)
+            error = future.exception()
+            if error is None:
+                half = future.result()
+                if half is not None:  # in the order of their beginning, not of their end
+                    self._waiting.append(half)
+            elif first is None:
+                first = error
+            else:
+                others += 1
+                add_note(first, f"beside it, {type(error).__name__}: {error}", place=f"beside it {others}")
+        if first is not None:
+            raise first
+
+    def backward(self, backward_stack: list[Half] | None = None) -> None:
+        """Run the backward steps that wait, last first: all of this task's, or just those given. Waits for what was begun."""
+        self.sync()
+        with self._current():
+            unwind(self._waiting if backward_stack is None else backward_stack)
+
+    def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
+        """`fn` for use inside another middleware: calling it runs its forward step and returns a function that ends it.
+
+        Whoever does not end it leaves that to the end of the iteration.
+        """
+        require_middleware(fn)
+        held = self._held(lock)
+        call = fn if held is None else locked(fn, held)
+
+        def wrapped(ctx: Any) -> Backward:
+            return Backward(self.forward(call, ctx, async_mode=False), self._waiting)
+
+        wrapped.__name__ = wrapped.__qualname__ = name_of(fn)
+        wrapped.__dict__.update({"__contract__": terms} if (terms := contract_of(fn)) else {})
+        return wrapped

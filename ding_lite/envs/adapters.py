@@ -1,0 +1,296 @@
+"""Adapters: vector environments made elsewhere, in each of gymnasium's autoreset modes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ding_lite.basics import seed_of
+from ding_lite.data import LeafSpec, flatten, map_leaves
+from ding_lite.envs.bounds import BoxBounds
+from ding_lite.envs.env_data_checks import (
+    EnvDataError,
+    all_finite,
+    require_finite,
+    require_in_range,
+    shown,
+    to_element,
+    to_leaf,
+)
+from ding_lite.envs.episode_starts import EpisodeResult
+from ding_lite.envs.error_locations import ErrorLocation, with_location
+from ding_lite.envs.results import final_obs, to_rewards
+from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
+from ding_lite.envs.steps import Step
+
+
+class VectorEnvAdapter:
+    """Steps any gymnasium VectorEnv, and gives the true last observation of every episode, whatever its autoreset mode.
+
+    - SAME_STEP: `infos["final_obs"]` holds it.
+    - NEXT_STEP: the step returns it; the step after that is only a reset, and is marked as not valid.
+    - DISABLED: the step returns it; the environments concerned are reset here.
+
+    EpisodeResult statistics are counted here: gymnasium's wrapper loses them on partial resets.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise EnvDataError(
+                f"{env} does not say how it resets: env.metadata['autoreset_mode'] is {mode!r}. Set it to the member of "
+                "gymnasium.vector.AutoresetMode that describes the environment."
+            )
+        self.env, self.mode, self.num_envs = env, mode, env.num_envs
+        self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
+        self.action_space = env.action_space
+        self._obs_spec, self._bounds = space_spec(env.single_observation_space), integer_bounds(env.single_observation_space)
+        self._boxes = BoxBounds([env.single_observation_space] * env.num_envs)
+        self._batch_spec = map_leaves(lambda leaf: LeafSpec((self.num_envs, *leaf.shape), leaf.dtype), self._obs_spec)
+        self._shape = (self.num_envs,)
+        flat: Any = self._batch_spec if isinstance(self._batch_spec, LeafSpec) else (None, None)
+        self._obs_shape, self._dtype = flat
+        self._resetting: np.ndarray[Any, Any] | None = None
+        self._returns = np.zeros(self.num_envs)  # of each running episode
+        self._clock = 0
+        self._begun_at, self._numbers = [0] * self.num_envs, [-1] * self.num_envs
+        self._action: Any = None
+        self._nested: Any = None
+        self._seed: int | None = None
+        self._resets: np.ndarray[Any, Any] | None = None
+        self._next = 0
+        self._lent: list[tuple[Any, Any]] = []
+        self.current: Any = None
+        self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
+        self._valid: np.ndarray[Any, Any] | None = None
+
+    def begin(self, out: Any, seed: int | None = None) -> None:
+        """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+        seed = None if seed is None else seed_of(seed, "reset(seed={})")
+        try:
+            if self._resetting is not None:
+                self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one
+            obs, _ = self.env.reset(seed=seed)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
+        self._resetting = self._valid = None
+        self._seed = self._seed if seed is None else seed
+        self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
+        self._returns[:] = 0
+        self._begun_at = [self._clock] * self.num_envs
+        self._resets = self._ended = np.ones(self.num_envs, np.bool_)
+        self._next = 0
+        try:
+            self._write(obs, out)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
+        self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
+
+    def advance(self, action: Any, out: Any) -> Step:
+        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        self._nested = action
+        self._action = to_gymnasium(self.single_action_space, action) if type(action) is dict else action
+        try:
+            result = self.env.step(self._action)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise with_location(error, self._place_of_all())  # noqa: B904  mostly it is the same error
+        self._clock += 1
+        self._resets, self._next = None, 0
+        try:
+            return self._seen(result, out)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
+
+    def _seen(self, result: Any, out: Any) -> Step:
+        """What this result of a step came to."""
+        obs, rewards, terminations, truncations, infos = result
+        reward = self._rewards(rewards)
+        terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
+        if not reward.shape == terminated.shape == truncated.shape == self._shape:
+            raise EnvDataError(
+                f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}: each "
+                f"has to be {self._shape}."
+            )
+        require_finite(reward, "the reward")
+        if self._lent:
+            self._check_lent()
+        valid = None
+        self._returns += reward
+        if self._resetting is not None:
+            valid = ~self._resetting
+            terminated, truncated = terminated & valid, truncated & valid
+            self._returns *= valid  # the step of the others only began their next episode
+        truncated = truncated > terminated  # where both are claimed, the task itself ended
+        ended = terminated | truncated
+        # Whose observation comes from a reset, and how many episodes that one is ahead of those counted.
+        self._resets, self._next = (ended, 1) if self.mode is AutoresetMode.SAME_STEP else (self._resetting, 0)
+        if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
+            out[...] = obs
+            self._require_values(out)
+        else:
+            self._write(obs, out)
+        indices = ended.nonzero()[0].tolist()
+        finals: dict[int, Any] = {}
+        finished: list[EpisodeResult] = []
+        self._resetting, self._valid = None, valid
+        if indices:
+            self._resets = None
+            finals = self._finals(ended, indices, infos, out)
+            finished = self._finish(indices, infos)
+        self.current, self._ended, self.last = out, ended, None
+        return Step(reward, terminated, truncated, finals, valid, finished)
+
+    def _rewards(self, rewards: Any) -> np.ndarray[Any, Any]:
+        array = np.asarray(rewards)
+        if array.dtype.kind not in "biuf" and array.shape == self._shape:
+            return to_rewards(tuple(array.tolist()))
+        with np.errstate(over="ignore"):
+            reward = np.asarray(array, np.float32)
+        if not all_finite(reward.ravel()) and reward.shape == self._shape:
+            to_rewards(tuple(array.tolist()))
+        return reward
+
+    def _placed(self, error: EnvDataError) -> BaseException:
+        """The error with the place of its environment, or of all where it is not known which one is concerned."""
+        index = error.env
+        if index is None:
+            return with_location(error, self._place_of_all(taken=1))
+        return with_location(error, self._place_of(index))
+
+    def _where(self, index: int) -> tuple[str, str]:
+        return f"environment {index}", self._place_of(index).sentence
+
+    def _place_of(self, index: int) -> ErrorLocation:
+        """Its last step, which counts already, or the reset from which its observation came."""
+        is_reset = self._resets is not None and bool(self._resets[index])
+        place = ErrorLocation(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
+        if not is_reset:
+            action = map_leaves(lambda leaf: np.asarray(leaf)[index], self._nested)
+            place = place._replace(step=self._clock - self._begun_at[index] - 1, action=action)
+        return place
+
+    def _place_of_all(self, taken: int = 0) -> ErrorLocation:
+        """The step that all environments took together.
+
+        Args:
+            taken: 1 where it counts already.
+        """
+        steps = [self._clock - begun - taken for begun in self._begun_at]
+        seeded = "" if self._seed is None else f", since reset(seed={self._seed})"
+        if self.num_envs == 1:
+            together = f"its only environment (step {steps[0]} of its episode {self._numbers[0]}{seeded})"
+        else:
+            together = (
+                f"all its {self.num_envs} environments together (environments 0 to {self.num_envs - 1} were in the steps "
+                f"{shown(steps, 200)} of the episodes {shown(self._numbers, 200)}{seeded})"
+            )
+        return ErrorLocation(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
+
+    def _episode(self, number: int | None) -> str:
+        seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
+        return f"next episodes{seeded}" if number is None else f"episode {number}{seeded}"
+
+    @property
+    def restarted(self) -> np.ndarray[Any, Any] | None:
+        """[B] bool: whose episode `current` begins, or is about to."""
+        return self._ended if self._valid is None else self._ended | ~self._valid
+
+    def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+            return {}
+        if self.mode is AutoresetMode.DISABLED:
+            finals = {index: map_leaves(lambda column, row=index: np.copy(column[row]), out) for index in indices}
+            self._resets, self._next = ended, 1
+            try:
+                obs, _ = self.env.reset(options={"reset_mask": ended.copy()})  # gymnasium pops the key: a new dict each time
+            except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+                who = f"{self.env}, of its environments {shown(indices, 200)},"
+                raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
+            self._write(obs, out)
+            return finals
+        found = infos.get("final_obs", infos.get("final_observation"))
+        if found is None:
+            raise EnvDataError(f"{self.env} resets in the same step, but its infos hold no 'final_obs'.")
+        finals = {}
+        for index in indices:
+            finals[index] = final_obs(
+                found[index], index, self.single_observation_space, self._obs_spec, self._bounds, "final obs"
+            )
+            self._boxes.check_row(index, finals[index], self._where)
+            lent = to_nested(self.single_observation_space, found[index])
+            self._refuse_overwritten(index, finals[index], out)
+            self._lent.append((lent, finals[index]))
+        return finals
+
+    def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
+        """An environment that writes every observation into one array hands out the reset one as the final one.
+
+        One that really ends where it begins is refused too: nothing tells them apart where the arrays came by a pipe.
+        """
+        began, before = dict(flatten(out)), dict(flatten(self.current))
+        for path, leaf in flatten(final):
+            as_reset = leaf.ndim and leaf.size and np.array_equal(leaf, began[path][index])
+            if as_reset and not np.array_equal(leaf, before[path][index]):
+                raise EnvDataError(self._overwritten(f"environment {index}"), index)
+
+    def _check_lent(self) -> None:
+        for lent, copy in self._lent:
+            if any(not np.array_equal(one, dict(flatten(copy))[path]) for path, one in flatten(lent)):
+                raise EnvDataError(self._overwritten("an environment"))
+        self._lent.clear()
+
+    def _overwritten(self, who: str) -> str:
+        return (
+            f"{who} of {self.env} seems to end where its next episode begins: it writes all observations into one array, and "
+            "the last one is lost. Return a new array each step, take another autoreset_mode, or use make_envs()."
+        )
+
+    def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[EpisodeResult]:
+        last = infos.get("final_info", infos)
+        begins = self._clock + (self.mode is AutoresetMode.NEXT_STEP)
+        finished = []
+        for index in indices:
+            info = _info_of(last, index) if last else {}
+            length = self._clock - self._begun_at[index]
+            finished.append(EpisodeResult(index, self._numbers[index], float(self._returns[index]), length, None, info))
+            self._returns[index], self._begun_at[index] = 0, begins
+            self._numbers[index] += 1
+        return finished
+
+    def _write(self, obs: Any, out: Any) -> None:
+        try:
+            batch = to_element(self.single_observation_space, obs, self._batch_spec, "obs")
+        except EnvDataError:
+            self._require_rows(obs)
+            raise
+        map_leaves(np.copyto, out, batch)
+        self._require_values(out)
+
+    def _require_values(self, out: Any) -> None:
+        require_finite(out, "obs")
+        require_in_range(out, self._bounds, "obs")
+        self._boxes.check(out, self._where)
+
+    def _require_rows(self, obs: Any) -> None:
+        """Check row by row, so that the message names the environment, where there is a row for each."""
+        try:
+            batch = dict(flatten(to_nested(self.single_observation_space, obs)))
+            specs = dict(flatten(self._obs_spec))
+        except SpaceError:
+            return
+        for (path, leaf), index in product(batch.items(), range(self.num_envs)):
+            if np.shape(leaf) == (self.num_envs, *specs[path].shape):
+                to_leaf(leaf[index], specs[path], f"environment {index}, obs{''.join(f'[{name!r}]' for name in path)}", index)
+
+
+def _info_of(infos: Any, index: int) -> dict[str, Any]:
+    """What a vector environment's infos say of one environment: the columns whose mask has it."""
+    if not isinstance(infos, dict):
+        return {}
+    columns = {key: value for key, value in infos.items() if isinstance(value, np.ndarray) and not key.startswith("_")}
+    return {key: value[index] for key, value in columns.items() if f"_{key}" not in infos or infos[f"_{key}"][index]}

@@ -1,0 +1,228 @@
+"""Agent environments: one environment of several agents each, watched so that wrong data is refused where it enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from ding_lite.basics import add_note
+from ding_lite.envs.agent_slots import AgentStepResult
+from ding_lite.envs.env_data_checks import EnvDataError, shown
+from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
+from ding_lite.envs.error_locations import ErrorLocation, exit_error, with_location
+from ding_lite.envs.results import to_rewards
+from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
+
+_WANTED = ("possible_agents", "reset", "step", "observation_space", "action_space")
+_PARTS = ("obs", "rewards", "terminations", "truncations", "infos")
+
+
+class AgentEnv:
+    """One environment of several agents: who takes part, what they have earned, and how its episodes begin.
+
+    It has what `EpisodeStarts` asks of an environment, so that episodes are seeded and replayed as all others are.
+
+    Args:
+        factory: returns a new environment with PettingZoo's parallel API.
+        index: of the environment.
+        run_seed: of the run.
+
+    Raises:
+        TypeError: the factory returned something else.
+    """
+
+    def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
+        self.env, self.index = _made_by(factory, index), index
+        self.possible = tuple(self.env.possible_agents)
+        """Everybody who may take part."""
+        self.spaces = {agent: (self.env.observation_space(agent), self.env.action_space(agent)) for agent in self.possible}
+        """Of observations and of actions."""
+        for agent, (observation_space, action_space) in self.spaces.items():
+            require_elements(observation_space, f"environment {index}, observation_space of agent {agent!r}")
+            require_elements(action_space, f"environment {index}, action_space of agent {agent!r}")
+            space_spec(observation_space), space_spec(action_space)  # refuses what has no fixed layout
+        self.acting: frozenset[Any] = frozenset()
+        """Who takes part in the next step."""
+        self._left: frozenset[Any] = frozenset()
+        self._returns: dict[Any, float] = {}
+        self._infos: dict[Any, Any] = {}
+        self._length = 0
+        self.ended_at: ErrorLocation | None = None
+        """The last step of the episode before, once that has ended."""
+        self.seed(run_seed)
+
+    def seed(self, run_seed: int) -> None:
+        """Begin the next episodes as a new environment in a run with this seed does."""
+        self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index)
+
+    @property
+    def unwrapped(self) -> AgentEnv:
+        """Itself."""
+        return self
+
+    def begin(self) -> Mapping[Any, Any]:
+        """Reset the environment for its next episode. Returns observations by agent."""
+        try:
+            return self.starts.begin()[0]  # type: ignore[no-any-return]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
+
+    def place(self) -> ErrorLocation:
+        """Its last step or, where none was taken since, the reset before it."""
+        place = ErrorLocation(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
+        actions = self.starts.actions
+        return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
+
+    def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
+        """Play a saved episode again. Returns observations by agent."""
+        starts = self.starts
+        try:
+            return starts.load_state_dict(state)  # type: ignore[no-any-return]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
+            if starts.replayed is not None:
+                place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
+            raise with_location(error, place)  # noqa: B904  mostly it is the same error
+
+    def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> AgentStepResult:
+        """One step, with the actions of those who take part, and a copy of these for the memory."""
+        acted, step = self.acting, self._length
+        self.starts.actions.append(remembered)
+        try:
+            obs, rewards, terminations, truncations, _ = self.step(actions)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            raise with_location(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
+        return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
+
+    def finished(self) -> EpisodeResult:
+        """The episode that has ended: with the sum of all rewards, those of each agent, and the last info of each."""
+        self.ended_at = self.place()
+        info = {"return": dict(self._returns), "info": self._infos}
+        return EpisodeResult(
+            self.index, self.starts.number, sum(self._returns.values()), self._length, self.starts.start.get("seed"), info
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Begin an episode: observations and infos by agent.
+
+        Raises:
+            EnvDataError: there are none, or nobody takes part.
+        """
+        result = self.env.reset(seed=seed, options=options)
+        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, Mapping) for part in result)):
+            raise EnvDataError(
+                f"environment {self.index} returned {shown(result, 80)} from reset(): it has to return (obs, infos), both by "
+                "agent."
+            )
+        self._left, self._length = frozenset(), 0
+        self.acting = self._present(self.env.agents)
+        self._returns, self._infos = dict.fromkeys(self.acting, 0.0), dict(result[1])
+        if not self.acting:
+            raise EnvDataError(f"environment {self.index} begins an episode in which nobody takes part: env.agents is empty.")
+        self._require(self.acting, result[:1], "reset")
+        return result
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, ...]:
+        """One step: observations, rewards, terminations, truncations and infos by agent.
+
+        Raises:
+            EnvDataError: one of them is missing, of somebody who takes part; or somebody leaves without an ending.
+        """
+        acted = self.acting
+        result = self.env.step(actions)
+        if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, Mapping) for part in result)):
+            raise EnvDataError(
+                f"environment {self.index} returned {shown(result, 80)} from step(): it has to return ({', '.join(_PARTS)}), "
+                "each by agent."
+            )
+        self._require(acted, result[:4], "step")
+        _, rewards, terminations, truncations, infos = result
+        ended = [agent for agent in acted if terminations[agent] or truncations[agent]]
+        self._left = self._left.union(ended)
+        self.acting = self._present(self.env.agents)
+        missing = acted - self.acting - self._left
+        if missing:
+            raise EnvDataError(
+                f"agent {min(map(repr, missing))} of environment {self.index} is no longer in env.agents, and neither "
+                "terminated nor truncated: who leaves has one of them set in that step."
+            )
+        self._require(self.acting, result[:1], "step")
+        self._length += 1
+        self._infos.update(infos)
+        for agent in self.possible:  # in their order, so that sums are the same every time
+            if agent in acted:
+                self._returns[agent] = self._returns.get(agent, 0.0) + self._number(agent, rewards[agent])
+        return result
+
+    def _present(self, agents: Iterable[Any]) -> frozenset[Any]:
+        present = frozenset(agents)
+        unknown = present.difference(self.possible)
+        if unknown:
+            raise EnvDataError(f"environment {self.index} has the agents {sorted(map(repr, unknown))}, not in possible_agents.")
+        return present - self._left
+
+    def _require(self, agents: Iterable[Any], parts: Sequence[Mapping[Any, Any]], of: str) -> None:
+        for agent in agents:
+            for name, part in zip(_PARTS, parts):
+                if agent not in part:
+                    raise EnvDataError(
+                        f"environment {self.index} returned no {name} of agent {agent!r} from {of}(), who takes part: each "
+                        "agent has all of them, also in its last step."
+                    )
+
+    def _number(self, agent: Any, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError, OverflowError):
+            try:
+                return float(to_rewards((reward,), self.index)[0])
+            except EnvDataError as error:
+                raise EnvDataError(f"agent {agent!r} of {error}", self.index) from None
+
+
+def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
+    """Refuse one environment that serves twice, and environments of different agents or spaces.
+
+    Raises:
+        ValueError, SpaceError
+    """
+    first = agent_envs[0]
+    for position, one in enumerate(agent_envs):
+        if any(one.env is other.env for other in agent_envs[:position]):
+            raise ValueError(
+                f"the factory of environment {one.index} returned an environment that is in use: make a new one each time."
+            )
+        if one.possible != first.possible:
+            raise SpaceError(
+                f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: all "
+                "have to be alike."
+            )
+        for agent, (observation_space, action_space) in one.spaces.items():
+            like = first.spaces[agent]
+            if action_space != like[1] or not same_layout(observation_space, like[0]):
+                raise SpaceError(
+                    f"agent {agent!r} has the spaces {observation_space}, {action_space} in environment {one.index}, and "
+                    f"{like[0]}, {like[1]} in environment {first.index}: all have to be alike."
+                )
+
+
+def _made_by(factory: Callable[[], Any], index: int) -> Any:
+    try:
+        env = factory()
+    except SystemExit as error:
+        raise exit_error(error, f"the factory of environment {index}") from error
+    except Exception as error:
+        add_note(error, f"raised where environment {index} was made")
+        raise
+    if hasattr(env, "agent_iter"):
+        raise TypeError(
+            f"the factory of environment {index} returned {env} of type {type(env).__name__}, whose agents take turns: use "
+            "what its module calls parallel_env, or pettingzoo.utils.conversions.aec_to_parallel."
+        )
+    for name in _WANTED:
+        if not hasattr(env, name):
+            raise TypeError(
+                f"the factory of environment {index} returned a {type(env).__name__}, which has no {name!r}: it has to return "
+                "a new environment with PettingZoo's parallel API."
+            )
+    return env

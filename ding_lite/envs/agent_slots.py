@@ -1,0 +1,215 @@
+"""Agent slots: the rows of one policy, which acts for some of the agents in every environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from ding_lite.basics import arrays
+from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.envs.bounds import BoxBounds
+from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
+from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
+from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
+from ding_lite.envs.steps import Step
+
+
+class AgentStepResult(NamedTuple):
+    """What one step of one environment came to, by agent."""
+
+    acted: frozenset[Any]
+    """Who took part in it."""
+    obs: Mapping[Any, Any]
+    """Where it led, also for those whose part ended with it."""
+    rewards: Mapping[Any, Any]
+    terminations: Mapping[Any, Any]
+    truncations: Mapping[Any, Any]
+    acting: frozenset[Any]
+    """Who takes part in the next step."""
+    begun: Mapping[Any, Any] | None
+    """The first observations of the next episode, where it has begun."""
+
+
+class AgentSlots:
+    """The agents of one policy in N environments, as rows [N * agents, ...]: those of environment 0, then those of 1, ...
+
+    Of an agent that takes no part in a step, because it has left while others go on, the row stands still: its observation
+    stays, it earns nothing, and the step is not valid.
+
+    Args:
+        agents: in the order of the environment's `possible_agents`; all have the same spaces.
+        observation_space, action_space: of each of them.
+        num_envs: N.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+    ) -> None:
+        self.agents = tuple(agents)
+        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.rows = [(index, agent) for index in range(num_envs) for agent in agents]
+        """Environment and agent of each row."""
+        self.num_envs = len(self.rows)
+        """Rows; so that whatever acts for B environments acts for them."""
+        self.obs_spec = space_spec(observation_space)
+        self.current: Any = None
+        """The observations to act on next, nested arrays [rows, ...]; None before `begin`."""
+        self.restarted: np.ndarray[Any, Any] | None = None
+        """[rows] bool: whose episode `current` begins; None where none does."""
+        self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        """Action and reward of the last step, set by the worker that took it; None where it is not known."""
+        self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
+        self._split = splitter(action_space)
+        self._actions_are_values = is_scalar(action_space)
+
+    def begin(self, obs: Sequence[Mapping[Any, Any]]) -> None:
+        """An episode begins in every environment, with these observations by agent; who is not there yet sees zeros."""
+        out = self._blank()
+        there = [agent in obs[index] for index, agent in self.rows]
+        self._write([obs[index][agent] if is_there else None for (index, agent), is_there in zip(self.rows, there)], out, out)
+        self.current, self.restarted, self.last = out, np.array(there), None
+
+    def hand_out(self, action: Any, to: Sequence[dict[Any, Any]], acting: Sequence[frozenset[Any]]) -> None:
+        """Put the actions [rows, ...], nested, of those who act into the dict of each environment.
+
+        Raises:
+            ValueError: not as many actions as rows.
+        """
+        action = np.asarray(action) if isinstance(action, (list, tuple)) else action
+        # A copy, because an environment may change the array it is given, and the caller too.
+        each = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
+        if len(each) != self.num_envs:
+            raise ValueError(f"{self.num_envs} rows want as many actions, got {len(each)}.")
+        for (index, agent), one in zip(self.rows, each):
+            if agent in acting[index]:
+                to[index][agent] = one
+
+    def to_rows(self, played: Sequence[AgentStepResult], out: Any) -> Step:
+        """What a step came to, as rows; the observations to act on next are written to `out`, nested arrays [rows, ...].
+
+        Raises:
+            EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite.
+        """
+        pairs = [(played[index], agent) for index, agent in self.rows]
+        acted = [agent in one.acted for one, agent in pairs]
+        reward = self._reward(tuple(one.rewards[agent] if took else 0.0 for (one, agent), took in zip(pairs, acted)))
+        terminations = tuple(took and one.terminations[agent] for (one, agent), took in zip(pairs, acted))
+        truncations = tuple(took and one.truncations[agent] for (one, agent), took in zip(pairs, acted))
+        if not are_flags(terminations + truncations):
+            self._checked(lambda row: require_flags((terminations[row],), (truncations[row],), self.rows[row][0]))
+        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        finals = {
+            row: self._final(row, pairs[row][0].obs[pairs[row][1]])
+            for row in (terminated | truncated).nonzero()[0].tolist()
+            if pairs[row][0].begun is not None
+        }
+        try:
+            self._write([_shown(*pair) for pair in pairs], out, self.current)
+        except EnvDataError as error:
+            error.is_next = True
+            raise
+        begins = [agent in one.acting and (one.begun is not None or agent not in one.acted) for one, agent in pairs]
+        self.current, self.restarted, self.last = out, np.array(begins) if any(begins) else None, None
+        valid = None if all(acted) else np.array(acted)
+        # Where both endings are claimed, the task itself ended.
+        return Step(reward, terminated, truncated > terminated, finals, valid, [])
+
+    def _write(self, elements: Sequence[Any], out: Any, before: Any) -> None:
+        """Write observations, and those of `before` where there is none."""
+        space = self.single_observation_space
+        if any(one is None for one in elements):
+            elements = [self._element(before, row) if one is None else one for row, one in enumerate(elements)]
+        try:
+            write_obs(elements, out, space, self.obs_spec)
+            require_in_range(out, self._bounds, "obs")
+            self._boxes.check(out, self._where)
+        except EnvDataError:
+            self._checked(lambda row: self._write_row(row, elements[row]))
+            raise
+
+    def _write_row(self, row: int, element: Any) -> None:
+        index, one = self.rows[row][0], allocate(self.obs_spec, 1)
+        write_obs([element], one, self.single_observation_space, self.obs_spec, index)
+        require_in_range(one, self._bounds, "obs", index)
+
+    def _element(self, batch: Any, row: int) -> Any:
+        return to_gymnasium(self.single_observation_space, map_leaves(lambda leaf: np.copy(leaf[row]), batch))
+
+    def _final(self, row: int, obs: Any) -> Any:
+        index, agent = self.rows[row]
+        what = f"obs of agent {agent!r}"
+        final = final_obs(obs, index, self.single_observation_space, self.obs_spec, self._bounds, what)
+        self._boxes.check_row(row, final, self._where)
+        return final
+
+    def _where(self, row: int) -> tuple[str, str]:
+        index, agent = self.rows[row]
+        return f"agent {agent!r} of environment {index}", ""
+
+    def _reward(self, rewards: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+        try:
+            return to_rewards(rewards)
+        except EnvDataError:
+            self._checked(lambda row: to_rewards((rewards[row],), self.rows[row][0]))
+            raise
+
+    def _checked(self, check: Callable[[int], object]) -> None:
+        """Check row by row, so that the message names environment and agent."""
+        for row, (_, agent) in enumerate(self.rows):
+            try:
+                check(row)
+            except EnvDataError as error:
+                raise EnvDataError(f"agent {agent!r} of {error}", error.env) from None
+
+    def _blank(self) -> Any:
+        """An element of the space for each row, as near to zero as integers may be."""
+        out = map_leaves(np.zeros_like, allocate(self.obs_spec, self.num_envs))
+        _raise_to(self.single_observation_space, out)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is acted on next, and whose episode that begins."""
+        return {"current": map_leaves(np.copy, self.current), "restarted": self.restarted}
+
+    def load_state_dict(self, state: Mapping[str, Any], obs: Sequence[Mapping[Any, Any]], acting: Sequence[Any]) -> None:
+        """Go on from a saved state, where replayed environments gave these observations by agent.
+
+        Raises:
+            EnvDataError: an environment did not come back to the same observation.
+        """
+        self.current, self.restarted = arrays(state["current"]), arrays(state["restarted"])
+        now = self._blank()
+        shown = [obs[index][agent] if agent in acting[index] else None for index, agent in self.rows]
+        self._write(shown, now, self.current)
+        for (_, one), (_, other) in zip(flatten(now), flatten(self.current)):
+            same = (one == other).reshape(self.num_envs, -1).all(axis=1)
+            if not same.all():
+                index, agent = self.rows[int(np.argmin(same))]
+                raise EnvDataError(
+                    f"environment {index} did not come back to its observation of agent {agent!r}: replayed from its seed it "
+                    "went another way, so a saved run cannot go on in it.",
+                    index,
+                )
+
+
+def _shown(played: AgentStepResult, agent: Any) -> Any:
+    """What an agent sees next; its last observation, where its part has ended; None where it has none."""
+    if agent in played.acting:
+        return (played.obs if played.begun is None else played.begun)[agent]
+    return played.obs[agent] if played.begun is None and agent in played.acted else None
+
+
+def _raise_to(space: gymnasium.Space[Any], batch: Any) -> None:
+    parts = subspaces(space)
+    if parts is not None:
+        for name, part in parts.items():
+            _raise_to(part, batch[name])
+    elif (bounds := integer_bounds(space)) is not None:
+        batch[...] = bounds[0]

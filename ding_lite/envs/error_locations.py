@@ -1,0 +1,92 @@
+"""Error locations: where an environment was when something went wrong, and errors that say so."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, NamedTuple
+
+from ding_lite.basics import add_note
+from ding_lite.envs.env_data_checks import EnvDataError, shown
+
+_NO_EXIT = "An environment must not end the program: have it raise an error, or return terminated=True."
+
+
+class ErrorLocation(NamedTuple):
+    """Where an environment was."""
+
+    who: str
+    """Which environment, such as "environment 3 (<CartPoleEnv>)"."""
+
+    episode: str
+    """Which episode, such as "episode 2, which began with {'seed': 5}"."""
+
+    step: int | None = None
+    """Of the episode, counted from 0; None in its reset."""
+
+    action: Any = None
+    """What it was given in that step."""
+
+    given: str = "action"
+    """What the message calls that: "actions" where there are several."""
+
+    is_replay: bool = False
+    """Whether a saved episode was played again."""
+
+    together: str = ""
+    """Of several environments that took a step together, where each of them was; then `episode` and `step` do not count."""
+
+    @property
+    def words(self) -> str:
+        """Its part of a sentence about the environment."""
+        if self.step is None:
+            return f"for its {self.episode}"
+        if self.together:
+            return f"in a step of {self.together}, at the {self.given} {shown(self.action, 300)}"
+        return f"in step {self.step} of its {self.episode}, at the {self.given} {shown(self.action, 300)}"
+
+    @property
+    def sentence(self) -> str:
+        """A sentence about what it returned there."""
+        lead, again = "in the reset " if self.step is None else "", self.again
+        return f"It was {lead}{self.words}{again}."
+
+    @property
+    def again(self) -> str:
+        """The part of a sentence that tells of a replay."""
+        return ", where it was played again" if self.is_replay else ""
+
+
+def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
+    """What to raise, so that it tells the place: the same error, or a RuntimeError where an environment called `sys.exit`.
+
+    What the handler of a signal raised, to end the program, stays as it is.
+    """
+    again = place.again
+    if isinstance(error, EnvDataError):
+        error.args = (f"{error} {place.sentence}",)
+        return error
+    who = f"the reset of {place.who}" if place.step is None else place.who
+    if isinstance(error, SystemExit) and not _is_of_a_signal(error):
+        return exit_error(error, f"{who}, {place.words}{again}")
+    if isinstance(error, (Exception, SystemExit)):
+        add_note(error, f"raised by {who} {place.words}{again}")
+    return error
+
+
+def exit_error(error: SystemExit, who: str) -> RuntimeError:
+    """What to raise where code of an environment called `sys.exit`, which would end the run without a word."""
+    ended = RuntimeError(f"{who}, called sys.exit({shown(error.code, 60)}). {_NO_EXIT}")
+    ended.__cause__ = error
+    return ended
+
+
+def _is_of_a_signal(error: SystemExit) -> bool:
+    """Whether the handler of a signal raised it, which runs wherever the program happens to be."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False

@@ -1,0 +1,254 @@
+"""Environments of several agents, which have PettingZoo's parallel API, stepped in a plain loop.
+
+PettingZoo itself is not imported: whatever has `possible_agents`, `agents`, `reset`, `step` and the two spaces will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple, SupportsIndex
+
+import gymnasium
+
+from ding_lite.basics import arrays, did_you_mean, plain, seed_of
+from ding_lite.data import first_leaf
+from ding_lite.envs.agent_envs import AgentEnv, require_same_agents
+from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
+from ding_lite.envs.env_data_checks import EnvDataError
+from ding_lite.envs.episode_starts import EpisodeResult
+from ding_lite.envs.error_locations import with_location
+from ding_lite.envs.spaces import SpaceError, same_layout
+from ding_lite.envs.steps import Step
+
+AgentEnvFactory = Callable[[], Any]
+
+
+def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 0) -> AgentVectorEnv:
+    """N copies of an environment of several agents, stepped by this process.
+
+    Args:
+        factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
+        num_envs: N.
+        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
+
+    Raises:
+        ValueError: num_envs < 1.
+        TypeError: no function, or what it returns is no such environment.
+        SpaceError: the environments differ in their agents or spaces.
+    """
+    if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
+        raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
+    if not callable(factory):
+        raise TypeError(
+            f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
+        )
+    return AgentVectorEnv([factory] * num_envs, seed_of(seed, "make_agent_envs(seed={})"))
+
+
+class MultiAgentStep(NamedTuple):
+    """One step of N environments."""
+
+    steps: dict[str, Step]
+    """For each policy, with rows as `AgentSlots` has them. It lists no episodes: they are those of environments."""
+
+    finished: list[EpisodeResult]
+    """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` that of each, and `info["info"]`
+    the last info of each."""
+
+
+class AgentVectorEnv:
+    """N copies of an environment of several agents, each of which is reset in the step that ends its episode.
+
+    An episode ends when no agent is left. Who has left earlier stands still until the next one begins; see `AgentSlots`.
+    Who comes later begins then. Who has left does not come back within an episode.
+
+    Args:
+        factories: one for each environment, each returning a new one.
+        seed: of the run.
+    """
+
+    def __init__(self, factories: Sequence[AgentEnvFactory], seed: int = 0) -> None:
+        self.agent_envs = [AgentEnv(factory, index, seed) for index, factory in enumerate(factories)]
+        require_same_agents(self.agent_envs)
+        self.num_envs, self.run_seed = len(self.agent_envs), seed
+        self.possible_agents = self.agent_envs[0].possible
+        """Everybody who may take part."""
+        self.slots_of: dict[str, AgentSlots] = {}
+        """The rows of each policy, since `assign_slots`."""
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves."""
+        return [agent_env.env for agent_env in self.agent_envs]
+
+    def observation_space(self, agent: Any) -> gymnasium.Space[Any]:
+        """Of this agent."""
+        return self._spaces(agent)[0]
+
+    def action_space(self, agent: Any) -> gymnasium.Space[Any]:
+        """Of this agent."""
+        return self._spaces(agent)[1]
+
+    def _spaces(self, agent: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        spaces = self.agent_envs[0].spaces
+        if agent not in spaces:
+            known = {str(one) for one in spaces}
+            raise ValueError(
+                f"there is no agent {agent!r}{did_you_mean(str(agent), known)} There are {', '.join(sorted(known))}."
+            )
+        return spaces[agent]
+
+    def _seed(self, seed: int) -> None:
+        self.run_seed = seed
+        for agent_env in self.agent_envs:
+            agent_env.seed(seed)
+
+    def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
+        """Give each agent to a policy, once and for all; asked again for the same, it gives the same rows.
+
+        Args:
+            policy_of: from an agent to the name of its policy, a function or a mapping.
+            names: of the policies.
+
+        Raises:
+            TypeError: neither a function nor a mapping.
+            ValueError: an agent without a policy of these, a policy without an agent, or other policies than before.
+            SpaceError: the agents of one policy have not the same spaces.
+        """
+        name_of = policy_of.get if isinstance(policy_of, Mapping) else policy_of
+        if not callable(name_of):
+            raise TypeError(
+                "policy_of wants a function from an agent to the name of its policy, or a dict of these names by agent, got "
+                f"{policy_of!r:.80} of type {type(policy_of).__name__}."
+            )
+        agents: dict[str, list[Any]] = {name: [] for name in names}
+        for agent in self.possible_agents:
+            name = name_of(agent)
+            if name not in agents:
+                near = did_you_mean(str(name), names)
+                raise ValueError(f"policy_of({agent!r}) gave {name!r}, and the policies are {', '.join(names)}{near}")
+            agents[name].append(agent)
+        slots_of = {name: self._make_slots(name, members) for name, members in agents.items()}
+        before, now = ({name: slots.agents for name, slots in each.items()} for each in (self.slots_of, slots_of))
+        if self.slots_of and before != now:
+            raise ValueError(
+                f"these environments serve the policies {before}, and not {now}: make others with make_agent_envs()."
+            )
+        self.slots_of = self.slots_of or slots_of
+        return self.slots_of
+
+    def _make_slots(self, name: str, agents: Sequence[Any]) -> AgentSlots:
+        if not agents:
+            known = ", ".join(map(str, self.possible_agents))
+            raise ValueError(f"policy_of() gives no agent to the policy {name!r}: leave it out. The agents are {known}.")
+        observation_space, action_space = self._spaces(agents[0])
+        for agent in agents[1:]:
+            one, other = self._spaces(agent)
+            if other != action_space or not same_layout(one, observation_space):
+                raise SpaceError(
+                    f"the agents {agents[0]!r} and {agent!r} of the policy {name!r} have the spaces {observation_space}, "
+                    f"{action_space} and {one}, {other}: give agents of different spaces to different policies."
+                )
+        return AgentSlots(agents, observation_space, action_space, self.num_envs)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there are observations to act on."""
+        return bool(self.slots_of) and all(slots.current is not None for slots in self.slots_of.values())
+
+    def begin(self, seed: int | None = None) -> None:
+        """Begin an episode in every environment; with a seed, as if newly made with that seed."""
+        if not self.slots_of:
+            raise RuntimeError("nobody acts here yet: give the agents to policies by assign_slots(policy_of, names).")
+        if seed is not None:
+            self._seed(seed_of(seed, "begin(seed={})"))
+        obs = [agent_env.begin() for agent_env in self.agent_envs]
+        with self._placing():
+            for slots in self.slots_of.values():
+                slots.begin(obs)
+
+    def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> MultiAgentStep:
+        """Take the actions of each policy, nested [rows, ...], and write the observations to act on next to `out`, likewise.
+
+        Raises:
+            gymnasium.error.ResetNeeded: nothing has begun.
+            EnvDataError: an environment returned what its spaces or its API do not allow.
+            Exception: what an environment raised, with a note naming it, its step and the actions.
+        """
+        if not self.is_begun:
+            raise gymnasium.error.ResetNeeded("the environments were not begun: call begin() before advance().")
+        acting = [agent_env.acting for agent_env in self.agent_envs]
+        taken: list[dict[Any, Any]] = [{} for _ in self.agent_envs]
+        kept: list[dict[Any, Any]] = [{} for _ in self.agent_envs]  # what is remembered belongs to nobody else
+        for name, slots in self.slots_of.items():
+            slots.hand_out(actions[name], taken, acting)
+            slots.hand_out(actions[name], kept, acting)
+        played: list[AgentStepResult] = []
+        finished: list[EpisodeResult] = []
+        for agent_env, own, remembered in zip(self.agent_envs, taken, kept):
+            one = agent_env.play(own, remembered)
+            if not one.acting:
+                finished.append(agent_env.finished())
+                final = deepcopy(one.obs)  # an environment may write its next first observation into the same array
+                begun = agent_env.begin()
+                one = one._replace(obs=final, acting=agent_env.acting, begun=begun)
+            played.append(one)
+        with self._placing(played):
+            return MultiAgentStep({name: slots.to_rows(played, out[name]) for name, slots in self.slots_of.items()}, finished)
+
+    @contextmanager
+    def _placing(self, played: Sequence[AgentStepResult] = ()) -> Iterator[None]:
+        """Wrong data tells the place of its environment, in the step that was played."""
+        try:
+            yield
+        except EnvDataError as error:
+            if error.env is None:
+                raise
+            agent_env = self.agent_envs[error.env]
+            has_begun = bool(played) and played[error.env].begun is not None
+            place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
+            raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each environment is: the start of its episode and what was done since; and what is acted on next."""
+        if not self.is_begun:
+            return {"run_seed": self.run_seed, "seats": None}
+        state = {
+            "run_seed": self.run_seed,
+            "seats": {name: slots.state_dict() for name, slots in self.slots_of.items()},
+            "episodes": [agent_env.starts.state_dict() for agent_env in self.agent_envs],
+        }
+        return plain(state)  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring each environment back to where it was, by playing its episode again; where the agents have their policies.
+
+        Raises:
+            ValueError: the state of another number of environments, or of agents with other policies.
+            EnvDataError: an environment does not come back to the same observations: it is not a function of its seed.
+        """
+        self._seed(int(state["run_seed"]))
+        if state["seats"] is None:
+            for slots in self.slots_of.values():
+                slots.current = None
+            return
+        saved, count = state["seats"], len(state["episodes"])
+        had = {name: len(first_leaf(slots["current"])) for name, slots in saved.items()}
+        has = {name: slots.num_envs for name, slots in self.slots_of.items()}
+        if count != self.num_envs or had != has:
+            raise ValueError(
+                f"the state of {count} environments with the rows {had} does not fit {self.num_envs} with the rows {has}: make "
+                "as many, and give the agents to the same policies."
+            )
+        obs = [agent_env.restore(arrays(one)) for agent_env, one in zip(self.agent_envs, state["episodes"])]
+        with self._placing():
+            for name, slots in self.slots_of.items():
+                slots.load_state_dict(saved[name], obs, [agent_env.acting for agent_env in self.agent_envs])
+
+    def close(self) -> None:
+        """Close each environment."""
+        for agent_env in self.agent_envs:
+            if hasattr(agent_env.env, "close"):
+                agent_env.env.close()

@@ -1,0 +1,130 @@
+"""Progress: environments that write down what they are doing, so that an error can say where one that died was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ding_lite.data import flatten
+from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.vectors import LocalVectorEnv
+
+_ACTION = 64  # numbers of an action that find place
+_NUMBERS = "biuf"
+_NOWHERE = -1
+_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # zeros are the progress of environments in the making
+
+
+def progress_size(num_envs: int) -> int:
+    """How many int64 the progress of so many environments takes."""
+    return 4 + num_envs * (2 + _ACTION)
+
+
+def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int) -> str:
+    """In words, what the environments were doing that wrote this."""
+    fields = _Fields(progress, num_envs)
+    index, what = int(fields.place[0]), int(fields.place[1])
+    if what == _MAKES or index == _NOWHERE:
+        doing = "being made" if what == _MAKES else "between two steps"
+        return f"environments {first_env} to {first_env + num_envs - 1}, {doing}"
+    where = f"environment {first_env + index}, episode {fields.numbers[index]}"
+    if what == _RESETS:
+        return f"{where}, in its reset"
+    step, size = int(fields.place[2] - fields.begun[index]), int(fields.place[3])
+    if what == _REPLAYS:
+        return f"{where}, which is played again up to where it was, step {step} of it"
+    action = [int(number) if number.is_integer() else number for number in fields.actions[index, :size].tolist()]
+    return f"{where}, step {step} of it" + (f", action {action[0] if size == 1 else action}" if size else "")
+
+
+class _Fields:
+    """The fields of these numbers."""
+
+    def __init__(self, progress: NDArray[np.int64], num_envs: int) -> None:
+        self.place = progress[:4]
+        """The environment at work, what it does, the clock, and how many numbers an action has."""
+        self.begun = progress[4 : 4 + num_envs]
+        self.numbers = progress[4 + num_envs : 4 + 2 * num_envs]
+        self.actions = progress[4 + 2 * num_envs :].view(np.float64).reshape(num_envs, _ACTION)
+
+
+class ProgressVectorEnv(LocalVectorEnv):
+    """A LocalVectorEnv that writes into `progress` which environment it steps, when, and with which action."""
+
+    def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
+        self._fields = _Fields(progress, len(factories))
+        super().__init__(factories, seed, first_env)
+        self._fields.place[:2] = _NOWHERE, _STEPS
+        place = memoryview(self._fields.place)  # type: ignore[arg-type]  # a numpy element costs twice as much to set
+        self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
+        self._place = place
+
+    def resume(self) -> None:
+        """End `pause`."""
+        super().resume()
+        self._fields.begun[:] = self._begun_at
+
+    def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        fields = self._fields
+        fields.numbers[index], fields.begun[index] = self.starts[index].number + 1, self._clock
+        self._place[0], self._place[1] = index, _RESETS
+        try:
+            return super()._begin(index, options)
+        finally:
+            self._place[0], self._place[1] = _NOWHERE, _STEPS
+
+    def _play(self, action: Any) -> list[Any]:
+        place = self._place
+        place[2], place[3] = self._clock, _write(action, self._fields.actions)
+        try:
+            return super()._play(action)
+        finally:
+            place[0] = _NOWHERE
+
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+        place, fields = self._place, self._fields
+        fields.numbers[index], fields.begun[index] = state["number"], 0
+
+        def seen(step: int) -> None:
+            place[2] = step
+
+        place[0], place[1], place[2] = index, _REPLAYS, 0
+        try:
+            return super()._restore(index, state, seen)
+        finally:
+            place[0], place[1] = _NOWHERE, _STEPS
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring each environment back to where it was, by playing its episode again."""
+        super().load_state_dict(state)
+        self._fields.begun[:] = self._begun_at
+
+
+def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Callable[[Any], Any]:
+    def watched(action: Any) -> Any:
+        place[0] = index
+        return step(action)
+
+    return watched
+
+
+def _write(action: Any, rows: NDArray[np.float64]) -> int:
+    """Write actions [B, ...] as rows of numbers. Returns how many each has, 0 where there is no place for them.
+
+    What are no actions at all is for the environments to refuse.
+    """
+    if type(action) is np.ndarray and action.shape == (len(rows),) and action.dtype.kind in _NUMBERS:
+        rows[:, 0] = action
+        return 1
+    leaves = [np.asarray(leaf) for _, leaf in flatten(action)]
+    if not all(leaf.shape[:1] == (len(rows),) and leaf.dtype.kind in _NUMBERS for leaf in leaves):
+        return 0
+    leaves = [leaf.reshape(len(rows), -1) for leaf in leaves]
+    size: int = sum(leaf.shape[1] for leaf in leaves)
+    if size > _ACTION:
+        return 0
+    rows[:, :size] = np.concatenate(leaves, axis=1)
+    return size

@@ -1,0 +1,100 @@
+"""What vector environments offer to gymnasium, on top of what rollouts use."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ding_lite.data import allocate
+from ding_lite.envs.names import name_of_env
+from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
+from ding_lite.envs.steps import Step
+
+
+class Traits(NamedTuple):
+    """What all environments of a vector have in common."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    spec: Any
+    metadata: dict[str, Any]
+    render_mode: str | None
+    name: str
+
+    @classmethod
+    def of(cls, env: gymnasium.Env[Any, Any]) -> Traits:
+        """Those of this environment."""
+        return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
+
+
+class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
+    """B environments that are each reset in the step that ends their episode.
+
+    `reset` and `step` are gymnasium's, in autoreset mode SAME_STEP. They are made of `begin` and `advance`, which rollouts use:
+    these write observations into arrays of the caller's, and make no info dicts.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
+    first_env = 0
+    """Index of its first environment, where it is a part of more."""
+    _info: tuple[dict[str, Any], ...]
+    """Of each environment, from the last step."""
+
+    def _describe(self, num_envs: int, traits: Traits) -> None:
+        self.num_envs = num_envs
+        self.spec, self.render_mode, self.env_name = traits.spec, traits.render_mode, traits.name
+        self.metadata = {**traits.metadata, **type(self).metadata}
+        self.single_observation_space, self.single_action_space = traits.observation_space, traits.action_space
+        self.observation_space = batch_space(traits.observation_space, num_envs)
+        self.action_space = batch_space(traits.action_space, num_envs)
+        self._obs_spec = space_spec(traits.observation_space)
+
+    @abc.abstractmethod
+    def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
+
+    @abc.abstractmethod
+    def advance(self, action: Any, out: Any) -> Step:
+        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+
+    @property
+    def infos(self) -> tuple[dict[str, Any], ...]:
+        """The info of each environment from its last step or reset."""
+        return self._info
+
+    def new_obs(self) -> Any:
+        """Arrays for the observations of all environments, nested [B, ...]."""
+        return allocate(self._obs_spec, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment; with a seed, as if newly made with that seed."""
+        out = self.new_obs()
+        self.begin(out, seed, options)
+        return to_gymnasium(self.single_observation_space, out), self._joined(self._info)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One step of each environment; those whose episode ends are reset, and `infos["final_obs"]` holds where it ended."""
+        out = self.new_obs()
+        step = self.advance(to_nested(self.single_action_space, actions), out)
+        infos = self._joined(self._info)
+        for episode in step.finished:
+            infos = self._add_info(infos, {"final_info": episode.info}, episode.env - self.first_env)
+        if step.final_obs:
+            final = np.empty(self.num_envs, object)
+            for index, obs in step.final_obs.items():
+                final[index] = to_gymnasium(self.single_observation_space, obs)
+            infos["final_obs"], infos["_final_obs"] = final, np.isin(np.arange(self.num_envs), list(step.final_obs))
+        obs = to_gymnasium(self.single_observation_space, out)
+        return obs, step.reward, step.terminated, step.truncated, infos
+
+    def _joined(self, each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for index, info in enumerate(each):
+            infos = self._add_info(infos, dict(info), index)
+        return infos

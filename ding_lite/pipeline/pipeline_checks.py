@@ -1,0 +1,289 @@
+"""Pipeline checks, before anything runs: of one middleware, and of a whole pipeline, every problem with its fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
+from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
+from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
+from ding_lite.pipeline.properties import fields_behind, is_property
+from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
+
+
+class PipelineError(ValueError):
+    """A pipeline that cannot work; each line of the message is one problem and its fix."""
+
+
+@dataclasses.dataclass
+class Entry:
+    """One middleware of a pipeline."""
+
+    fn: Callable[..., Any]
+    """As the script handed it over."""
+
+    call: Callable[..., Any]
+    """As the engine calls it: with locks and wrappers around it."""
+
+    name: str
+    location: str
+    """file:line of its definition, or empty."""
+
+    contract: Contract | None
+    """None for a plain function, of which nothing is known."""
+
+    used_at: str = ""
+    """file:line of the script's `task.use`, or empty."""
+
+    lock: AbstractContextManager[Any] | None = None
+    """Held while each step runs."""
+
+
+def require_middleware(fn: object, call: str = "task.use") -> None:
+    """Refuse what can be no middleware; the message says that `call` was given it.
+
+    Raises:
+        TypeError: `fn` is not callable, is a class or an async function, or does not take exactly one argument.
+    """
+    if not callable(fn):
+        raise TypeError(
+            f"{call}() wants a function of the context, got {fn!r} of type {type(fn).__name__}. "
+            "If a factory made it, end the factory with `return` and the inner function."
+        )
+    if inspect.isclass(fn):
+        raise TypeError(f"{call}({fn.__name__}) got the class itself: make an object of it, {call}({fn.__name__}(...)).")
+    if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (fn, call_of(fn))):
+        raise TypeError(f"{call}({name_of(fn)}) got an async function, which nobody would await: write a plain function.")
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):  # some builtins have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"{call}() wants a function of one argument, ctx, but {describe_call(fn)} takes {signature}. "
+            f"If it is a factory, call it first: {call}(factory(...))."
+        ) from None
+
+
+def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
+    """Refuse a pipeline that reads what is not there, or draws from what nothing fills.
+
+    Each field in a contract must be declared by the context. Each field read must be kept, start with a value that is not
+    None, or be written by an earlier middleware; one without a contract counts as writing everything, and as filling every
+    object. Each object drawn from holds something or is filled before, by each middleware once; each setting needed is set
+    before. What runs side by side does not touch what another one of them changes. Middleware inside of others are checked one
+    by one.
+
+    Raises:
+        PipelineError: all problems, one a line, with the line of the script that is to blame.
+    """
+    all_used = middleware_of(pipeline)
+    problems = _forgotten_context(ctx, all_used) or [
+        (used, problem) for check in _CHECKS for used, problem in check(ctx, all_used)
+    ]
+    blamed = {id(used) for used, _ in problems}
+    problems += [found for found in _side_by_side_problems(all_used) if id(found[0]) not in blamed]
+    if problems:
+        place = {id(used): number for number, used in enumerate(all_used)}
+        problems.sort(key=lambda found: place[id(found[0])])
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = [f"  {problem}{used.at}" for used, problem in problems]
+        raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
+
+
+def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    """Each middleware that touches what another one changes which runs at the same time, where nothing orders the two."""
+    for index, used in enumerate(all_used):
+        for other in all_used[:index]:
+            if used.terms is None or other.terms is None or used.is_around or other.is_around or other in used.earlier:
+                continue
+            what = _in_common(other, used)
+            if what:
+                yield (
+                    used,
+                    f"{other.name} {what}, and the two run at the same time, so that the result depends on which is faster: "
+                    "put them one after the other, as with task.serial().",
+                )
+
+
+def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
+    """What one of two middleware writes and the other touches, or both use; or an empty string."""
+    assert one.terms is not None
+    assert other.terms is not None
+    shared = next((it for it in one.terms.uses if any(it is thing for thing in other.terms.uses)), None)
+    if shared is not None:
+        return f"uses the {type(shared).__name__} that {other.name} uses"
+    if one.scope != other.scope:
+        return ""
+    start = one.field_start
+    both = [name for name in one.writes if name in other.writes]
+    if both:
+        return f"writes {start}{both[0]}, which {other.name} writes"
+    for first, second, verbs in ((one, other, ("writes", "reads")), (other, one, ("reads", "writes"))):
+        assert second.terms is not None
+        read = [name for name in first.writes if name in (*second.terms.reads, *second.terms.may_read)]
+        if read:
+            return f"{verbs[0]} {start}{read[0]}, which {other.name} {verbs[1]}"
+    return ""
+
+
+def _object_problems(_: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    yield from sharing_problems(all_used)
+    yield from owner_problems(all_used)
+
+
+def _field_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
+    outside = _Inside(ctx, fields_at_start(ctx))
+    for used in all_used:
+        if used.terms is None:
+            continue
+        inside, problem = _context_of(used, outside)
+        if problem:
+            yield used, problem
+        if inside is None:
+            continue
+        known = declared_fields(inside.context)
+        for name, verb in _touched(used.terms).items():
+            if name not in known:
+                yield used, _undeclared(used, verb, inside.context, name)
+        for name in filter(partial(is_property, type(inside.context)), _named(used.terms)):
+            try:
+                fields_behind(type(inside.context), name)
+            except TypeError as error:
+                yield used, f"{used.name} names {used.field_start}{name}, and {error}"
+        for name in dict.fromkeys((*used.terms.reads, *used.terms.reads_after)):
+            if name in known and name not in inside.ready and not _is_written(used, name, all_used):
+                yield used, _unwritten(used, inside.context, name, all_used)
+
+
+def _named(terms: Contract) -> tuple[str, ...]:
+    """Every field that a contract names."""
+    optional = (*terms.may_read, *terms.may_write)
+    return tuple(dict.fromkeys((*terms.reads, *terms.reads_after, *terms.all_writes, *terms.writes_after, *optional)))
+
+
+def _touched(terms: Contract) -> dict[str, str]:
+    """Each field that must be declared, with "reads" or "writes"."""
+    reads = dict.fromkeys((*terms.reads, *terms.reads_after), "reads")
+    return {**reads, **dict.fromkeys((*terms.all_writes, *terms.writes_after), "writes")}
+
+
+@dataclasses.dataclass
+class _Inside:
+    """The context on which a middleware runs, as far as it is known."""
+
+    context: Context
+    ready: frozenset[str]
+    """Its fields that have a value before any middleware runs on it."""
+
+
+def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | None, str]:
+    """What is known of the context of a middleware, or None; and what is wrong with that."""
+    scope, earlier, ctx = used.scope, used.earlier, outermost.context
+    if not scope:
+        return outermost, ""
+    field, name = scope[-1]
+    found = maker_of(scope, earlier)
+    if found is not None:
+        made: Context = found[1].context()
+        return _Inside(made, fields_at_start(made) | frozenset(found[1].writes)), ""
+    given = getattr(ctx, field, None) if len(scope) == 1 and field in declared_fields(ctx) else None
+    if isinstance(given, Mapping) and isinstance(given.get(name), Context):
+        return _Inside(given[name], fields_at_start(given[name])), ""
+    outside = [other for other in earlier if not other.is_around]
+    if any(other.may_write_anything_for(scope[:-1]) for other in outside):
+        return None, ""
+    makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
+    known = [made.name for other in makers if other.terms for made in other.terms.makes if made.field == field]
+    if not known or any(other.terms and not other.terms.makes for other in makers):
+        return None, ""  # nobody writes it, which is reported for that one; or somebody who does not say which names
+    hint = did_you_mean(name, known)
+    return None, f"{used.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
+
+
+def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddleware]) -> bool:
+    """Whether a middleware writes the field before the step of this one that reads it."""
+    if any(_may_write(other, name, used.scope) for other in used.earlier):
+        return True
+    if used.terms is None or name in used.terms.reads:
+        return False
+    # Backward steps run in reverse: one sees what every forward step wrote, and the backward steps of those behind it.
+    if any(_may_write(other, name, used.scope) for other in all_used):
+        return True
+    behind = all_used[all_used.index(used) + 1 :]
+    return any(other.terms and other.scope == used.scope and name in other.terms.writes_after for other in behind)
+
+
+def _may_write(used: UsedMiddleware, name: str, scope: Scope) -> bool:
+    """Whether a forward step may set that field of that scope's context."""
+    return used.may_write_anything_for(scope) or (used.scope == scope and name in used.writes)
+
+
+def _are_of_one_package(*classes: type) -> bool:
+    """Whether somebody made all of them, so that one was taken for another; a class of one's own lacks a field."""
+    return len({cls.__module__.partition(".")[0] for cls in classes}) == 1
+
+
+def _undeclared(used: UsedMiddleware, verb: str, ctx: Context, name: str) -> str:
+    cls = type(ctx).__name__
+    start = f"{used.name} {verb} {used.field_start}{name}, but {cls} declares no such field"
+    meant = next((one for one in context_classes_of(used.fn) if name in _fields_of(one)), None)
+    if meant is not None and not used.scope and (issubclass(meant, type(ctx)) or _are_of_one_package(meant, type(ctx))):
+        return f"{start}, {meant.__name__} does: pass ctx={meant.__name__}() to task.start(), or a subclass of your own."
+    hint = did_you_mean(name, declared_fields(ctx))
+    return f"{start}{hint} Add `{name}` with a default to {cls}."
+
+
+def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence[UsedMiddleware]) -> str:
+    start = f"{used.name} reads {used.field_start}{name}, but no earlier middleware writes it: "
+    is_late = used.terms is not None and name not in used.terms.reads
+    for other in () if is_late else all_used:
+        if other is not used and other.scope == used.scope and other.terms and name in other.terms.all_writes:
+            return start + used.where_to_move(other)
+    for other in used.earlier:
+        for made in other.terms.makes if other.terms and other.scope == used.scope else ():
+            if name in made.writes:
+                call = made.call.replace("...", f"{name_of(used.fn)}(...)")
+                return f"{start}{other.name} writes it in ctx.{made.field}[{made.name!r}]; write {call}."
+    provider = {f.name: f.metadata.get("provider") for f in dataclasses.fields(ctx)}.get(name)
+    if not provider:
+        return start + "add one that does before it, or give the field a default."
+    found = maker_of(used.scope, used.earlier)
+    return f"{start}add {provider} before it{f', inside {found[1].call}' if found else ''}."
+
+
+def _forgotten_context(ctx: Context, all_used: Sequence[UsedMiddleware]) -> list[tuple[UsedMiddleware, str]]:
+    """One problem where the task runs on a bare Context, which has no fields to pass anything along."""
+    if type(ctx) is not Context:
+        return []
+    top = [used for used in all_used if used.terms is not None and not used.scope]
+    wanted = {name: (used, verb) for used in reversed(top) if used.terms for name, verb in _touched(used.terms).items()}
+    missing = [name for used in top if used.terms for name in _touched(used.terms) if name not in declared_fields(ctx)]
+    if not missing:
+        return []
+    used, verb = wanted[missing[0]]
+    start = f"{used.name} {verb} ctx.{missing[0]}, but Context declares no such field: "
+    votes = Counter(cls for one in top for cls in context_classes_of(one.fn) if wanted.keys() <= _fields_of(cls))
+    if not votes:
+        names = ", ".join(dict.fromkeys(missing))
+        return [(used, f"{start}pass a context of your own to task.start(ctx=...), a dataclass that declares {names}.")]
+    most = max(votes.values())
+    classes = " or ".join(f"ctx={cls.__name__}()" for cls, count in votes.items() if count == most)
+    return [(used, f"{start}pass {classes} to task.start().")]
+
+
+def _fields_of(cls: type[Context]) -> set[str]:
+    """The fields and properties of a class of contexts."""
+    return {f.name for f in dataclasses.fields(cls)} | {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
+
+
+_CHECKS = (_field_problems, settings_problems, flow_problems, _object_problems)

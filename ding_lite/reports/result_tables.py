@@ -1,0 +1,101 @@
+"""Result tables: what each experiment came to, in a line of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ding_lite.reports.curves import bootstrap_band, iqm
+from ding_lite.reports.experiments import RETURNS, Experiment
+from ding_lite.reports.labels import NOTHING, readable
+from ding_lite.reports.runs import Run
+from ding_lite.sinks import readable_time
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of the table."""
+
+    column: str
+    """What it is."""
+    text: str
+    aside: str = ""
+    """What stands smaller behind it: an interval, or how many of the seeds."""
+    explained: str = ""
+    """How it was come by."""
+
+
+def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
+    """The line of an experiment, a cell for each column.
+
+    Args:
+        experiment: one or more seeds.
+        steps: the counter that its length is given in.
+    """
+    runs = experiment.runs
+    returns = [run.series(RETURNS[0], steps)[1] for run in runs]
+    length, seconds = _lasts(runs, steps), _lasts(runs, "time_s")
+    ends = [(run.columns.last(steps), run.columns.last("time_s")) for run in runs]
+    rate = _median(done / spent for done, spent in ends if done and spent)
+    rate = round(rate) if rate and rate >= 10 else rate
+    word = {"env_step": "environment steps", "train_iter": "gradient steps"}[steps]
+    return [
+        Cell(
+            "seeds",
+            str(len(runs)),
+            ", ".join(experiment.seeds),
+            "How many runs differ in nothing but their seed, and their seeds.",
+        ),
+        _return_cell("last evaluation", returns, lambda values: values[-1]),
+        _return_cell("best evaluation", returns, max),
+        _goal(experiment, steps),
+        Cell(word, readable(_median(length)), explained=f"{word.capitalize()} of a run: the median of the seeds."),
+        Cell("wall time", _duration(_median(seconds)), explained="Of a run: the median of the seeds."),
+        Cell("steps a second", readable(rate), explained=f"{word.capitalize()} by wall time, all work included."),
+    ]
+
+
+def _return_cell(column: str, returns: Sequence[np.ndarray], choose: Callable[[np.ndarray], float]) -> Cell:
+    chosen = np.array([choose(values) for values in returns if len(values)], float)
+    explained = f"Mean return: the {column.partition(' ')[0]} one of each seed, their interquartile mean, and its 95% interval."
+    if not len(chosen):
+        return Cell(column, NOTHING, explained=explained)
+    low, high = map(float, bootstrap_band(chosen))
+    aside = f"{readable(low)} to {readable(high)}" if len(chosen) > 1 else ""
+    return Cell(column, readable(float(iqm(chosen))), aside, explained)
+
+
+def _goal(experiment: Experiment, steps: str) -> Cell:
+    goal, column = experiment.stop_value, "steps to goal"
+    explained = "When an evaluation first was at the stop_value: the median of the seeds that came there."
+    if goal is None:
+        return Cell(column, NOTHING, explained=explained)
+    steps_taken = [taken for run in experiment.runs if (taken := _first_at(run, goal, steps)) is not None]
+    spent = _median(taken for run in experiment.runs if (taken := _first_at(run, goal, "time_s")) is not None)
+    after = _median(steps_taken)
+    aside = f"{readable(goal)} by {len(steps_taken)} of {len(experiment.runs)}"
+    aside += "" if spent is None else f", in {_duration(spent)}"
+    return Cell(column, NOTHING if after is None else readable(round(after)), aside, explained)
+
+
+def _first_at(run: Run, goal: float, x: str) -> float | None:
+    xs, returns = run.series(RETURNS[0], x)
+    reached = np.flatnonzero(returns >= goal)
+    return float(xs[reached[0]]) if len(reached) else None
+
+
+def _lasts(runs: Sequence[Run], name: str) -> list[float]:
+    return [last for run in runs if (last := run.columns.last(name)) is not None]
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return float(np.median(found)) if found else None
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    return readable_time(seconds) if seconds >= 10 else f"{seconds:.1f} s"

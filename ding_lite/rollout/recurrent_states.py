@@ -1,0 +1,199 @@
+"""Recurrent states: what a policy carries from one step of an episode to the next, in each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.basics import arrays, plain
+from ding_lite.data import Spec, allocate, map_leaves, to_objects
+from ding_lite.envs import Stepper, space_spec
+from ding_lite.hooks import state_like_before
+from ding_lite.policy import ActMode
+
+_ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
+_ARRAY = "numpy array"  # the key that tells an array among plain data, where arrays are tensors
+
+
+class RecurrentState:
+    """The recurrent state of a policy in B environments; and its last action and reward there, if it asks for them.
+
+    Each element of the state is a tensor [B, ...], or a list of B objects, as `policy.get_initial_state` gives it. Where an
+    episode begins, that takes its place. Objects are stored as they are, so that a policy gives new ones instead of changing
+    them.
+
+    The last action and reward lie with the environments (`Stepper.last`): another worker may have taken the step.
+
+    Args:
+        policy: the mode that acts.
+        env: where.
+    """
+
+    def __init__(self, policy: ActMode, env: Stepper) -> None:
+        self._policy, self._env = policy, env
+        self._policy_name = type(getattr(policy, "actor", policy)).__name__
+        self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
+        """A batch for each element; empty for policies without."""
+        self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
+        """What the policy asks for of the step before."""
+        self._action_spec: Spec = space_spec(env.single_action_space)
+        stored: tuple[str, ...] | None = getattr(policy, "state_columns", None)
+        self._stored = [
+            (name, element)
+            for element in range(len(self.state))
+            for name in (f"state_in_{element}", f"state_out_{element}")
+            if stored is None or name in stored
+        ]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the policy has any use for it."""
+        return bool(self.state or self.previous)
+
+    def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
+        """What the policy does about these observations [B, ...], and the state before and after, arrays by name.
+
+        Args:
+            **kwargs: for the policy's `compute_actions`.
+        """
+        self.restart()
+        acted_with = self.columns("state_in")  # before the policy may change it in place
+        action, state, outputs = self._policy.forward(obs, self.state or None, **self.inputs(), **kwargs)
+        if self.state:
+            self.update(state)
+        return {"action": action, **acted_with, **self.columns("state_out"), **outputs}
+
+    def pass_through(self, action: Any) -> dict[str, Any]:
+        """An action that is not the policy's, and the state, which it leaves as it is."""
+        self.restart()
+        return {"action": action, **self.columns("state_in"), **self.columns("state_out")}
+
+    def restart(self) -> None:
+        """Put the initial state where an episode begins."""
+        restarted = self._env.restarted
+        if not self.state or restarted is None or not restarted.any():
+            return
+        fresh = self._policy.get_initial_state(self._env.num_envs)
+        self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
+
+    def update(self, state: Sequence[Any]) -> None:
+        """Go on with the state that the policy gave: for each element a tensor, array or list [B, ...].
+
+        Raises:
+            ValueError, TypeError: it has not the elements of the initial state, or one has another shape or kind of dtype.
+        """
+        self.state = state_like_before(self.state, state, self._policy_name)
+
+    def columns(self, prefix: str) -> dict[str, Any]:
+        """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
+
+        Args:
+            prefix: "state_in" of what is acted with, or "state_out" of what came of it.
+        """
+        return {name: _column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
+
+    def inputs(self) -> dict[str, Any]:
+        """What the policy asks for of the step before, by name: arrays [B, ...], zeros where an episode begins."""
+        if not self.previous:
+            return {}
+        restarted, count = self._env.restarted, self._env.num_envs
+        if self._env.last is None or restarted is None:
+            action, reward = self._env.last or self._nothing()
+        else:
+            action, reward = map_leaves(
+                lambda last, none: np.where(restarted.reshape(count, *[1] * (last.ndim - 1)), none, last),
+                dict(enumerate(self._env.last)),
+                dict(enumerate(self._nothing())),
+            ).values()
+        return {name: value for name, value in ((_ACTION, action), (_REWARD, reward)) if name in self.previous}
+
+    def _nothing(self) -> tuple[Any, np.ndarray[Any, Any]]:
+        count = self._env.num_envs
+        zeros = map_leaves(lambda leaf: np.zeros_like(leaf), allocate(self._action_spec, count))
+        return zeros, np.zeros(count, np.float32)
+
+    def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
+        """These actions [B, ...] were taken, and earned these rewards [B]."""
+        if self.previous:
+            kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
+            self._env.last = kept, np.array(reward, np.float32)
+
+    def raw_state(self) -> dict[str, Any]:
+        """The state in each environment, its objects as they are, and what was done last."""
+        last = self._env.last if self.previous else None
+        return {"state": _copied(self.state), "last": None if last is None else list(last)}
+
+    @staticmethod
+    def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
+        """What `raw_state` gave, as plain data.
+
+        Raises:
+            TypeError: the state holds objects that no checkpoint holds.
+        """
+        return {"state": plain(_marked(raw_state["state"]), "recurrent state"), "last": plain(raw_state["last"])}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in each environment, and what was done last, as plain data."""
+        return self.as_plain(self.raw_state())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, or from one that `raw_state` gave.
+
+        Raises:
+            ValueError: it is of another policy, or of another number of environments.
+        """
+        saved, count = _unmarked(state["state"]), self._env.num_envs
+        if len(saved) != len(self.state) or any(len(element) != count for element in saved):
+            found = [len(element) for element in saved]
+            raise ValueError(
+                f"the saved recurrent state has elements for {found} environments, and this policy has {len(self.state)} "
+                f"elements in {count}: make policy and environments as they were."
+            )
+        self.state = _copied(saved)
+        if self.previous and state["last"] is not None:
+            action, reward = arrays(state["last"])
+            self._env.last = action, reward
+
+
+def _chosen(restarted: np.ndarray[Any, Any], fresh: Any, old: Any) -> Any:
+    if not isinstance(old, torch.Tensor):
+        return [new if begins else one for begins, new, one in zip(restarted, fresh, old)]
+    where = torch.from_numpy(restarted).to(old.device).reshape(-1, *[1] * (old.ndim - 1))
+    return torch.where(where, fresh.to(old.device), old)
+
+
+def _copied(state: Sequence[Any]) -> list[Any]:
+    """The same elements; tensors as copies, since a policy may change them in place."""
+    return [element.clone() if isinstance(element, torch.Tensor) else element for element in state]
+
+
+def _marked(state: Any) -> Any:
+    """The same with each array in a dict of its own, which tells it from a tensor."""
+    if isinstance(state, np.ndarray):
+        return {_ARRAY: state}
+    if isinstance(state, Mapping):
+        return {key: _marked(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        items = [_marked(value) for value in state]
+        return tuple(items) if isinstance(state, tuple) else items
+    return state
+
+
+def _unmarked(state: Any) -> Any:
+    """The reverse; objects that are no plain data stay as they are."""
+    if type(state) is dict:
+        if state.keys() == {_ARRAY}:
+            return arrays(state[_ARRAY])
+        return {key: _unmarked(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_unmarked(value) for value in state)
+    return state
+
+
+def _column(element: Any) -> np.ndarray[Any, Any]:
+    if isinstance(element, torch.Tensor):
+        return np.array(element.detach().cpu().numpy())
+    return to_objects(element)

@@ -1,0 +1,148 @@
+"""Video files: what an environment shows, written to an mp4 file by ffmpeg, frame by frame."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import gymnasium
+import numpy as np
+
+from ding_lite.basics import require_extra
+
+_MOST_STEPS = 10_000  # of an episode that are filmed
+_USUAL_FPS = 30.0
+_PATIENCE_S = 60.0  # for what ffmpeg still has to do once it has every frame
+
+
+class VideoWriter:
+    """A video that is being written while frames come, which keeps none of them. To be used as a context.
+
+    Leaving the context removes what was written to `path`, unless it was moved away, and ends ffmpeg.
+
+    Args:
+        path: of the file, whatever it is called.
+        fps: frames a second; None for what the environment's metadata say, or 30.
+
+    Raises:
+        ImportError: without the extra `video`.
+    """
+
+    def __init__(self, path: Path, fps: float | None = None) -> None:
+        require_extra("imageio_ffmpeg", "video", "filming an episode")
+        self.path, self.fps = path, fps
+        self.is_cut = False
+        """Whether it ends before the episode does."""
+        self._shape: tuple[int, ...] = ()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed where the context is left
+
+    def add(self, frame: Any) -> None:
+        """Append a frame, uint8 [H, W, 3].
+
+        Raises:
+            ValueError: it is none, or of another size than the first.
+            RuntimeError: ffmpeg does not go on.
+        """
+        if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
+            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise ValueError(
+                f'render() gave {found}, a frame is uint8 [H, W, 3]: make the environment with render_mode="rgb_array".'
+            )
+        if self._process is None:
+            self._process, self._shape = self._begin(*frame.shape[:2]), frame.shape
+        if frame.shape != self._shape:
+            raise ValueError(f"render() gave a frame {list(frame.shape)} after frames {list(self._shape)}: keep their size.")
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(np.ascontiguousarray(frame).data)
+        except OSError:
+            self.finish()
+            raise
+
+    def _begin(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        frames = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(self.fps), "-i", "pipe:0")
+        # What browsers play: colours at half the resolution, hence even sizes, and the index before the pictures.
+        video = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")
+        codec = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-threads", "1")
+        # imageio_ffmpeg.write_frames() hides whether ffmpeg failed, and forks with Python in between, which threads may not.
+        return subprocess.Popen(
+            [get_ffmpeg_exe(), "-y", "-v", "error", *frames, *video, *codec, f"file:{self.path}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for the run, which says itself when the video is over
+        )
+
+    def finish(self) -> None:
+        """There are no more frames: wait for the file to be whole.
+
+        Raises:
+            RuntimeError: ffmpeg failed, or is not done after a minute.
+        """
+        process = self._process
+        if process is None:
+            raise RuntimeError("a video without a frame cannot be finished: add() at least one.")
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            status = process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"ffmpeg was not done with {self.path} after {_PATIENCE_S:g} s.") from None
+        if status:
+            self._said.seek(0)
+            said = " ".join(self._said.read(2000).decode(errors="replace").split())
+            raise RuntimeError(f"ffmpeg ended with status {status} while it wrote {self.path}: {said or 'it did not say why'}")
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._said.close()
+        self.path.unlink(missing_ok=True)
+
+
+class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose first episode is filmed: after the reset and each step, up to its end or to 10,000 steps.
+
+    Args:
+        env: made with render_mode="rgb_array".
+        video: takes the frames.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], video: VideoWriter) -> None:
+        super().__init__(env)
+        self._video, self._steps, self._is_on = video, 0, True
+        if video.fps is None:
+            video.fps = env.metadata.get("render_fps") or _USUAL_FPS
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        result = self.env.reset(seed=seed, options=options)
+        if self._is_on:
+            self._video.add(self.env.render())
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step of the environment, which is the last one where the video is as long as it may be."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if self._is_on:
+            self._video.add(self.env.render())
+            self._steps += 1
+            if self._steps == _MOST_STEPS and not (terminated or truncated):
+                self._video.is_cut = truncated = True
+            self._is_on = not (terminated or truncated)
+        return obs, reward, terminated, truncated, info

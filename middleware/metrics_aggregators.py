@@ -1,0 +1,145 @@
+"""Metrics aggregators: what every component of a run has logged, brought together into rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import flatten
+from ding_lite.metrics import MetricsLogger, SystemUse
+from ding_lite.middleware.outputs import log_outputs
+from ding_lite.rollout import EpisodeHistory
+
+_STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
+"""Where each field of the context is aggregated."""
+COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
+"""Fields of the context that a row begins with, behind total_step."""
+_TIMES = "time"
+_WAITING = 256  # reductions, after which they are aggregated though nobody asks: they hold memory
+
+
+class MetricsAggregator:
+    """The root of a run's metrics.
+
+    Leaves reduce in every iteration, into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`. Here they are
+    aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is collected under `time/`.
+
+    Args:
+        counters: more fields of the context that a row begins with.
+    """
+
+    def __init__(self, counters: Sequence[str] = ()) -> None:
+        self._counters = tuple(dict.fromkeys(("total_step", *counters, *COUNTERS)))
+        self._root = MetricsLogger(root=True)
+        self._episodes = EpisodeHistory()
+        self._system = SystemUse()
+        self._outputs, self._score = MetricsLogger(), MetricsLogger()
+        self._taken: set[str] = set()
+        """Own columns that something else was logged as."""
+        self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
+
+    def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        """Take in what was logged in this iteration."""
+        for field, waiting in self._waiting.items():
+            logged = getattr(ctx, field, None)
+            waiting += [one for one in logged if isinstance(one, Mapping)] if isinstance(logged, list) else ()
+            if len(waiting) > _WAITING:
+                self._aggregate()
+        self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
+        self._take_output(ctx)
+        value = evaluation_of(ctx)
+        if value is not None and not getattr(ctx, "eval_metrics", None):  # of an evaluator that logs nothing
+            self._score.log_value("score", value, reduce="item")
+            self._waiting["eval_metrics"].append(self._score.reduce())
+
+    def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        """What a learner gave to log that knows nothing of metrics."""
+        output = getattr(ctx, "train_output", None)
+        outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
+        if outputs:
+            known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
+            unknown = [name for name in outputs[0] if name not in known]
+            if unknown:
+                log_outputs(self._outputs, [{name: one[name] for name in unknown if name in one} for one in outputs])
+                self._waiting["learn_metrics"].append(self._outputs.reduce())
+
+    def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:
+        """What it all comes to, names joined by "/".
+
+        Args:
+            end: whether the next cycle begins; otherwise this is a look at a running one.
+        """
+        self._aggregate()
+        logged = self._root.compile(empty=False) if end else self._root.peek(empty=False)
+        own = {"collect": self._episodes.summarize(end), **({"system": self._system.look()} if end else {})}
+        groups: dict[str, dict[str, Any]] = {}
+        for path, value in flatten(logged):
+            groups.setdefault(path[0], {})["/".join(map(str, path))] = value
+        for path, value in flatten(own):
+            group, name = groups.setdefault(path[0], {}), "/".join(map(str, path))
+            if name in group:
+                self._warn_of_taken(name)
+            group[name] = value
+        counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
+        return {**counters, **{name: value for group in groups.values() for name, value in group.items()}}
+
+    def _warn_of_taken(self, name: str) -> None:
+        if name not in self._taken:
+            self._taken.add(name)
+            warnings.warn(
+                f"a part of what was logged is lost: {name} is the logger's own column, of the episodes that were collected or "
+                "of the machine. Take another name.",
+                stacklevel=4,
+            )
+
+    def _aggregate(self) -> None:
+        for field, waiting in self._waiting.items():
+            waiting.sort(key=_has_no_owner)  # so that a name goes to its owner, whose order stays
+            for reduced, key in (([_without_times(one) for one in waiting], _STAGES[field]), (_times(waiting), _TIMES)):
+                try:
+                    self._root.aggregate(reduced, key=key)
+                except (TypeError, ValueError):  # no reason to lose more than the part that does not fit
+                    for one in reduced:
+                        self._aggregate_alone(one, key)
+            waiting.clear()
+
+    def _aggregate_alone(self, reduced: Mapping[Any, Any], key: str) -> None:
+        for (*path, name), stats in flatten(reduced):
+            try:
+                self._root.aggregate([{name: stats}], key=(key, *path))
+            except (TypeError, ValueError) as error:
+                warnings.warn(f"a part of what was logged is lost: {error}", stacklevel=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next rows go on from."""
+        self._aggregate()
+        return {"root": self._root.get_state(), "episodes": self._episodes.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._root.set_state(state["root"])
+        self._episodes.load_state_dict(state["episodes"])
+
+
+def evaluation_of(ctx: Any) -> float | None:
+    """The value of this iteration's evaluation, or None where there was none."""
+    value = getattr(ctx, "eval_value", None)
+    return None if value is None or value == -float("inf") else float(value)
+
+
+def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:
+    return not any(getattr(stats, "owner", None) for _, stats in flatten(reduced))
+
+
+def _without_times(reduced: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    return {name: it for name, it in reduced.items() if name != _TIMES} if _has_times(reduced) else reduced
+
+
+def _times(waiting: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+    return [one[_TIMES] for one in waiting if _has_times(one)]
+
+
+def _has_times(reduced: Mapping[Any, Any]) -> bool:
+    return isinstance(reduced.get(_TIMES), Mapping)

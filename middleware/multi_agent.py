@@ -1,0 +1,165 @@
+"""Several agents: collecting and evaluating with several policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ding_lite.config import RunConfig
+from ding_lite.contexts import AgentsContext, OnlineRLContext
+from ding_lite.data import Trajectories
+from ding_lite.engine import NestedContext, contract
+from ding_lite.envs import AgentVectorEnv, EpisodeResult
+from ding_lite.metrics import MetricsLogger, mean_of
+from ding_lite.middleware.acting_settings import ActingSettings
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_modes
+from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
+from ding_lite.middleware.outputs import append_metrics
+from ding_lite.policy import CollectMode, EvalMode
+from ding_lite.rollout import AgentWorker
+
+_PART_DATA = ("env_step", "env_episode", "collect_kwargs", "trajectories", "trajectory_end_idx", "policy_version")
+"""What stands in the context that AgentsCollector makes for a policy."""
+
+
+class AgentsCollector:
+    """Collect a fixed number of environment steps, in which every policy acts for its agents.
+
+    Reads:
+        ctx.collect_kwargs: settings, passed to every policy.
+        ctx.env_step, ctx.env_episode.
+    Writes:
+        ctx.parts: for each policy a new context, with what a StepCollector would have written into it: trajectories, leaves
+            [T, B, ...] with a row for each of its agents in each environment; trajectory_end_idx; policy_version; and the
+            counters of this context. `valid` in it leaves out steps in which an agent took no part.
+        ctx.finished_episodes: those that ended on the way, with the sum of the returns of all agents, and that of each in
+            `info["return"]`.
+        ctx.env_step, ctx.env_episode: counted on, by steps and episodes of environments.
+        ctx.collect_metrics: steps, seconds, numbers among the settings, and what each policy logged while acting.
+
+    Args:
+        cfg: uses policy.collect.n_sample: environment steps a call, rounded up to whole steps of all environments; each gives
+            as many transitions as there are agents.
+        policies: act, exploring, by name.
+        env: from `make_agent_envs`.
+        policy_of: from an agent to the name of its policy, a function or a mapping.
+        collect_kwargs: for every policy, as for StepCollector.
+
+    Raises:
+        ValueError: an agent without a policy, or a policy without an agent.
+        SpaceError: the agents of a policy differ in their spaces, or it was made for others.
+    """
+
+    def __init__(
+        self,
+        cfg: RunConfig,
+        policies: Mapping[str, CollectMode],
+        env: AgentVectorEnv,
+        policy_of: Callable[[Any], str] | Mapping[Any, str],
+        collect_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
+        require_modes("AgentsCollector", policies, "collect_mode")
+        self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
+        self._worker = AgentWorker(env, policies, policy_of)
+        self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
+        self._metrics = MetricsLogger(owner="the collector")
+        self._kwargs = MetricsLogger(owner="the arguments of the policies")
+        contract(
+            reads=("collect_kwargs", "env_step", "env_episode"),
+            **self._settings.terms,
+            may_read=("collect_metrics",),
+            may_write=("collect_metrics",),
+            writes=("parts", "finished_episodes", "env_step", "env_episode"),
+            uses=tuple(policies.values()),
+            alone=(env,),
+            makes=[_made(name, policy) for name, policy in policies.items()],
+            stage="collect",
+        )(self)
+
+    def __call__(self, ctx: AgentsContext) -> None:
+        kwargs = self._settings.at(ctx)
+        with self._metrics.log_time(("time", "collect"), reduce="mean"):
+            rollout = self._worker.collect(self._num_steps, **kwargs)
+        self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
+        for name, value in kwargs.items():
+            if isinstance(value, (int, float)):
+                self._kwargs.log_value(name, value)
+        logged = [self._metrics.reduce(), self._kwargs.reduce(), *self._worker.reduce_metrics()]
+        append_metrics(ctx, "collect_metrics", logged)
+        ctx.env_step += rollout.env_steps
+        ctx.env_episode += len(rollout.episodes)
+        ctx.finished_episodes = rollout.episodes
+        ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.trajectories.items()}
+
+
+def _made(name: str, policy: CollectMode) -> NestedContext:
+    """The context of one policy, to which what it acts and learns with belongs."""
+    modes = (policy, getattr(policy, "leader", policy))
+    return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
+
+
+def _part_of(ctx: AgentsContext, kwargs: Mapping[str, Any], trajectories: Trajectories) -> OnlineRLContext:
+    return OnlineRLContext(
+        total_step=ctx.total_step,
+        env_step=ctx.env_step,
+        env_episode=ctx.env_episode,
+        collect_kwargs=dict(kwargs),
+        trajectories=trajectories,
+        trajectory_end_idx=trajectories.end_idx,
+        policy_version=int(trajectories.columns["policy_version"][0, 0]),
+    )
+
+
+def agents_evaluator(
+    cfg: RunConfig,
+    policies: Mapping[str, EvalMode],
+    env: AgentVectorEnv,
+    policy_of: Callable[[Any], str] | Mapping[Any, str],
+    score: Callable[[dict[Any, float]], float] | None = None,
+) -> InteractionEvaluator:
+    """Play whole episodes with all policies at their best, now and then, and end the run when they are good enough.
+
+    When it evaluates, and how where iterations overlap, is as in `interaction_evaluator`.
+
+    Reads:
+        ctx.train_iter, ctx.last_eval_iter, ctx.env_step.
+    Writes:
+        ctx.eval_value, ctx.last_eval_value: the score.
+        ctx.last_eval_iter: train_iter of the weights that were evaluated.
+        ctx.eval_weights: the weights that were evaluated, by name of the policy.
+        ctx.eval_metrics: the score, where it is not the mean return; return and length of the episodes, the return being the
+            sum over agents, and that of each as custom_metrics/return; the counters of the weights that were evaluated,
+            seconds, and what each policy logged while acting.
+
+    Args:
+        cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value.
+        policies: act without exploring, by name.
+        env: from `make_agent_envs`, not the one that is collected in.
+        policy_of: from an agent to the name of its policy, a function or a mapping.
+        score: from the mean undiscounted return of each agent to what env.stop_value is compared with; None for their sum.
+            An agent that took part in some episodes only has earned nothing in the others.
+
+    Raises:
+        ValueError: an agent without a policy, or a policy without an agent; cfg.log.video_every is not 0.
+        SpaceError: the agents of a policy differ in their spaces, or it was made for others.
+    """
+    require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
+    require_evaluations("agents_evaluator", cfg)
+    require_modes("agents_evaluator", policies, "eval_mode")
+    if cfg.log.video_every:
+        raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
+    worker = AgentWorker(env, policies, policy_of)
+    value = mean_return if score is None else _scored(score, env.possible_agents)
+    return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value)
+
+
+def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[EpisodeResult]], float]:
+    """From episodes to the score of the mean return of each agent."""
+
+    def value(episodes: Sequence[EpisodeResult]) -> float:
+        returns = [episode.info["return"] for episode in episodes]
+        return float(score({agent: mean_of([one.get(agent, 0.0) for one in returns]) for agent in agents}))
+
+    return value

@@ -1,0 +1,217 @@
+"""VectorEnvAdapter: vector environments made elsewhere give right data or an error, never wrong data."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from ding_lite.config import DQNConfig
+from ding_lite.envs import EnvDataError, SpaceError, VectorEnvAdapter, make_envs
+from ding_lite.policy import DQNPolicy
+from ding_lite.rollout import LocalWorker
+
+MODES = list(AutoresetMode)
+
+
+class Scripted(VectorEnv):
+    """Answers every step with what it was given."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, num_envs: int = 2, obs=None, reward=None, terminated=None, truncated=None, infos=None) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(-10, 10, (3,), np.float32)
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        good = {
+            "obs": np.ones((num_envs, 3), np.float32),
+            "reward": np.zeros(num_envs),
+            "terminated": np.zeros(num_envs, bool),
+            "truncated": np.zeros(num_envs, bool),
+            "infos": {},
+        }
+        given = {"obs": obs, "reward": reward, "terminated": terminated, "truncated": truncated, "infos": infos}
+        self.answer = tuple(good[name] if value is None else value for name, value in given.items())
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 3), np.float32), {}
+
+    def step(self, actions):
+        return self.answer
+
+
+def one_step(env: VectorEnv):
+    stepper = VectorEnvAdapter(env)
+    out = np.empty((env.num_envs, 3), np.float32)
+    stepper.begin(out)
+    return stepper.advance(np.zeros(env.num_envs, np.int64), np.empty_like(out))
+
+
+@pytest.mark.parametrize("mode", [None, "NextStep", True])
+def test_an_environment_that_does_not_say_how_it_resets_is_refused(mode):
+    env = Scripted()
+    env.metadata = {"autoreset_mode": mode}
+    with pytest.raises(EnvDataError, match=r"does not say how it resets.*autoreset_mode.*Set it"):
+        VectorEnvAdapter(env)
+
+
+def test_a_space_without_a_fixed_layout_is_refused():
+    env = Scripted()
+    env.single_observation_space = spaces.Text(5)
+    with pytest.raises(SpaceError, match="has no fixed layout"):
+        VectorEnvAdapter(env)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ({"reward": np.zeros((2, 1))}, r"reward \(2, 1\).*has to be \(2,\)"),
+        ({"terminated": np.zeros(3, bool)}, r"terminated \(3,\).*has to be \(2,\)"),
+        ({"truncated": np.bool_(False)}, r"truncated \(\).*has to be \(2,\)"),
+        ({"reward": np.array([1, np.nan])}, "environment 1 returned the reward nan, which is not finite"),
+        ({"reward": np.array([-np.inf, 1])}, "environment 0 returned the reward -inf, which is not finite"),
+        ({"obs": np.array([[1, 1, 1], [1, np.nan, 1]], np.float32)}, "environment 1 returned obs .*not finite"),
+        ({"obs": np.ones((2, 4), np.float32)}, r"obs has shape \(2, 4\), its space says \(2, 3\)"),
+        ({"obs": np.full((2, 3), "a")}, "obs has dtype .*its space says float32"),
+        ({"obs": np.full((2, 3), 1e300)}, "obs holds 1e\\+300, which float32 cannot"),
+        ({"terminated": np.array([True, False])}, "resets in the same step, but its infos hold no 'final_obs'"),
+        (
+            {"terminated": np.array([False, True]), "infos": {"final_obs": np.array([None, None])}},
+            "environment 1, final obs has shape",
+        ),
+        (
+            {"terminated": np.array([False, True]), "infos": {"final_obs": np.array([None, np.ones(4)], object)}},
+            r"environment 1, final obs has shape \(4,\), its space says \(3,\)",
+        ),
+        (
+            {"truncated": np.array([False, True]), "infos": {"final_obs": [None, np.array([1, np.nan, 2], np.float32)]}},
+            "environment 1.*final obs.*not finite",
+        ),
+    ],
+)
+def test_wrong_data_is_refused_where_it_comes_from(faults, words):
+    with pytest.raises(EnvDataError, match=words):
+        one_step(Scripted(**faults))
+
+
+def test_the_older_name_of_the_final_observation_is_understood():
+    infos = {"final_observation": np.array([None, np.full(3, 7.0)], object)}
+    step = one_step(Scripted(terminated=np.array([False, True]), infos=infos))
+    assert {index: obs.tolist() for index, obs in step.final_obs.items()} == {1: [7.0, 7.0, 7.0]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("faults", [{"obs": np.array([0, np.nan], np.float32)}, {"reward": np.inf}], ids=["obs", "reward"])
+def test_what_is_not_finite_at_the_end_of_an_episode_is_refused_in_every_mode(mode, faults, faulty_env):
+    env = SyncVectorEnv([partial(faulty_env, 2, terminated=True, **faults)], autoreset_mode=mode)
+    stepper = VectorEnvAdapter(env)
+    out = np.empty((1, 2), np.float32)
+    stepper.begin(out)
+    stepper.advance(np.zeros(1, np.int64), out.copy())
+    with pytest.raises(EnvDataError, match="environment 0.*not finite"):
+        stepper.advance(np.zeros(1, np.int64), out.copy())
+
+
+@pytest.mark.parametrize("num_steps", [1, 7])
+@pytest.mark.parametrize("layout", ["float32", "float64", "dict", "uint8"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_same_step_refuses_an_environment_that_overwrites_its_final_observation(
+    vector, kind, layout, num_steps, counting_env, layouts, rule_policy
+):
+    env = vector(f"{kind} SameStep", [partial(counting_env, index, [(3, "truncated")], layout, True) for index in range(2)])
+    worker = LocalWorker(env, rule_policy(env, layout).collect_mode)
+    handed_out = []
+    try:
+        with pytest.raises(EnvDataError, match=r"writes all observations into one array.*make_envs"):
+            handed_out.extend(worker.collect(num_steps).trajectories.rows() for _ in range(9))
+    finally:
+        env.close()
+    for rows in handed_out:
+        gone_on = layouts[layout].decode(rows["next_obs"]) - layouts[layout].decode(rows["obs"])
+        assert gone_on.tolist() == [[0, 0, 1]] * len(gone_on), "a wrong row was handed out before the environment was refused"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "async without shared memory"])
+@pytest.mark.parametrize("mode", MODES)
+def test_beginning_anew_right_after_an_episode_ended_loses_no_step(vector, mode, kind, counting_env, rule_policy):
+    env = vector(f"{kind} {mode.value}", [partial(counting_env, index, [(2, "terminated")]) for index in range(2)])
+    try:
+        worker = LocalWorker(env, rule_policy(env).collect_mode)
+        worker.collect(2)
+        worker.begin()
+        trajectories, episodes = worker.collect(2)
+    finally:
+        env.close()
+    assert trajectories.rows()["obs"][:, 2].tolist() == [0, 0, 1, 1]
+    assert trajectories.rows()["next_obs"][:, 2].tolist() == [1, 1, 2, 2]
+    assert [episode.length for episode in episodes] == [2, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_numbered_by_those_begun_before(mode, counting_env, rule_policy):
+    env = SyncVectorEnv([partial(counting_env, 0, [(2, "terminated"), (3, "truncated")])], autoreset_mode=mode)
+    worker = LocalWorker(env, rule_policy(env).collect_mode)
+    worker.collect(1)
+    worker.begin()  # the first episode is not finished
+
+    assert [episode.number for episode in worker.collect(9).episodes][:2] == [1, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_holds_the_info_of_its_last_step(mode, counting_env, rule_policy):
+    env = SyncVectorEnv([partial(counting_env, i, [(2 + i, "terminated")]) for i in range(2)], autoreset_mode=mode)
+    episodes = LocalWorker(env, rule_policy(env).collect_mode).collect(9).episodes
+
+    assert {episode.env for episode in episodes} == {0, 1}
+    assert all(episode.info["t"] == episode.length and episode.seed is None for episode in episodes)
+
+
+def test_a_seed_reaches_the_environment(counting_env, rule_policy):
+    env = SyncVectorEnv([counting_env] * 2)
+    LocalWorker(env, rule_policy(env).collect_mode).begin(seed=5)
+    assert [one.seeds for one in env.envs] == [[5], [6]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_vector_wrapper_around_any_mode_keeps_transitions_right(mode, counting_env, rule_policy):
+    env = RecordEpisodeStatistics(SyncVectorEnv([partial(counting_env, 1, [(3, "truncated")])], autoreset_mode=mode))
+    rows = LocalWorker(env, rule_policy(env).collect_mode).collect(12).trajectories.rows()
+
+    assert (rows["next_obs"] - rows["obs"]).tolist() == [[0, 0, 1]] * len(rows["obs"])
+    assert len(rows["obs"]) == (9 if mode is AutoresetMode.NEXT_STEP else 12)
+
+
+def test_make_envs_inside_a_vector_wrapper_gives_right_transitions(counting_env, rule_policy):
+    env = RecordEpisodeStatistics(make_envs(partial(counting_env, 1, [(3, "truncated")]), 2))
+    rows, episodes = LocalWorker(env, rule_policy(env).collect_mode).collect(7)
+
+    assert (rows.rows()["next_obs"] - rows.rows()["obs"]).tolist() == [[0, 0, 1]] * 14
+    assert [(episode.env, episode.length) for episode in episodes] == [(0, 3), (1, 3)] * 2
+
+
+def test_gymnasiums_own_vectorised_cartpole_gives_steps_of_cartpole():
+    env = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point", max_episode_steps=12)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    policy = DQNPolicy(DQNConfig().policy, env.single_observation_space, env.single_action_space).collect_mode
+    rollouts = [LocalWorker(env, policy).collect(t, random=True).trajectories for t in (1, 40, 9)]
+    single = gymnasium.make("CartPole-v1").unwrapped
+    single.reset(seed=0)
+    count = 0
+    for rows in (rollout.rows() for rollout in rollouts):
+        for obs, action, next_obs, terminated, reward in zip(
+            rows["obs"], rows["action"], rows["next_obs"], rows["terminated"], rows["reward"], strict=True
+        ):
+            single.state, single.steps_beyond_terminated = obs.astype(np.float64), None
+            expected, _, ended, _, _ = single.step(int(action))
+            np.testing.assert_allclose(next_obs, expected, atol=1e-5)
+            assert (terminated, reward) == (ended, 1.0)
+            count += 1
+    ends = sum(int((rollout.columns["terminated"] | rollout.columns["truncated"])[:-1].sum()) for rollout in rollouts)
+    assert ends > 10
+    assert count == sum(map(len, rollouts))

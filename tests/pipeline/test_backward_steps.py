@@ -1,0 +1,141 @@
+"""may_yield(): whether a middleware may have a backward step is known before it runs."""
+
+import functools
+
+import pytest
+
+from ding_lite.engine import Task, contract
+from ding_lite.pipeline.generators import may_yield
+
+
+def function(ctx):
+    return None
+
+
+def generator(ctx):
+    yield
+
+
+def takes_more(settings, ctx):
+    yield
+
+
+class Plain:
+    def __call__(self, ctx):
+        return None
+
+    def method(self, ctx):
+        yield
+
+    @staticmethod
+    def alone(ctx):
+        yield
+
+
+class Yielding(Plain):
+    def __call__(self, ctx):
+        yield
+
+
+class Inheriting(Yielding):
+    """Its `__call__` is its parent's."""
+
+
+def wrapped(fn):
+    @functools.wraps(fn)
+    def inner(ctx):
+        return fn(ctx)
+
+    return inner
+
+
+def bare(fn):
+    return lambda ctx: fn(ctx)
+
+
+def factory():
+    def inner(ctx):
+        yield
+
+    return inner
+
+
+YES = {
+    "a generator function": generator,
+    "what a factory made": factory(),
+    "a method": Plain().method,
+    "a static method": Plain.alone,
+    "an object whose call yields": Yielding(),
+    "an object whose parent's call yields": Inheriting(),
+    "a partial": functools.partial(takes_more, 1),
+    "a partial of a partial": functools.partial(functools.partial(takes_more), 1),
+    "a partial of an object": functools.partial(Yielding()),
+    "a decorated one": wrapped(generator),
+    "one decorated twice": wrapped(wrapped(generator)),
+    "one under contract": contract(stage="learn")(factory()),
+    "a generator expression's function": lambda ctx: (yield),
+}
+NO = {
+    "a function": function,
+    "a lambda": lambda ctx: None,
+    "an object": Plain(),
+    "a partial of a function": functools.partial(lambda settings, ctx: None, 1),
+    "a decorated function": wrapped(function),
+    "a builtin": print,
+    "a decorator that does not say what is in it": bare(generator),
+}
+
+
+@pytest.mark.parametrize("fn", YES.values(), ids=YES)
+def test_it_may_have_a_backward_step(fn):
+    assert may_yield(fn)
+
+
+@pytest.mark.parametrize("fn", NO.values(), ids=NO)
+def test_it_has_none(fn):
+    assert not may_yield(fn)
+
+
+@pytest.mark.parametrize("several", ["serial", "parallel"])
+def test_several_as_one_may_have_one_as_soon_as_one_of_them_has(several):
+    with Task().start() as loop:
+        together = getattr(loop, several)
+        assert not may_yield(together(function, Plain()))
+        assert may_yield(together(function, generator))
+        assert may_yield(together(function, loop.serial(function, Yielding())))
+        assert may_yield(functools.partial(together(generator)))
+        assert may_yield(wrapped(together(generator)))
+
+
+@pytest.mark.parametrize("fn", YES.values(), ids=YES)
+@pytest.mark.parametrize("max_lag", [0, 1])
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+def test_it_runs_in_an_asynchronous_task(fn, max_lag):
+    with Task().start(async_mode=True, max_lag=max_lag) as loop:
+        loop.use(contract(stage="collect")(lambda ctx: None)).use(fn)
+        loop.run(3)
+        assert loop.ctx.total_step == 2
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+def test_a_backward_step_that_nobody_could_know_of_is_refused_with_the_mend():
+    hidden = bare(generator)
+    with Task().start(async_mode=True) as loop:
+        loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden)
+        with pytest.raises(TypeError, match=r"returned a generator, but is no generator function.*put functools.wraps"):
+            loop.run(3)
+
+
+def test_under_contract_it_runs_at_the_end_of_its_lanes_iteration():
+    order = []
+
+    def body(ctx):
+        order.append((ctx.total_step, 1))
+        yield
+        order.append((ctx.total_step, 2))
+
+    with Task().start(async_mode=True) as loop:
+        loop.use(contract(stage="collect")(bare(body)))
+        loop.use(contract(stage="collect")(lambda ctx: order.append((ctx.total_step, "behind"))))
+        loop.run(2)
+    assert order == [(k, part) for k in range(2) for part in (1, "behind", 2)]

@@ -1,0 +1,64 @@
+"""The table of a report, against numbers that can be counted by hand."""
+
+import json
+
+import pytest
+
+from ding_lite.reports import find_runs, group_runs
+from ding_lite.reports.result_tables import summarize
+
+EVALUATED = "evaluate/episode_return_mean"
+
+
+def summary(folder, steps="env_step"):
+    (experiment,) = group_runs(find_runs([folder]))
+    return {cell.column: (cell.text, cell.aside) for cell in summarize(experiment, steps)}
+
+
+def rows(folder, *values):
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in values))
+
+
+def test_three_seeds_come_to_what_can_be_counted_by_hand(tmp_path, write_run):
+    for seed, last in enumerate((100, 490, 480)):
+        rows(
+            write_run(tmp_path / f"dqn_{seed}", seed=seed),
+            {"env_step": 0, "time_s": 0, EVALUATED: 10},
+            {"env_step": 1000 * (seed + 1), "time_s": 20, EVALUATED: 500 - seed * 100},
+            {"env_step": 4000, "time_s": 40, EVALUATED: last},
+            {"env_step": 5000, "time_s": 50},
+        )
+
+    assert summary(tmp_path) == {
+        "seeds": ("3", "0, 1, 2"),
+        "last evaluation": ("418.3", "100 to 490"),  # (100 + 4 * 480 + 490) / 6
+        "best evaluation": ("490", "480 to 500"),
+        "steps to goal": ("4,000", "475 by 3 of 3, in 0:40"),
+        "environment steps": ("5,000", ""),
+        "wall time": ("0:50", ""),
+        "steps a second": ("100", ""),
+    }
+
+
+@pytest.mark.parametrize("content", ["", '{"env_step": 1}\n'])
+def test_a_run_that_has_nothing_to_tell_has_dashes(tmp_path, write_run, content):
+    (write_run(tmp_path / "dqn") / "metrics.jsonl").write_text(content)
+
+    cells = summary(tmp_path)
+    assert cells["last evaluation"] == ("-", "")
+    assert cells["steps to goal"] == ("-", "475 by 0 of 1")
+    assert cells["wall time"] == ("-", "")
+
+
+def test_without_a_stop_value_there_is_no_goal(tmp_path, write_run):
+    write_run(tmp_path / "dqn", iterations=20, changes={"env.stop_value": None})
+
+    assert summary(tmp_path)["steps to goal"] == ("-", "")
+
+
+def test_an_offline_run_counts_gradient_steps(tmp_path, write_run):
+    rows(write_run(tmp_path / "bc"), {"train_iter": 300, "train_epoch": 2, "time_s": 3, EVALUATED: 480})
+
+    cells = summary(tmp_path, "train_iter")
+    assert cells["gradient steps"] == ("300", "")
+    assert cells["steps to goal"] == ("300", "475 by 1 of 1, in 3.0 s")

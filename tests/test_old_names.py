@@ -1,0 +1,33 @@
+"""Names of earlier versions: scripts that use them run as before."""
+
+import importlib
+
+import pytest
+
+from ding_lite.config import RunConfig
+
+OLD_NAMES = [
+    ("data", "Leaf", "LeafSpec"),
+    ("engine", "BrokenOff", "WorkCancelled"),
+    ("engine", "Made", "NestedContext"),
+    ("engine", "Remainder", "PendingWork"),
+    ("engine", "bounded", "ranged_field"),
+    ("engine", "engaged", "run_inside"),
+    ("engine", "released", "interpreter_released"),
+    ("envs", "OnlyElements", "PartialObservation"),
+    ("envs", "Episode", "EpisodeResult"),
+    ("middleware", "part", "for_policy"),
+    ("rollout", "EpisodeRecorder", "VideoRecorder"),
+]
+
+
+@pytest.mark.parametrize(("room", "old", "new"), OLD_NAMES)
+def test_an_old_name_is_the_same_object_at_the_same_address(room, old, new):
+    module = importlib.import_module(f"ding_lite.{room}")
+
+    assert getattr(module, old) is getattr(module, new)
+    assert {old, new} <= set(module.__all__)
+
+
+def test_a_run_still_gives_its_verdict():
+    assert RunConfig.verdict is RunConfig.report_and_exit_code
