@@ -12,7 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+from ding_lite.basics.torch_modes import torch_modes, torch_modes_here
+
+Result = TypeVar("Result")
 
 _MOMENT = re.compile(r"\b(?:iteration|step|episode|attempt) \d+")
 
@@ -128,8 +132,14 @@ _running_elsewhere: contextvars.ContextVar[frozenset[tuple[str, str | None]]] = 
 )
 
 
-def context_for_helper() -> contextvars.Context:
-    """A copy of the context for a thread that helps the one that calls: to it, what runs here is running as well."""
-    context = contextvars.copy_context()
-    context.run(_running_elsewhere.set, _running_elsewhere.get() | _running_here())
-    return context
+class HelperContext:
+    """What a thread that helps another one takes over from it: context variables, modes of torch, and what runs there."""
+
+    def __init__(self) -> None:
+        self._context, self._modes = contextvars.copy_context(), torch_modes_here()
+        self._context.run(_running_elsewhere.set, _running_elsewhere.get() | _running_here())
+
+    def run(self, fn: Callable[..., Result], *args: Any) -> Result:
+        """Call `fn(*args)` on the helping thread."""
+        with torch_modes(self._modes):
+            return self._context.run(fn, *args)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ding_lite.basics.messages import add_note, call_of, context_for_helper, describe_call, name_of
+from ding_lite.basics.messages import HelperContext, add_note, call_of, describe_call, name_of
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.deferred_inputs import InputFingerprints
 from ding_lite.engine.lanes import enter
@@ -51,11 +51,22 @@ class Deferred(Generic[Result]):
     """In a field of a context it changes, and no middleware has changed it."""
 
     def __init__(
-        self, fn: Callable[..., Result], args: tuple[Any, ...], origin: Origin, order: tuple[int, ...], owner: Deferrals
+        self,
+        fn: Callable[..., Result],
+        args: tuple[Any, ...],
+        origin: Origin,
+        order: tuple[int, ...],
+        owner: Deferrals,
+        outer: Deferred[Any] | None,
     ) -> None:
         self._call: Callable[[], Result] | None = functools.partial(fn, *args)
         self.name = name_of(fn)
         self.place, self.order, self.origin, self._owner = origin.place, order, origin, owner
+        self._outer = outer  # the work that has deferred it
+        self.torch_count: int | None = None
+        """Threads of torch that its operations take; None for torch's own."""
+        self.errors_at_end: list[Exception] = []
+        """What it has asked to be raised at the end of the run."""
         self.description = f"{describe_call(fn)}, deferred by {origin.words}"
         self._prints: InputFingerprints | None = None
         self._result: Result
@@ -71,7 +82,7 @@ class Deferred(Generic[Result]):
         self.owns_inputs = False
         """Whether it changes what it was given, such as a module that it trains, and nothing else does before its result is
         taken."""
-        self.is_over = False
+        self.is_over: bool = outer is not None and outer.is_over
         """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
         self.knows_that_it_is_over = False
         """Whether it has asked since, so that an error may be its way to end."""
@@ -95,7 +106,7 @@ class Deferred(Generic[Result]):
             add_note(error, f"in {self.description}")
             if self.thread is None and not isinstance(error, Exception):
                 raise  # it ends the program
-            is_its_end = self.is_over and (self.knows_that_it_is_over or isinstance(error, WorkCancelled))
+            is_its_end = self.is_over and self.knows_that_it_is_over
             self.error = None if is_its_end or self.is_left else error
             if not isinstance(error, Exception) and not self.is_over:
                 self._owner.fail(error)
@@ -103,6 +114,34 @@ class Deferred(Generic[Result]):
             _current.reset(token)
             self._call = None
             self.done = True
+
+    @property
+    def outlasts_run(self) -> bool:
+        """Whether it, or the work that has deferred it, goes on when the run has ended in order."""
+        return any(work.outlasts for work in self.with_outer())
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether it has ended, with errors that are left to raise."""
+        return self.done and (self.error is not None or bool(self.errors_at_end))
+
+    def take_errors(self) -> list[BaseException]:
+        """These errors, which nothing else raises from here on."""
+        errors = [*([] if self.error is None else [self.error]), *self.errors_at_end]
+        self.error = None
+        self.errors_at_end.clear()
+        return errors
+
+    def with_outer(self) -> Iterator[Deferred[Any]]:
+        """This work, the work that has deferred it, and so on."""
+        work: Deferred[Any] | None = self
+        while work is not None:
+            yield work
+            work = work._outer
+
+    def belongs_to(self, owner: Deferrals) -> bool:
+        """Whether this task has begun it."""
+        return self._owner is owner
 
     def cancel(self) -> None:
         """The run that it belongs to has ended: its result is not taken any more, and `result()` raises at once."""
@@ -200,16 +239,19 @@ class Deferrals:
             is_beside: whether it runs on a thread of its own.
             torch_count: threads of torch that its operations take; None for torch's own.
         """
-        outer = _current.get()
+        outer = self.current()
         # By where and when it begins, never by when it ends.
         before = origin.place if outer is None else outer.order
-        work = Deferred(fn, args, origin if outer is None else outer.origin, (*before, next(self._numbers)), self)
+        work = Deferred(fn, args, origin if outer is None else outer.origin, (*before, next(self._numbers)), self, outer)
+        if outer is not None:
+            is_beside, torch_count = outer.thread is not None, outer.torch_count
+        work.torch_count = torch_count
         key = _code_of(fn) or type(fn)
         self._watched[key] += 1
         if self._watched[key] <= _WATCHED:
             work.watch(InputFingerprints(fn, args))
         if is_beside:
-            target = context_for_helper().run
+            target = HelperContext().run
             name = f"{DEFERRED_THREAD}.{work.name}"
             work.thread = threading.Thread(target=target, args=(self._run_beside, work, torch_count), name=name, daemon=True)
             with self._changed:
@@ -221,7 +263,7 @@ class Deferrals:
                 raise
         else:
             with torch_threads(torch_count):
-                work.run()
+                contextvars.copy_context().run(work.run)
             with self._changed:
                 self._file(work)
         return work
@@ -237,8 +279,13 @@ class Deferrals:
 
     def _file(self, work: Deferred[Any]) -> None:
         self._done.add(work)
-        if work.error is not None:
+        if work.error is not None or work.errors_at_end:
             self._open.append(work)
+
+    def current(self) -> Deferred[Any] | None:
+        """The deferred work of this task that calls this, or None outside of any."""
+        work = _current.get()
+        return work if work is not None and work.belongs_to(self) else None
 
     def notify(self) -> None:
         """Let everyone who waits look again at what the run has come to."""
@@ -247,6 +294,9 @@ class Deferrals:
 
     def wait_for(self, work: Deferred[Any]) -> bool:
         """Wait until work is done; false where its result is not to be taken."""
+        if self.current() is not None:  # as on one thread, where work that work defers is done at once
+            self._wait_for(lambda: work.done or work.is_left)
+            return work.done
         if work.is_over or not self._caller.belongs_to_run():
             return False
         with self._caller.resting():
@@ -273,38 +323,43 @@ class Deferrals:
         with self._changed:
             self.is_ending = True
             for work in (*self._open, *self._done):
-                is_kept = work.outlasts and last is not None and work.place[0] <= last
+                is_kept = work.outlasts_run and last is not None and work.place[0] <= last
                 work.is_over = work.is_over or not is_kept
             self._changed.notify_all()
 
     def wait(self, is_at_once: bool = False) -> None:
-        """Wait until everything that is cancelled has ended.
+        """Wait until everything that is cancelled has ended, and what that defers meanwhile.
 
         Args:
             is_at_once: the run ends at once: what has not ended after some seconds is left behind, with a warning.
         """
-        self._wait([work for work in self._open if work.is_over], is_at_once)
+        self._wait(lambda work: work.is_over, is_at_once)
 
     def close(self) -> None:
-        """Break off what no run has ended, and wait for it; not for what a run has left behind, nor for the caller itself."""
-        left = [work for work in self._open if not work.is_over and work is not _current.get()]
+        """Cancel what no run has ended, and wait for it; not for what a run has left behind, nor for the caller itself."""
+        here, left = self.current(), [work for work in self._open if not work.is_over]
         self.cancel()
-        self._wait(left)
+        self._wait(lambda work: work is not here and any(one in left for one in work.with_outer()))
 
-    def _wait(self, works: list[Deferred[Any]], is_at_once: bool = False) -> None:
-        works = [work for work in works if not work.is_left]
+    def _wait(self, is_awaited: Callable[[Deferred[Any]], bool], is_at_once: bool = False) -> None:
+        seen: dict[Deferred[Any], None] = {}
+
+        def is_done() -> bool:
+            seen.update(dict.fromkeys(work for work in self._open if not work.is_left and is_awaited(work)))
+            return all(work.done for work in seen)
+
         try:
-            if not self._wait_for(lambda: all(work.done for work in works), _PATIENCE_S):
+            if not self._wait_for(is_done, _PATIENCE_S):
                 if is_at_once:
-                    _leave(works)
+                    _leave(seen)
                     return
-                _warn_of_waiting(works)
-                self._wait_for(lambda: all(work.done for work in works))
-            for work in works:
+                _warn_of_waiting(seen)
+                self._wait_for(is_done)
+            for work in seen:
                 if work.thread is not None:
                     work.thread.join()
         except BaseException:  # a signal that asks to stop at once
-            _leave(works)
+            _leave(seen)
             raise
 
     def failures(self, last: int | None = None) -> Iterator[BaseException]:
@@ -315,14 +370,20 @@ class Deferrals:
                 a program. None takes all.
         """
         with self._changed:
-            failed = sorted((work for work in self._open if work.error is not None), key=lambda work: work.order)
-            self._open = [work for work in self._open if work.error is None]
+            failed = sorted((work for work in self._open if work.has_errors), key=lambda work: work.order)
+            self._open = [work for work in self._open if not work.has_errors]
         for work in failed:
-            error, work.error = work.error, None
-            if error is not None and (last is None or work.place[0] <= last or not isinstance(error, Exception)):
-                yield error
-            elif error is not None:
-                warn_of(error, f"{work.name} was deferred in an iteration that was begun beside the last one")
+            for error in work.take_errors():
+                if last is None or work.place[0] <= last or not isinstance(error, Exception):
+                    yield error
+                else:
+                    warn_of(error, f"{work.name} was deferred in an iteration that was begun beside the last one")
+
+    def withdraw(self, error: Exception) -> None:
+        """Take back what work has asked to be raised at the end."""
+        with self._changed:
+            for work in self._open:
+                work.errors_at_end[:] = [other for other in work.errors_at_end if other is not error]
 
 
 def _leave(works: Iterable[Deferred[Any]]) -> None:
@@ -352,11 +413,6 @@ def warn_of(error: BaseException, where: str) -> None:
 
 
 _current: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar("deferred", default=None)
-
-
-def current_work() -> Deferred[Any] | None:
-    """The deferred work that calls this, or None outside of any."""
-    return _current.get()
 
 
 def middleware_around(entries: Iterable[Entry], frame: FrameType) -> str:

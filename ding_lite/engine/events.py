@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 import numbers
 import threading
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ding_lite.basics.messages import add_note
-from ding_lite.engine.deferrals import current_work
+from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
 from ding_lite.pipeline.lifecycle import Lifecycle
@@ -20,6 +21,16 @@ from ding_lite.pipeline.pools import Pool, WouldBlockError
 Listener = Callable[..., Any]
 _LOOK_S = 0.2  # between two looks at whether threads of the script have ended
 EventArguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class _Delivery:
+    """The time in which the listeners of one `emit` are called."""
+
+    def __init__(self, events: Events) -> None:
+        self.events, self.has_ended = events, False
+
+
+_delivery: contextvars.ContextVar[_Delivery | None] = contextvars.ContextVar("delivery", default=None)
 
 
 class Events:
@@ -45,6 +56,12 @@ class Events:
         """Whether a listener is what asks."""
         return self._deliverer == threading.get_ident()
 
+    @property
+    def is_within_listener(self) -> bool:
+        """Whether a listener asks, or what it has begun on another thread, while it has not returned."""
+        delivery = _delivery.get()
+        return delivery is not None and delivery.events is self and not delivery.has_ended
+
     def on(self, event: str, fn: Listener, once: bool = False) -> None:
         """Call `fn` with the arguments of every later `emit(event, ...)`, or of the next one only."""
         if not callable(fn):
@@ -68,13 +85,15 @@ class Events:
             self._queue.append((event, args, kwargs))
             return
         with self._turn:
-            self._deliverer = threading.get_ident()
+            self._deliverer, delivery = threading.get_ident(), _Delivery(self)
+            token = _delivery.set(delivery)
             try:
                 self._queue.append((event, args, kwargs))
                 self._deliver()
             finally:
                 self._queue.clear()
-                self._deliverer = None
+                self._deliverer, delivery.has_ended = None, True
+                _delivery.reset(token)
 
     def _deliver(self) -> None:
         first: BaseException | None = None
@@ -155,6 +174,7 @@ class EventsMixin(Lifecycle):
     """Something that emits events while it is open."""
 
     _events: Events
+    _deferrals: Deferrals
     _network: Network | None
     _pool: Pool
 
@@ -204,12 +224,17 @@ class EventsMixin(Lifecycle):
             TimeoutError: nobody emitted it in time.
             TypeError: the event is no text, or the timeout no number.
             ValueError: the timeout is negative or NaN.
-            RuntimeError: no timeout is set, and nothing is left to emit it, or iterations overlap.
+            RuntimeError: no timeout is set, and nothing is left to emit it, or iterations overlap; or a listener asks, to which
+                no other event can come.
         """
         self._require_open(f"wait_for({event!r})")
-        _require_timeout(event, timeout)
-        limit = None if timeout is None or timeout == math.inf else timeout
-        if limit is None and (self._pool.knows_caller or current_lane() is not None or current_work() is not None):
+        limit = _limit_of(event, timeout)
+        if self._events.is_within_listener:
+            raise RuntimeError(
+                f"task.wait_for({event!r}) inside the listener of an event would never see it: events are delivered one after "
+                f"another, and this one is not done. Wait in the middleware that emits, or use task.once({event!r}, ...)."
+            )
+        if limit is None and (self._pool.knows_caller or current_lane() is not None or self._deferrals.current() is not None):
             received = self._wait_without_limit(event)
         else:
             received = self._events.wait_for(event, limit, lambda: self.stopping, self._pool.resting())
@@ -242,10 +267,19 @@ def _is_script_on_other_threads(pool: Pool) -> bool:
     return any(it.ident not in mine and not it.name.startswith("task.") for it in threading.enumerate())
 
 
-def _require_timeout(event: object, timeout: object) -> None:
+def _limit_of(event: object, timeout: object) -> float | None:
+    """The timeout in seconds, or None for no limit."""
     if not isinstance(event, str):
         raise TypeError(f"task.wait_for({event!r}) wants the name of one event, got {type(event).__name__}.")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, numbers.Real)):
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):  # numpy's numbers are real ones, too
         raise TypeError(f"task.wait_for({event!r}, timeout={timeout!r}) wants seconds, or None, got {type(timeout).__name__}.")
-    if timeout is not None and not float(timeout) >= 0:
+    number: Any = timeout
+    try:
+        seconds = float(number)
+    except OverflowError:
+        seconds = math.inf if number > 0 else -math.inf
+    if not seconds >= 0:
         raise ValueError(f"task.wait_for({event!r}, timeout={timeout!r}) wants seconds of at least 0, or None for no limit.")
+    return None if seconds == math.inf else seconds

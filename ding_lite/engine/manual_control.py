@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.basics.messages import add_note, context_for_helper, name_of
+from ding_lite.basics.messages import HelperContext, add_note, name_of
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import PipelineMixin
 from ding_lite.pipeline.composites import Middleware
@@ -66,7 +66,7 @@ class ManualControl(PipelineMixin):
         """
         self._require_open(f"forward({name_of(fn)!r})")
         if async_mode if async_mode is not None else self.async_mode and not self._iterating:
-            future = self._pool.submit(functools.partial(context_for_helper().run, self._begin, fn, ctx))
+            future = self._pool.submit(functools.partial(HelperContext().run, self._begin, fn, ctx))
             self._begun_by_hand.append(future)
             return future
         half = self._begin(fn, ctx)

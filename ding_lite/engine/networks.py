@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ding_lite.basics.messages import add_note, context_for_helper
+from ding_lite.basics.messages import HelperContext, add_note
 from ding_lite.basics.torch_threads import torch_threads, use_torch_threads
 from ding_lite.engine.cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
@@ -303,7 +303,7 @@ class Network:
         *others, mine = self._threads
         threads = {
             it: threading.Thread(
-                target=context_for_helper().run,
+                target=HelperContext().run,
                 args=(self._run_thread, it, max_step),
                 name=f"{LANE_THREAD}.{LANES[it.lanes[-1].number]}",
                 daemon=True,  # a middleware that never ends must not keep the process alive

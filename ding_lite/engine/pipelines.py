@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import location_of, name_of
-from ding_lite.engine.deferrals import current_work
+from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
@@ -43,6 +43,7 @@ class PipelineMixin(Lifecycle):
     _pool: Pool
     _iterating: bool
     _network: Network | None
+    _deferrals: Deferrals
     _ctx: Any
 
     @property
@@ -52,7 +53,7 @@ class PipelineMixin(Lifecycle):
         Raises:
             RuntimeError: deferred work asks.
         """
-        if current_work() is not None:
+        if self._deferrals.current() is not None:
             raise RuntimeError(
                 "task.ctx was asked by deferred work, which belongs to no iteration: take the values in the middleware that "
                 "defers it, and pass them on: task.defer(work, ctx.train_iter)."

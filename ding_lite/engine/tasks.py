@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
-from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, current_work, middleware_around, warn_of
+from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
 from ding_lite.engine.events import Events, EventsMixin
@@ -57,6 +57,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         self._finish = self._ended = self._ran = self._iterating = False
         self._left, self.n_async_workers = 0, 1
         self._errors_at_end: list[BaseException] = []
+        self._places_of_errors: dict[int, tuple[int, int]] = {}  # by id, of the steps that asked for them on lanes
         self.async_mode, self.max_lag = False, 0
         self._timeline: Timeline | None = None
         self._clear()
@@ -219,6 +220,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._asked = None
         self._iterating, self._end_reason, self._signal, self._progress = True, None, None, None
         self._errors_at_end.clear()
+        self._places_of_errors.clear()
         self._deferrals.is_ending = False
         try:
             with self._current(), interruptible(self._ask_to_finish) as interrupts, contextlib.ExitStack() as after:
@@ -270,6 +272,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         finally:
             self._deferrals.cancel()
         self._deferrals.wait()
+        if self._places_of_errors:  # not in the order in which lanes came to them
+            self._errors_at_end.sort(key=lambda error: self._places_of_errors[id(error)])
         self._errors_at_end += self._deferrals.failures(self.ctx.total_step)
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 
@@ -409,15 +413,16 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         words = middleware_around((*self._ends, *self._entries), sys._getframe(1))
         origin = Origin(place, f"{words} in iteration {place[0]} of the task" if self._iterating else words)
         is_beside, count = (False, None) if network is None else (network.is_threaded, network.torch_threads_beside)
+        is_within_work = self._deferrals.current() is not None
         work = self._deferrals.begin(fn, args, origin, is_beside, count)
-        if not self._iterating:
+        if not self._iterating and not is_within_work:
             for error in self._deferrals.failures():
                 raise error
         return work
 
     def _belongs_to_run(self) -> bool:
         """Whether deferred work may give its result to the caller."""
-        if self._network is None or current_lane() is None or current_work() is not None:
+        if self._network is None or current_lane() is None or self._deferrals.current() is not None:
             return True
         self._refuse_in_listener("the result of deferred work")
         with self._pool.resting():
@@ -440,13 +445,20 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         A saver calls it where the last state cannot be written: each middleware completes the iteration, and the program fails
         nevertheless. Outside of a run the error is raised at once.
         """
+        work = self._deferrals.current()
+        if work is not None:
+            work.errors_at_end.append(error)
+            return
         if not self._iterating:
             raise error
         self._errors_at_end.append(error)
+        if self._network is not None:
+            self._places_of_errors[id(error)] = self._network.place
 
     def withdraw(self, error: Exception) -> None:
         """Do not raise this error at the end of the run any more, because its cause is gone."""
         self._errors_at_end[:] = [other for other in self._errors_at_end if other is not error]
+        self._deferrals.withdraw(error)
 
     @property
     def steps_left(self) -> int:
@@ -456,7 +468,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
     @property
     def stopping(self) -> bool:
         """Whether the run breaks off, so that long work may end early. Deferred work is asked for its own run."""
-        work = current_work()
+        work = self._deferrals.current()
         if work is not None:
             work.knows_that_it_is_over = work.is_over
             return work.is_over or not self.running
@@ -501,7 +513,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
 
     def _refuse_in_listener(self, asked: str) -> None:
         """Refuse what waits for other lanes while these may wait for their turn to emit."""
-        if self._events.is_delivering_here:
+        if self._events.is_within_listener:
             raise RuntimeError(
                 f"{asked} was asked by the listener of an event, where iterations overlap: the answer may take until other "
                 "lanes have gone on, and they wait to emit. Ask in the middleware that emits, and pass the answer on."

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ding_lite.basics.messages import add_note, context_for_helper, location_of, name_of
+from ding_lite.basics.messages import HelperContext, add_note, location_of, name_of
 from ding_lite.pipeline.contracts import joint_contract
 from ding_lite.pipeline.generators import Half, end_of, forward_step, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
@@ -87,7 +87,7 @@ class Parallel(Serial):
         """
         pool = self._pool()
         calls = [self._on_its_view(index, fn, ctx) for index, fn in enumerate(self.fns)]
-        futures = [pool.submit(functools.partial(context_for_helper().run, call)) for call in calls]
+        futures = [pool.submit(functools.partial(HelperContext().run, call)) for call in calls]
         pool.wait(futures)
         waiting += [half for future in futures if not future.exception() and (half := future.result()) is not None]
         errors = {index: error for index, future in enumerate(futures) if (error := future.exception()) is not None}

@@ -29,11 +29,29 @@ class _Waiter:
         self.left = left
 
 
+class _Result(Future[Any]):
+    """The result of a call. A call of the same pool that asks for it lends its place while it waits."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the call gave."""
+        with self._pool.resting():
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the call raised, or None."""
+        with self._pool.resting():
+            return super().exception(timeout)
+
+
 class _Call:
     """One call of the pool."""
 
-    def __init__(self, fn: Callable[[], Any]) -> None:
-        self.fn, self.future, self.has_ended = fn, Future[Any](), False
+    def __init__(self, fn: Callable[[], Any], pool: Pool) -> None:
+        self.fn, self.future, self.has_ended = fn, _Result(pool), False
         self.torch_count = torch_threads_here()
         self.waiters: list[_Waiter] = []
 
@@ -97,7 +115,7 @@ class Pool:
 
     def submit(self, fn: Callable[[], Result]) -> Future[Result]:
         """Call `fn` on one of the threads, when a place is free."""
-        call = _Call(fn)
+        call = _Call(fn, self)
         with self._lock:
             self._awake += 1
             self._call_of[call.future] = call
@@ -151,8 +169,12 @@ class Pool:
             for _ in range(self._idle):
                 self._calls.put(None)
             self._idle = 0
-        if not self.is_here:
-            for thread in self._threads:
+        while not self.is_here:
+            with self._lock:  # what still runs may begin more calls meanwhile
+                left = [thread for thread in self._threads if thread.is_alive()]
+            if not left:
+                return
+            for thread in left:
                 thread.join()
 
     def _say_if_asleep(self) -> None:
@@ -169,8 +191,8 @@ class Pool:
             else:
                 number = len(self._threads)
                 thread = threading.Thread(target=self._work, name=f"{POOL}_{number}", daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

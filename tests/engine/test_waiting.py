@@ -1,13 +1,16 @@
 """task.wait_for: the next event of another thread, or a timeout, and never for ever."""
 
+import math
 import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from ding_lite.engine import Task
+from ding_lite.engine import Task, contract
 
 
 def run_in_thread(fn):
@@ -23,7 +26,7 @@ def is_waiting(thread):
 
 
 FOR_EVER = """
-from ding_lite.engine import Task
+from ding_lite.engine import Task, contract
 with Task().start() as loop:
     {before}
     try:
@@ -173,9 +176,88 @@ class TestWaitFor:
 
         assert got == [((1,), {})]
 
+    @pytest.mark.parametrize("timeout", [math.inf, 5.0])
+    @pytest.mark.parametrize("through_a_part", [False, True])
+    def test_a_listener_to_which_no_event_can_come_is_refused(self, timeout, through_a_part):
+        def listens():
+            def wait(ctx=None):
+                loop.wait_for("tick", timeout=timeout)
+
+            loop.parallel(wait)(loop.ctx) if through_a_part else wait()
+
+        with Task().start() as loop:
+            loop.on("begun", listens)
+            loop.use(loop.parallel(lambda ctx: loop.emit("begun"), lambda ctx: loop.emit("tick")))
+            with pytest.raises(RuntimeError, match=r"wait_for\('tick'\) inside the listener of an event .* one after another"):
+                loop.run(1)
+
+    def test_what_a_listener_has_begun_may_wait_once_it_has_returned(self):
+        futures = []
+        with Task().start() as loop:
+            loop.on("begun", lambda: futures.append(loop.forward(waits, async_mode=True)))
+            returned = threading.Event()
+
+            def waits(ctx):
+                returned.wait()
+                got.append(loop.wait_for("tick", timeout=10))
+
+            got = []
+            loop.emit("begun")
+            returned.set()
+            while not futures[0].done():
+                loop.emit("tick")
+                time.sleep(0.01)
+            futures[0].result()
+        assert got == [((), {})]
+
+    @pytest.mark.parametrize("timeout", [np.float32(0.01), np.int64(0), Fraction(1, 100)])
+    def test_any_real_number_is_a_timeout(self, timeout):
+        with Task().start() as loop:
+            assert loop.wait_for("tick", timeout=timeout) is None
+
+    def test_a_number_beyond_floats_is_no_limit_and_below_them_negative(self):
+        with Task().start() as loop:
+            timer = threading.Timer(0.05, loop.emit, ("tick",))
+            timer.start()
+            assert loop.wait_for("tick", timeout=10**400) == ((), {})
+            with pytest.raises(ValueError, match="wants seconds of at least 0"):
+                loop.wait_for("tick", timeout=-(10**400))
+            timer.join()
+
+    def test_a_part_that_asks_for_what_it_forwarded_lends_its_place(self):
+        got = []
+        with Task().start(n_async_workers=1) as loop:
+            loop.use(loop.parallel(lambda ctx: loop.forward(got.append, async_mode=True).result() and None, lambda ctx: None))
+            loop.run(1)
+        assert len(got) == 1
+
+
+@pytest.mark.parametrize("mode", [{}, {"async_mode": True}], ids=["plain", "threads"])
+def test_stop_from_another_thread_ends_a_run_whose_parts_begin_threads(mode):
+    for _ in range(25):
+        loop, errors, counts = Task(), [], []
+
+        def stops(loop=loop, errors=errors):
+            time.sleep(0.01)
+            try:
+                loop.stop()
+            except RuntimeError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=stops)
+        with loop.start(**mode):
+            part = contract(stage="collect")(lambda ctx: time.sleep(0.001))
+            loop.use(loop.parallel(part, part)).use(contract(uses=(counts,), stage="learn")(lambda ctx: counts.append(1)))  # noqa: B023
+            thread.start()
+            loop.run(400)
+        thread.join()
+        assert errors == []
+        assert len(counts) < 400
+    assert [it.name for it in threading.enumerate() if it.name.startswith("task.")] == []
+
 
 BESIDE = """
-from ding_lite.engine import Task
+from ding_lite.engine import Task, contract
 with Task().start() as loop:
     loop.use(loop.parallel(lambda ctx: loop.wait_for("tick"), {sibling}))
     try:
