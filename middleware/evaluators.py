@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
+from ding_lite.middleware.metrics_aggregators import evaluation_of
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import EvalMode
@@ -31,9 +33,8 @@ def interaction_evaluator(
     number of episodes, to the end.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
-    them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last
-    iteration of the run, if that comes first; only there it can end the run. Where the run ends earlier, the result is written
-    before that of the final weights.
+    them. Its result is written in the iteration in which the next evaluation is due; only there it can end the run. Where the
+    run ends earlier, the result is written when the run has ended, before that of the final weights.
 
     Where nobody set them, cfg.env.id and cfg.env.stop_value become those of the environments that it plays in.
 
@@ -133,12 +134,15 @@ class InteractionEvaluator:
         self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
         self._under_way: tuple[int, Deferred[Evaluation]] | None = None
+        self._last_iter: int | None = None
+        """Gradient steps taken when the last evaluation began; -1 before the first, None before it is known."""
+        self._has_warned = False
         self._reached_in = -1
         """The iteration whose evaluation reached stop_value."""
         contract(
             reads=("train_iter", "last_eval_iter"),
             writes=("eval_value", "last_eval_value", "last_eval_iter", "eval_weights"),
-            may_read=("env_step", "eval_metrics"),
+            may_read=("env_step", "eval_metrics", "eval_value"),
             may_write=("eval_metrics",),
             uses=tuple(policies) if recorder is None else (*policies, recorder),
             alone=(env,),
@@ -151,21 +155,22 @@ class InteractionEvaluator:
             work = self._under_way[1]
             if work.is_over or work.error is not None:  # of a run that has ended; or it failed, and the run is not to go on
                 self._end()
+        if self._last_iter is None or ctx.last_eval_iter < 0:
+            is_of_another = evaluation_of(ctx) is not None
+            self._last_iter = -1 if is_of_another else ctx.last_eval_iter
         env_step = getattr(ctx, "env_step", 0)
         is_due = self._is_due(ctx, env_step)
-        overlaps = task.max_lag > 0
-        is_ending = overlaps and task.steps_left <= 1
-        if not (is_due or (is_ending and self._under_way)) or not task.is_certain:
+        if not is_due or not task.is_certain:
             return
         if self._under_way is not None:
             self._write(self._end(), ctx)
             if self._finish_if_reached(ctx):
                 return
             is_due = self._is_due(ctx, env_step)
-        if not is_due or is_ending:
+        if not is_due:
             return
         self._last_env_step = env_step
-        if overlaps:
+        if task.max_lag > 0:
             self._begin(ctx)
         else:
             self._write(self._evaluate(_counters(ctx)), ctx)
@@ -182,13 +187,18 @@ class InteractionEvaluator:
             if not is_signal:
                 task.repeat_end()
             return
-        if is_signal or self._reached_in == ctx.total_step or ctx.train_iter == ctx.last_eval_iter:
+        if is_signal or self._reached_in == ctx.total_step or self._is_evaluated(ctx):
             return
         self._last_env_step = getattr(ctx, "env_step", 0)
         with contextlib.suppress(WorkCancelled):
             self._write(
                 self._evaluate(_counters(ctx), lambda: task.running and (task.stopping or _is_ended_by_signal(task))), ctx
             )
+
+    def _is_evaluated(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
+        """Whether these very weights have been evaluated."""
+        last_iter = ctx.last_eval_iter if self._last_iter is None else self._last_iter
+        return bool(ctx.train_iter == last_iter)
 
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Begin an evaluation beside the iterations that follow, with the weights of now."""
@@ -244,6 +254,14 @@ class InteractionEvaluator:
         if evaluation is None:
             return
         self._evaluations += 1
+        if evaluation_of(ctx) is not None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"another evaluator has written ctx.eval_value before {self.__name__} in the same iteration: the files, "
+                "best.pt and the end line have the value of the last one. Log the others by a middleware of your own.",
+                stacklevel=3,
+            )
+        self._last_iter = evaluation.train_iter
         ctx.eval_value = ctx.last_eval_value = evaluation.value
         ctx.last_eval_iter, ctx.eval_weights = evaluation.train_iter, evaluation.weights
         append_metrics(ctx, "eval_metrics", evaluation.metrics)
@@ -259,7 +277,8 @@ class InteractionEvaluator:
         return True
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext, env_step: int) -> bool:
-        last_iter = ctx.last_eval_iter if self._under_way is None else self._under_way[0]
+        last_iter = self._last_iter if self._under_way is None else self._under_way[0]
+        assert last_iter is not None
         learned = ctx.train_iter - last_iter
         if last_iter < 0 or learned >= self._every_iter:
             return True

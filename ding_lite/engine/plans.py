@@ -21,6 +21,9 @@ PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 class Leader(Protocol):
     """An object whose state others take over, such as the learning mode of a policy."""
 
+    shares_state_with: Sequence[Any]
+    """Objects that hold the same state, such as the policy itself: naming one of them in `uses` is naming this one."""
+
     def snapshot(self) -> Any:
         """Its state now, which nothing changes any more; the same object as before where the state is the same."""
 
@@ -160,8 +163,19 @@ def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]
     halves += [_half(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
     for half in halves:
         half.lane = LEARN if is_one_lane else half.lane
+    _join_shared_state(halves)
     elsewhere = frozenset[str]().union(*(half.writes for half in halves if half.lane != LEARN))
     return [*halves, MiddlewareStep(None, False, LEARN, reads=elsewhere)]  # the whole context comes together at the end
+
+
+def _join_shared_state(halves: Sequence[MiddlewareStep]) -> None:
+    """Put one object for all that share its state into the steps' `uses`, so that their users take turns."""
+    things = [thing for half in halves for thing in half.uses]
+    owners = [*things, *(thing.leader for thing in things if getattr(thing, "leader", None) is not None)]
+    owner_of = {id(part): owner for owner in owners for part in getattr(owner, "shares_state_with", ())}
+    if owner_of:
+        for half in halves:
+            half.uses = tuple({id(it): it for it in (owner_of.get(id(thing), thing) for thing in half.uses)}.values())
 
 
 def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[MiddlewareStep]:

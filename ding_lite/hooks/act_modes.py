@@ -66,9 +66,8 @@ class ActMode:
         Raises:
             ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
         """
-        weights, actor = self._held or self._adopted or self._policy, self.actor
-        if actor.version != weights.version:
-            actor.copy_weights(weights)
+        self._take_over_weights()
+        actor = self.actor
         if may_be_wrong(self._spec, obs):
             self._require_fitting(obs, None)
         try:
@@ -207,7 +206,13 @@ class ActMode:
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the weights that it acts with."""
+        self._take_over_weights()
         return self.actor.get_weights()
+
+    def _take_over_weights(self) -> None:
+        weights = self._held or self._adopted or self._policy
+        if self.actor.version != weights.version:
+            self.actor.copy_weights(weights)
 
     def act_elsewhere(
         self,

@@ -59,6 +59,11 @@ class LearnMode:
         return self._policy.columns
 
     @property
+    def shares_state_with(self) -> tuple[Any, ...]:
+        """What changes when this mode learns: a contract that names one of these in `uses` names this mode."""
+        return (self._policy, self._policy.model)
+
+    @property
     def name(self) -> str:
         """The class of the policy, for messages."""
         return type(self._policy).__name__

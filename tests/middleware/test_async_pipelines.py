@@ -8,6 +8,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from ding_lite import Task, contract
@@ -230,3 +231,26 @@ def test_an_error_in_an_evaluation_ends_the_run(tmp_path):
     assert any(
         re.match(r"in interaction_evaluator \(.*, deferred by middleware interaction_evaluator \(", note) for note in notes
     )
+
+
+@pytest.mark.parametrize("named", ["policy", "model", "learn_mode"])
+def test_naming_the_policy_its_model_or_its_learn_mode_orders_alike(named):
+    def run(**mode):
+        cfg = DQNConfig().override({"policy.learn": {"learning_starts": 8, "update_per_collect": 8}})
+        envs = make_envs("CartPole-v1", 4, seed=1)
+        policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+        thing = {"policy": policy, "model": policy.model, "learn_mode": policy.learn_mode}[named]
+        buffer_, seen, loop = ReplayBuffer(1000), [], Task()
+
+        @contract(reads=("trajectories",), uses=(thing, seen), stage="process")
+        def mean_q(ctx):
+            with torch.inference_mode():
+                seen.append(float(policy.model(ctx.trajectories.batch.obs.reshape(-1, 4)).mean()))
+
+        with loop.start(ctx=OnlineRLContext(), **mode):
+            loop.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs)).use(mean_q)
+            loop.use(data_pusher(cfg, buffer_)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer_)).run(8)
+        return seen
+
+    wanted = run(max_lag=1)
+    assert [run(async_mode=True) for _ in range(2)] == [wanted] * 2

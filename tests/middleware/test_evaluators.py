@@ -16,8 +16,10 @@ from ding_lite import Context, PipelineError, Task, contract, task
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import ReplayBuffer
+from ding_lite.engine import load_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
+    CkptSaver,
     OffPolicyLearner,
     StepCollector,
     data_pusher,
@@ -25,7 +27,7 @@ from ding_lite.middleware import (
     interaction_evaluator,
 )
 from ding_lite.policy import DQNPolicy, Policy, PolicyConfig
-from ding_lite.rollout import VideoRecorder
+from ding_lite.rollout import LocalWorker, VideoRecorder
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -148,6 +150,88 @@ def test_called_by_hand_it_evaluates_at_once_whatever_run_was_before(how):
     ctx = OnlineRLContext(train_iter=7)
     evaluate.end_run(ctx)
     assert (ctx.eval_value, ctx.last_eval_iter) == (3.0, 7)
+
+
+MODES = pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "async"])
+
+
+def dqn_run(folder, *evaluate, slices=(9,), mode, **settings):
+    """A small run of DQN on CartPole with these evaluators, made from (cfg, policy); the task and what each iteration saw."""
+    cfg = DQNConfig().override({"policy.learn": {"learning_starts": 1, "update_per_collect": 4}, **settings})
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer_, loop, curve = ReplayBuffer(1000), Task(), []
+    with loop.start(ctx=OnlineRLContext(), **mode):
+        for make in evaluate:
+            loop.use(make(cfg, policy))
+        loop.use(eps_greedy_handler(cfg)).use(StepCollector(cfg, policy.collect_mode, envs)).use(data_pusher(cfg, buffer_))
+        loop.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_)).use(CkptSaver(policy, folder))
+        loop.use(contract(reads=("eval_value",), stage="record")(lambda ctx: curve.append(ctx.eval_value)))
+        for k, count in enumerate(slices):
+            loop.run(count, final=k + 1 == len(slices))
+    return loop, policy, curve
+
+
+def ours(seed=1, **options):
+    def make(cfg, policy):
+        return interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 4, seed=seed, **options))
+
+    return make
+
+
+@MODES
+@pytest.mark.parametrize("slices", [(8, 1), (7, 1, 1), (1,) * 9, (4, 5)])
+def test_a_run_in_slices_evaluates_what_an_unbroken_run_does(mode, slices, tmp_path):
+    settings = {"policy.eval.evaluator.eval_freq": 5}
+    runs = [dqn_run(tmp_path / str(len(it)), ours(), slices=it, mode=mode, **settings) for it in ((9,), slices)]
+    best = [load_checkpoint(tmp_path / str(len(it)) / "ckpt" / "best.pt") for it in ((9,), slices)]
+
+    assert runs[0][2] == runs[1][2]
+    assert best[0]["eval_value"] == best[1]["eval_value"]
+
+
+@MODES
+def test_two_evaluators_play_each_at_its_own_interval_and_a_warning_says_whose_value_counts(mode, tmp_path):
+    class Counted(gymnasium.Wrapper):
+        resets = 0
+
+        def reset(self, **kwargs):
+            Counted.resets += 1
+            return self.env.reset(**kwargs)
+
+    with pytest.warns(UserWarning, match="another evaluator has written ctx.eval_value before interaction_evaluator"):
+        loop, _, _ = dqn_run(tmp_path, ours(max_episode_steps=5), ours(2, wrappers=[Counted]), mode=mode)
+    assert Counted.resets >= 8  # the first weights and the final ones
+    assert loop.ctx.last_eval_value > 5
+
+
+@MODES
+def test_an_evaluator_of_ones_own_gives_the_weights_that_it_evaluated(mode, tmp_path):
+    def score(policy):
+        worker = LocalWorker(make_envs("CartPole-v1", 4, seed=9), policy.eval_mode)
+        return round(float(worker.collect(num_steps=50).trajectories.batch.obs.abs().sum()), 3)
+
+    def make(cfg, policy):
+        writes = ("eval_value", "eval_weights", "last_eval_iter")
+
+        @contract(reads=("train_iter",), writes=writes, uses=(policy.eval_mode,), stage="evaluate")
+        def own(ctx):
+            ctx.eval_value, ctx.eval_weights = score(policy), policy.eval_mode.get_weights()
+            ctx.last_eval_iter = ctx.train_iter
+
+        return own
+
+    _, policy, _ = dqn_run(tmp_path, make, mode=mode)
+    best = load_checkpoint(tmp_path / "ckpt" / "best.pt")
+    policy.load_state_dict({"model": best["model"]})
+    assert score(policy) == best["eval_value"]
+
+
+def test_a_mode_that_never_acts_gives_the_newest_weights():
+    policy = DQNPolicy(DQNConfig().policy, Fixed.observation_space, Fixed.action_space)
+    before = policy.eval_mode.get_weights()
+    policy.set_weights({name: tensor + 1 for name, tensor in before.items()})
+    assert all(torch.equal(tensor, before[name] + 1) for name, tensor in policy.eval_mode.get_weights().items())
 
 
 def test_called_by_hand_it_ends_no_run_of_others():
