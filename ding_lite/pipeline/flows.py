@@ -44,7 +44,7 @@ def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
                     yield (
                         used,
                         (
-                            f"{step.name} fills the {names[id(thing)]} with {step.field_start}{field} again, which {other.name}"
+                            f"{used.name} fills the {names[id(thing)]} with {used.field_start}{field} again, which {other.name}"
                             f"{other.at} has done before it, so all data would be stored twice: leave one of them out."
                         ),
                     )
@@ -89,7 +89,7 @@ def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedM
                 if terms and other.terms and other.terms.stage != terms.stage and _has(other.terms.alone, thing):
                     yield (
                         used,
-                        f"{step.name} has the same {type(thing).__name__} as {other.name}{other.at}, so each would continue "
+                        f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so each would continue "
                         "where the other stopped: make one for each of them.",
                     )
 
@@ -108,7 +108,7 @@ def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMid
                 call = other.call.replace("...", f"{name_of(used.fn)}(...)")
                 yield (
                     used,
-                    f"{step.name} uses an object of {other.name!r}, and works on the context of {mine.name!r}: give it the "
+                    f"{used.name} uses an object of {other.name!r}, and works on the context of {mine.name!r}: give it the "
                     f"object of {mine.name!r}, or write {call}.",
                 )
                 break
