@@ -1,4 +1,4 @@
-"""Contexts: the dataclasses that flow through a pipeline."""
+"""Contexts: the dataclasses that middleware share."""
 
 from ding_lite.contexts.multi_agent import AgentsContext
 from ding_lite.contexts.offline import OfflineRLContext

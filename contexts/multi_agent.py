@@ -1,4 +1,4 @@
-"""The context of RL with several agents: an iteration of all of them, and one of each policy inside it."""
+"""The context of multi-agent RL, which holds a context for each policy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _COLLECTOR = {"provider": "a collector such as AgentsCollector"}
 
 @dataclasses.dataclass
 class AgentsContext(OnlineRLContext):
-    """One iteration in which several policies act together, and each learns from what its own agents did.
+    """One iteration in which several policies act together, and each learns from the data of its own agents.
 
-    `env_step` and `env_episode` count those of environments, in which all agents act; `train_iter` the gradient steps of all
-    policies together.
+    `env_step` and `env_episode` count steps and episodes of environments, not of agents; `train_iter` counts the gradient steps
+    of all policies.
     """
 
     parts: dict[str, OnlineRLContext] | None = dataclasses.field(default=None, metadata=_COLLECTOR)
-    """For each policy, by name, a context of its own of this iteration: trajectories, train_data, train_output and so on. None
-    before collection. Written by AgentsCollector; what stands in it, by middleware put around by `for_policy`."""
+    """The context of each policy in this iteration, by name: trajectories, train_data, train_output and so on. None before
+    collection. Written by AgentsCollector; the fields inside are written by middleware wrapped in `part`."""

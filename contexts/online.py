@@ -1,4 +1,4 @@
-"""The context of online RL: what one iteration of evaluating, collecting and learning passes along."""
+"""The context of online RL: the data that middleware share in an iteration of evaluating, collecting and learning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OnlineRLContext(Context):
     """One iteration of online RL. Counters are kept from iteration to iteration, data is not."""
 
     total_step: int = 0
-    """Iterations finished before this one. Carries over by itself."""
+    """Iterations finished before this one. Counted by the task."""
 
     env_step: int = dataclasses.field(default=0, metadata=_KEPT)
     """Environment steps since the start, summed over environments. Kept. Written by collectors."""
@@ -33,42 +33,43 @@ class OnlineRLContext(Context):
     """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
 
     train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
-    """What to learn from, a tree: [B, ...] from a fetcher, [T, B, ...] from an estimator."""
+    """The training batch, a tree: [B, ...] from a fetcher, [T, B, ...] from an estimator."""
 
     train_output: Any = dataclasses.field(default=None, metadata=_LEARNER)
-    """What learning gave to log, scalar tensors by name: a dict, or from OffPolicyLearner a list of one a gradient step."""
+    """Values of learning to log, scalar tensors by name: a dict, or from OffPolicyLearner a list with one dict per gradient
+    step."""
 
     collect_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """For the policy's `compute_actions` while collecting, such as `eps`. Written by eps_greedy_handler."""
+    """Keyword arguments of the policy's `compute_actions` while collecting, such as `eps`. Written by eps_greedy_handler."""
 
     obs: Tree | None = dataclasses.field(default=None, metadata=_INFERENCER)
-    """The observations that were acted on, a tensor or tree [B, ...]. Written by inferencer."""
+    """The current observations, a tensor or tree [B, ...]. Written by inferencer."""
 
     action: Any = dataclasses.field(default=None, metadata=_INFERENCER)
-    """What was done, a list by environment. Written by inferencer."""
+    """The actions, a list by environment. Written by inferencer."""
 
     inference_output: dict[int, dict[str, Any]] | None = dataclasses.field(default=None, metadata=_INFERENCER)
-    """What the policy gave, by environment: action and its extra outputs. Written by inferencer."""
+    """The policy's outputs, by environment: action and extra outputs. Written by inferencer."""
 
     trajectories: Trajectories | None = dataclasses.field(default=None, metadata=_STEP_COLLECTOR)
-    """This iteration's rollout, leaves [T, B, ...]; None before collection, and where whole episodes were collected instead.
-    Written by StepCollector. A list of transitions may be put in its place."""
+    """This iteration's rollout, leaves [T, B, ...]; None before collection, and if whole episodes were collected instead.
+    Written by StepCollector. May be replaced by a list of transitions."""
 
     episodes: Episodes | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
     """This iteration's whole episodes, in the order of `finished_episodes`; None before collection. Written by
-    EpisodeCollector. A list of episodes may be put in its place."""
+    EpisodeCollector. May be replaced by a list of episodes."""
 
     trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
     """Index in `trajectories` of each environment's last transition. Written by StepCollector."""
 
     policy_version: int = -1
-    """Version of the weights that collected this iteration's data; -1 where none did. Written by collectors."""
+    """Version of the weights that collected this iteration's data; -1 if there are none. Written by collectors."""
 
     finished_episodes: list[Any] = dataclasses.field(default_factory=list)
     """Episodes that ended while collecting, with return and length (`ding_lite.envs.EpisodeResult`). Written by collectors."""
 
     eval_value: float = -float("inf")
-    """Mean return of this iteration's evaluation; minus infinity where there was none. Written by evaluators."""
+    """Mean return of this iteration's evaluation; minus infinity if there was none. Written by evaluators."""
 
     last_eval_iter: int = dataclasses.field(default=-1, metadata=_KEPT)
     """`train_iter` at the last evaluation; -1 before the first. Kept. Written by evaluators."""
@@ -77,13 +78,13 @@ class OnlineRLContext(Context):
     """Mean return of the last evaluation. Kept. Written by evaluators."""
 
     eval_weights: dict[str, Any] | None = None
-    """The weights that were evaluated, tensors by name; None where there was no evaluation. Written by evaluators."""
+    """The weights that were evaluated, tensors by name; None if there was no evaluation. Written by evaluators."""
 
     collect_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
-    """What was logged while collecting: each middleware appends what its `MetricsLogger.reduce()` gave. Read by loggers."""
+    """Metrics of collection: each middleware appends the result of its `MetricsLogger.reduce()`. Read by loggers."""
 
     learn_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
-    """What was logged while learning, likewise."""
+    """Metrics of learning, in the same form."""
 
     eval_metrics: list[dict[Any, Any]] = dataclasses.field(default_factory=list)
-    """What was logged of evaluations that have ended, likewise."""
+    """Metrics of completed evaluations, in the same form."""

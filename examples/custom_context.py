@@ -17,13 +17,13 @@ from ding_lite.policy import PPOPolicy
 
 @dataclasses.dataclass
 class EdgeContext(OnlineRLContext):
-    """What passes along, and two fields more. One is kept from iteration to iteration, the other starts at 0 each time."""
+    """The context of online RL with two more fields: one is kept, the other starts at 0 in each iteration."""
 
     total_edge: int = 0
     """Steps more than 1 unit from the middle since the start. Kept."""
 
     edge: int = 0
-    """Of those, the ones of this iteration."""
+    """The steps among these in this iteration."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -31,18 +31,18 @@ class EdgeContext(OnlineRLContext):
 
 
 def count_edge(ctx: EdgeContext) -> None:
-    """A plain function is a middleware."""
+    """Count the steps near the edge; a plain function is a middleware."""
     assert ctx.trajectories is not None
     ctx.edge = int((ctx.trajectories.batch.obs[..., 0].abs() > 1.0).sum())
     ctx.total_edge += ctx.edge
 
 
 def show(every: int) -> Callable[[EdgeContext], Iterator[None]]:
-    """A factory takes what it needs; its contract lets the pipeline be checked before it runs."""
+    """Print the counts every few iterations; a factory with a contract, so the pipeline can be checked before it runs."""
 
     @contract(reads_after=("edge", "total_edge", "env_step", "last_eval_value"), stage="record")
     def show_at_the_end(ctx: EdgeContext) -> Iterator[None]:
-        yield  # what follows runs when every other middleware of the iteration is done
+        yield  # the code below runs after the other middleware of the iteration
         if ctx.total_step % every == 0 or task.finish:
             print(f"step {ctx.env_step:6,}  edge {ctx.edge:3}  in all {ctx.total_edge:5}  last eval {ctx.last_eval_value:.1f}")
 

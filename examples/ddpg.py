@@ -2,7 +2,7 @@
 
 evaluator -> collector -> data_pusher -> learner -> ckpt_saver
 
-Reaches -170, the mean of 16 episodes, after 4,000 to 5,600 environment steps (seeds 0 to 4).
+Reaches a mean return of -170 over 16 episodes after 4,000 to 5,600 environment steps (seeds 0 to 4).
 """
 
 import sys

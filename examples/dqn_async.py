@@ -1,11 +1,11 @@
 """DQN that collects, learns and evaluates at the same time: the pipeline of dqn.py with async_mode=True, on Acrobot-v1.
 
-    evaluate   evaluator                              a thread, and a worker process that plays
-    collect    eps_greedy -> collector                a thread, and worker processes that act
-    learn      data_pusher -> learner -> ckpt_saver   this thread
+    evaluate   evaluator                              a thread and a worker process
+    collect    eps_greedy -> collector                a thread and worker processes
+    learn      data_pusher -> learner -> ckpt_saver   the main thread
 
-The weights that collect are exactly one iteration old (--max-lag), so that every run with the same seed is the same run; with
---no-async-mode --max-lag 1 it is the same once more, one step after the other. At the end it says what overlapping brought.
+The collector's weights are exactly one iteration late (--max-lag), so every run with the same seed gives the same result.
+--no-async-mode --max-lag 1 gives the same result on one thread. At the end, a report shows the gain from overlapping.
 """
 
 import sys

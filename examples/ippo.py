@@ -2,10 +2,10 @@
 
 evaluator -> collector -> for "everybody": gae_estimator -> multistep_trainer -> ckpt_saver
 
-In simple_spread_v3 three agents are to cover three landmarks without running into each other, in 25 steps. Together they earn
--81 an episode by chance, and -50 after about 90,000 environment steps. To give each agent a policy of its own, make one for
-each of `collector_env.possible_agents`, under its name, and take policy_of=str. Each acts by random numbers of its own; for
-other initial weights too, it takes a seed of its own: `dataclasses.replace(cfg.policy, seed=cfg.seed + k)`.
+In simple_spread_v3, three agents should cover three landmarks without collisions, in 25 steps. Their return per episode is -81
+with random actions, and -50 after about 90,000 environment steps. To give each agent its own policy, create one for each of
+`collector_env.possible_agents`, under the agent's name, and pass policy_of=str. Each policy has its own random generator. For
+different initial weights as well, pass different seeds: `dataclasses.replace(cfg.policy, seed=cfg.seed + k)`.
 """
 
 import sys

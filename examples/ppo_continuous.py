@@ -1,4 +1,4 @@
-"""PPO with continuous actions, on Pendulum-v1: the pipeline of ppo.py, other settings.
+"""PPO with continuous actions, on Pendulum-v1: the pipeline of ppo.py with other settings.
 
 evaluator -> collector -> gae_estimator -> multistep_trainer -> ckpt_saver
 """

@@ -1,9 +1,9 @@
-"""PPO with an LSTM on CartPole-v1 without velocities, or any environment of which too little is seen: --env.id.
+"""PPO with an LSTM on CartPole-v1 without velocities, or any partially observable environment: --env.id.
 
 evaluator -> collector -> gae_estimator -> multistep_trainer -> ckpt_saver
 
-Reaches a mean return of 475 after 41,000 environment steps, the median of 5 seeds (21,000 to 59,000). Without the LSTM it stays
-below 50.
+Reaches a mean return of 475 after 41,000 environment steps (median of 5 seeds; 21,000 to 59,000). Without the LSTM, the return
+stays below 50.
 """
 
 import sys

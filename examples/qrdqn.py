@@ -2,7 +2,7 @@
 
 evaluator -> eps_greedy -> collector -> data_pusher -> learner -> ckpt_saver
 
-Reaches a mean return of 475 after 10,200 environment steps, the median of 5 seeds.
+Reaches a mean return of 475 after 10,200 environment steps (median of 5 seeds).
 """
 
 import sys

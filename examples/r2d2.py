@@ -1,8 +1,8 @@
-"""R2D2 on CartPole-v1 without velocities, or any environment with Discrete actions of which too little is seen: --env.id.
+"""R2D2 on CartPole-v1 without velocities, or any partially observable environment with Discrete actions: --env.id.
 
 evaluator -> eps_greedy -> collector -> sequence_pusher -> learner -> ckpt_saver
 
-Reaches a mean return of 475 after 27,000 environment steps, the median of 5 seeds (27,000 to 91,000).
+Reaches a mean return of 475 after 27,000 environment steps (median of 5 seeds; 27,000 to 91,000).
 """
 
 import sys

@@ -2,7 +2,8 @@
 
 evaluator -> collector -> nstep_enhancer -> data_pusher -> learner -> ckpt_saver
 
-No action is random: the network that collects is noisy, by as much as it learns to be, and the one that is evaluated is not.
+There are no random actions. The collector explores with noisy layers, whose amount of noise is learned; the evaluator uses no
+noise.
 """
 
 import sys

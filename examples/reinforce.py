@@ -1,4 +1,4 @@
-"""REINFORCE on CartPole-v1, or any environment with episodes that end: --env.id.
+"""REINFORCE on CartPole-v1, or any environment whose episodes end: --env.id.
 
 evaluator -> collector -> montecarlo_return_estimator -> multistep_trainer -> ckpt_saver
 

@@ -1,4 +1,4 @@
-"""DQN with random network distillation on MountainCar-v0, where reward comes only at the top: a bonus for what is new finds it.
+"""DQN with random network distillation on MountainCar-v0, where only an exploration bonus leads to the goal.
 
 evaluator -> eps_greedy -> collector -> data_pusher -> fetcher -> reward_estimator -> trainer -> ckpt_saver
 """

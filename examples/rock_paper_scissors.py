@@ -1,10 +1,11 @@
-"""A learned policy against a heuristic: PPO plays rock-paper-scissors with somebody who always beats one's last move.
+"""A learned policy against a heuristic: PPO plays rock-paper-scissors against a player who always beats its last move.
 
 evaluator -> collector -> for "learned" alone: gae_estimator -> multistep_trainer -> ckpt_saver
 
-Each player sees the other's last move, and an episode has 15 rounds of +1, 0 or -1. Of the 81 ways to answer the last move
-alone, one wins all 15 rounds: begin with paper, then repeat what the other did. The next best earn 8, and no small change makes
-these better, so that a run may stay there. A random player earns 0; 8 is reached after 1,500 to 9,000 environment steps.
+Each player sees the other's last move, and an episode has 15 rounds with rewards of +1, 0 or -1. Of the 81 deterministic
+answers
+to the last move, one wins all 15 rounds: begin with paper, then repeat the other's move. The next best ones reach 8 and are
+local optima, so a run may stay there. A random player reaches 0. PPO reaches 8 after 1,500 to 9,000 environment steps.
 """
 
 import sys
@@ -37,7 +38,7 @@ ROCK_PAPER_SCISSORS = PPOConfig(exp_name="runs/rock_paper_scissors").override(
 
 
 class BeatLast(Policy):
-    """Plays what beats the other's last move (each move beats the one before it: rock, paper, scissors), and rock at first."""
+    """Plays the move that beats the other's last one (rock, paper and scissors each beat the one before), and rock first."""
 
     def compute_actions(self, obs, state=None, **kwargs):
         return torch.where(obs == 3, 0, (obs + 1) % 3), state, {}

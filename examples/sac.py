@@ -2,10 +2,9 @@
 
 evaluator -> collector -> data_pusher -> learner -> ckpt_saver
 
-Reaches -170, the mean of 16 episodes, after 4,000 to 7,100 environment steps (seeds 0 to 4).
+Reaches a mean return of -170 over 16 episodes after 4,000 to 7,100 environment steps (seeds 0 to 4).
 
-MountainCarContinuous-v0 wants noise that goes on in one direction: it reaches 90, its threshold, after 13,000 to 17,000 steps
-(seeds 0 to 4) with
+MountainCarContinuous-v0 needs correlated noise. It reaches 90, its threshold, after 13,000 to 17,000 steps (seeds 0 to 4) with
 --env.id MountainCarContinuous-v0 --policy.random-collect-size 0 --policy.learn.learning-starts 4000
 --policy.learn.update-per-collect 4 --policy.learn.alpha 0.2 --policy.model.encoder-hidden-size-list 64 64
 --policy.collect.noise-correlation 0.9 --policy.eval.evaluator.eval-freq 500 --max-step 6000

@@ -1,4 +1,4 @@
-"""Acting settings: what acting takes from the pipeline, such as how often it acts at random."""
+"""Settings: values from the pipeline that a policy needs to act, such as epsilon."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _USUAL = {"eps": "eps_greedy_handler(cfg)"}
 
 
 class ActingSettings:
-    """What a collector passes to its policies: ctx.collect_kwargs, and behind it what the script gave to the collector.
+    """The keyword arguments that a collector passes to its policies: ctx.collect_kwargs, with defaults from the script.
 
     Args:
-        who: the collector.
-        policies: that act.
-        given: by the script, by name; None for nothing.
+        who: name of the collector, for messages.
+        policies: the policies that act.
+        given: the script's `collect_kwargs`; None for none.
 
     Raises:
-        TypeError: `given` is no dict whose keys are names.
+        TypeError: `given` is not a dict with string keys.
     """
 
     def __init__(self, who: str, policies: Iterable[CollectMode], given: Mapping[str, Any] | None) -> None:
@@ -33,10 +33,10 @@ class ActingSettings:
             "needs": tuple(f"collect_kwargs.{name}" for name in needed),
             "hints": {f"collect_kwargs.{name}": _advice(who, name) for name in needed},
         }
-        """The terms of a contract that say what an earlier middleware has to set."""
+        """Contract terms for the settings that an earlier middleware has to provide."""
 
     def at(self, ctx: OnlineRLContext) -> dict[str, Any]:
-        """For the policies, in this iteration."""
+        """The keyword arguments of this iteration."""
         return {**self._given, **ctx.collect_kwargs}
 
 

@@ -1,4 +1,4 @@
-"""Arguments of middleware: refused where the script hands them over, not in the first iteration."""
+"""Checks of the arguments of middleware, done when a middleware is created and not in the first iteration."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Literal
 from ding_lite.policy import CollectMode, EvalMode, LearnMode, Policy, PolicyConfig
 
 RUN_CONFIG = "the run's configuration, such as DQNConfig"
-"""What most middleware want first, in the words of a script."""
+"""Describes the first argument of most middleware in messages."""
 
 
 def require(middleware: str, given: object, attribute: str, described: str) -> None:
-    """Refuse an argument that cannot do what it is for; anything that has the attribute may stand in for our own.
+    """Refuse an argument without the attribute that the middleware uses; its class does not matter.
 
     Args:
-        middleware: who wants it.
-        attribute: what the middleware will use, such as "attach", or "policy.other.eps" where that is an attribute of others.
-        described: what it wants, in the words of a script.
+        middleware: name of the middleware, for the message.
+        attribute: attribute that the middleware uses, such as "attach", or dotted, such as "policy.other.eps".
+        described: description of the expected argument, for the message.
 
     Raises:
-        TypeError: naming all of them.
+        TypeError: the argument lacks the attribute.
     """
     try:
         operator.attrgetter(attribute)(given)
@@ -53,7 +53,7 @@ def require_evaluations(middleware: str, cfg: object) -> None:
 
 
 def _instead(given: object) -> str:
-    """What to pass in the place of something that is nearly a configuration."""
+    """Advice for an argument that is almost a configuration."""
     if isinstance(given, type):
         return f" Pass an instance, {given.__name__}()."
     if isinstance(given, Mapping):
@@ -70,12 +70,12 @@ _MODES: dict[type, Mode] = {LearnMode: "learn_mode", CollectMode: "collect_mode"
 def require_mode(middleware: str, given: Any, mode: Mode, *attributes: str) -> None:
     """Refuse another mode than the one that the middleware is for, the policy itself, and one that its dry run refuses.
 
-    A policy made elsewhere, which is none of ours, need only have what the middleware uses.
+    A policy of another library only needs the attributes that the middleware uses.
 
     Args:
-        middleware: who wants it.
-        mode: which one.
-        *attributes: what the middleware will use.
+        middleware: name of the middleware, for the message.
+        face: name of the mode that it needs.
+        *attributes: attributes that the middleware uses.
 
     Raises:
         TypeError: naming both, and what to pass.
@@ -95,43 +95,43 @@ def require_mode(middleware: str, given: Any, mode: Mode, *attributes: str) -> N
 
 
 def require_transitions(middleware: str, policy: object) -> None:
-    """Refuse a policy of ours that learns from rollouts, where it would get rows in any order.
+    """Refuse a policy that learns from rollouts, for a middleware that samples transitions in any order.
 
     Raises:
-        ValueError: it does.
+        ValueError: the policy learns from rollouts.
     """
     if isinstance(policy, LearnMode) and policy.learns_from != "transitions":
         kind = policy.name
         raise ValueError(
-            f"{middleware} draws transitions in any order, and {kind} learns from rollouts, in their order: take "
-            f'multistep_trainer(cfg, policy.learn_mode), or give {kind} learns_from = "transitions" where its loss '
-            "does without that order."
+            f"{middleware} draws transitions in any order, and {kind} learns from rollouts, in their order: use "
+            f'multistep_trainer(cfg, policy.learn_mode), or set learns_from = "transitions" in {kind} if its loss '
+            "does not need that order."
         )
 
 
 def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None:
-    """Refuse the configuration of one algorithm with a policy of another.
+    """Refuse the configuration of one algorithm together with a policy of another.
 
     Raises:
-        TypeError: naming both.
+        TypeError: the algorithms differ.
     """
     given, own = getattr(cfg, "policy", None), getattr(policy, "cfg", None)
     if not isinstance(given, PolicyConfig) or not isinstance(own, PolicyConfig):
-        return  # made elsewhere
+        return  # a policy of another library
     if not type(own).__module__.startswith("ding_lite.policy."):
-        return  # of no algorithm of ours: such a policy may go with any
+        return  # a policy of the user may use any configuration
     if not isinstance(given, type(own)) and not isinstance(own, type(given)):
         raise TypeError(
             f"{middleware} wants the configuration that the policy was made with, {type(own).__name__}, got a "
-            f"{type(cfg).__name__} with a {type(given).__name__}: make both of one."
+            f"{type(cfg).__name__} with a {type(given).__name__}: use the same configuration for both."
         )
 
 
 def require_modes(middleware: str, given: object, mode: Mode) -> None:
-    """Refuse what is no dict of these modes, by name of the policy.
+    """Refuse anything but a dict of this mode by name of the policy.
 
     Raises:
-        TypeError: as `require_mode`, or no dict.
+        TypeError: as `require_mode`, or the argument is not a dict.
     """
     if not isinstance(given, Mapping):
         raise TypeError(
@@ -143,10 +143,10 @@ def require_modes(middleware: str, given: object, mode: Mode) -> None:
 
 
 def require_count(middleware: str, name: str, given: object, low: int) -> None:
-    """Refuse what is no whole number of things, or too small a one.
+    """Refuse anything but an integer of at least `low`.
 
     Raises:
-        TypeError: no integer.
+        TypeError: not an integer.
         ValueError: less than `low`.
     """
     if isinstance(given, bool) or not hasattr(given, "__index__"):
@@ -156,14 +156,14 @@ def require_count(middleware: str, name: str, given: object, low: int) -> None:
 
 
 def discount_factor_of(middleware: str, cfg: object) -> float:
-    """gamma, which policies that learn from rollouts have under policy.collect, and those that replay beside it.
+    """The discount factor: of policy.collect for on-policy algorithms, of policy for off-policy ones.
 
     Args:
-        middleware: who wants it.
-        cfg: of a run, or of a policy.
+        middleware: name of the middleware, for the message.
+        cfg: configuration of a run or of a policy.
 
     Raises:
-        TypeError: there is none.
+        TypeError: the configuration has no discount factor.
     """
     policy = getattr(cfg, "policy", cfg)
     for section in (getattr(policy, "collect", None), policy):

@@ -1,4 +1,4 @@
-"""Checkpoints: keep what was learned."""
+"""Checkpoints: save the policy during and after a run."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
 _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
-_LONGEST_REST = 64  # iterations between two tries on a disk that refuses
+_LONGEST_REST = 64  # iterations between two attempts after failures to write
 
 
 class HasState(Protocol):
-    """A policy, a torch module, an optimizer, or an object of a user's own."""
+    """A policy, a torch module, an optimizer, or an object of the user."""
 
     def state_dict(self) -> Any:
-        """Its state as plain data."""
+        """The state as plain data."""
 
 
 class CkptSaver:
-    """Save the policy now and then, when it was never better, and at the end.
+    """Save the policy regularly, after its best evaluation, and at the end of the run.
 
-    Into `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` of them, the last
-    three kept; `best.pt`, the weights that were evaluated best, with that value; `final.pt`, the whole policy when the run
-    ends. An evaluation of the final weights, when the run has ended, counts for `best.pt` as well. Each file is whole or not
-    there, also if the process dies meanwhile, and `load_checkpoint` reads it without running code. A folder that an earlier
-    run left there is moved aside first, to `ckpt.1` and so on.
+    It writes to `save_dir/ckpt`: `iteration_N.pt`, the whole policy after N gradient steps, every `train_freq` steps, of which
+    the last `keep_last` are kept; `best.pt`, the weights with the best evaluation and its value; `final.pt`, the whole policy
+    at the end of the run. The evaluation of the final weights counts for `best.pt` too. If the process dies while it writes, a
+    file is complete or absent. `load_checkpoint` reads the files without executing code. The folder of an earlier run is first
+    renamed to `ckpt.1` and so on.
 
-    A file that cannot be written does not end the run: there is one warning with path, reason and fix, and later iterations
-    try again, after 1, 2, 4, and at most 64 of them. Where the last state cannot be written, `task.run` raises `UnsavedError`
-    once the run has ended.
+    A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
+    at intervals of 1, 2, 4, ... and at most 64 iterations. If the final state cannot be written, `task.run` raises
+    `UnsavedError` after the run has ended.
 
-    A middleware of the user's own that evaluates writes ctx.eval_value, and ctx.eval_weights beside it: the weights that it
-    evaluated, such as `policy.get_weights()`, a dict of them by name for several policies. Without these `best.pt` is the
-    policy as the iteration ends, where ctx.last_eval_iter says that it is the one that was evaluated: it is equal to
-    ctx.train_iter. Where it is not, `best.pt` is not written, and a warning says so.
+    An evaluator of the user writes ctx.eval_value and ctx.eval_weights: the weights that it evaluated, such as
+    `policy.get_weights()`, or a dict of these by name for several policies. Without eval_weights, `best.pt` is the policy at
+    the end of the iteration, if ctx.last_eval_iter equals ctx.train_iter. If not, `best.pt` is not written, and a warning
+    says so.
 
-    Other things than policies can be saved. Each file holds beside `counters`, which go into the constructor of the context
-    of a run that goes on:
+    Objects other than policies can be saved too. Each file also holds `counters`, the arguments for the context of a run that
+    continues from it:
 
     | saved | in the file |
     | --- | --- |
@@ -62,22 +62,21 @@ class CkptSaver:
 
     In a context without `train_iter`, N and `train_freq` count finished iterations.
 
-    Reads, where the context has them:
-        ctx.train_iter, ctx.env_step, ctx.env_episode, ctx.train_epoch, ctx.total_step; ctx.eval_weights, and where they are not
-        None, ctx.eval_value and ctx.last_eval_iter. All at the end of the iteration, so that it may stand anywhere in the
-        pipeline.
+    Reads, if the context has them:
+        ctx.train_iter, ctx.env_step, ctx.env_episode, ctx.train_epoch, ctx.total_step; ctx.eval_value, ctx.eval_weights and
+        ctx.last_eval_iter. All are read at the end of the iteration, so the place in the pipeline does not matter.
 
     Args:
-        policy: what is saved; a dict by name, where there are several, as beside agents_evaluator.
-        save_dir: the run's folder, such as cfg.exp_name.
+        policy: object to save, or a dict of several by name, as with agents_evaluator.
+        save_dir: folder of the run, such as cfg.exp_name.
         train_freq: gradient steps between two regular checkpoints, at least 1; None for none.
-        save_finish: whether to save at the end.
-        keep_last: how many regular checkpoints stay, at least 1.
-        counters: fields of a context of your own that are saved among the counters as well.
+        save_finish: whether to save at the end of the run.
+        keep_last: number of regular checkpoints to keep, at least 1.
+        counters: further fields of the context to save as counters.
 
     Raises:
-        TypeError: something has no `state_dict`, or one with other things than plain data in it.
-        WriteError: nothing can be written to `save_dir`.
+        TypeError: an object has no `state_dict`, or its state is not plain data.
+        WriteError: `save_dir` is not writable.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class CkptSaver:
         self._last_iter = 0
         self._best = -float("inf")
         self._better: tuple[float, dict[str, Any]] | None = None
-        """Value and file of weights that are better than those on the disk."""
+        """Value and content of a `best.pt` that is not written yet."""
         self._kept: list[str] = []
         self._has_begun, self._is_first = False, True
         self._failures, self._rest = 0, 0
@@ -129,7 +128,7 @@ class CkptSaver:
             self._has_begun = True
         yield
         self._note_best(ctx)
-        if own_run().finish:  # saved here already, in case that the end of the run is not reached
+        if own_run().finish:  # saved here already, in case the end of the run is not reached
             self._save_last(ctx)
             return
         self._rest = max(self._rest - 1, 0)
@@ -141,7 +140,7 @@ class CkptSaver:
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
 
     def end_run(self, ctx: Any) -> Iterator[None]:
-        """Save what evaluating the final weights found best, and what is not saved yet."""
+        """Save everything that is not saved yet, including the best weights after the last evaluation."""
         yield
         self._note_best(ctx)
         self._save_last(ctx)
@@ -150,7 +149,7 @@ class CkptSaver:
             print(f"{reason}: the final state is saved in {self._folder / 'final.pt'}", file=sys.stderr)
 
     def _save_last(self, ctx: Any) -> None:
-        """Save all that is not saved yet; what is lost is raised once the other middleware have ended."""
+        """Save everything that is not saved yet; a failure is raised after all middleware have ended."""
         if self._unsaved is not None:  # it may succeed now
             own_run().withdraw(self._unsaved)
             self._unsaved = None
@@ -164,8 +163,8 @@ class CkptSaver:
         what = "its state at the end" if lost is last else "the best policy"
         self._unsaved = UnsavedError(
             lost.errno,
-            f"the run has ended, but {what} is not saved: {lost}{kept} As long as this process lives, "
-            "save_checkpoint(policy.state_dict(), path) writes it elsewhere.",
+            f"the run has ended, but {what} is not saved: {lost}{kept} While this process is alive, "
+            "save_checkpoint(policy.state_dict(), path) can still save it elsewhere.",
             lost.filename,
         )
         own_run().raise_at_end(self._unsaved)
@@ -190,7 +189,7 @@ class CkptSaver:
         return None
 
     def _note_best(self, ctx: Any) -> None:
-        """Take what this iteration evaluated, if nothing was better."""
+        """Note the weights that this iteration evaluated, if they are the best so far."""
         value = getattr(ctx, "eval_value", None)
         if value is None or not value > (self._better[0] if self._better else self._best):
             return
@@ -199,7 +198,7 @@ class CkptSaver:
             self._warn_of_lost_weights(ctx)
             return
         lineage = {"eval_value": value, "evaluated_at": _count(ctx) if last_iter is None else last_iter}
-        best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # it may be written much later
+        best = copy.deepcopy(self._whole()) if weights is None else self._best_of(weights)  # a copy: it may be written later
         self._better = value, {**best, **lineage, **self._counted(ctx)}
 
     def _warn_of_lost_weights(self, ctx: Any) -> None:
@@ -207,9 +206,9 @@ class CkptSaver:
             self._has_warned = True
             warnings.warn(
                 f"a middleware wrote ctx.eval_value = {ctx.eval_value:g} without ctx.eval_weights, and best.pt is not written: "
-                f"ctx.last_eval_iter is not ctx.train_iter = {_count(ctx)}, so that the policy may not be the one that was "
-                "evaluated. Write ctx.eval_weights = policy.get_weights() where it is evaluated, or ctx.last_eval_iter = "
-                "ctx.train_iter where nothing is learned after it in the iteration.",
+                f"ctx.last_eval_iter is not ctx.train_iter = {_count(ctx)}, so the policy may have changed since it was "
+                "evaluated. Write ctx.eval_weights = policy.get_weights() in the evaluator, or ctx.last_eval_iter = "
+                "ctx.train_iter if no later middleware of the iteration learns.",
                 stacklevel=3,
             )
 
@@ -224,7 +223,7 @@ class CkptSaver:
         return error
 
     def _save_final(self, ctx: Any) -> WriteError | None:
-        """Save `final.pt`, unless it is wanted by nobody or saved already."""
+        """Save `final.pt`, unless save_finish is False or it is saved already."""
         if not self._save_finish or self._final_step == ctx.total_step:
             return None
         error = self._save({**self._whole(), **self._counted(ctx)}, "final.pt")
@@ -232,7 +231,7 @@ class CkptSaver:
         return error
 
     def _save(self, state: Mapping[str, Any], name: str) -> WriteError | None:
-        """Write one file; what the disk refuses is returned, not raised."""
+        """Write one file; a failure is returned, not raised."""
         try:
             if self._is_first:
                 move_aside(self._folder)
@@ -269,17 +268,17 @@ class CkptSaver:
         return {"counters": {**counters, "total_step": ctx.total_step + 1}}  # this iteration is finished as well
 
     def state_dict(self) -> dict[str, Any]:
-        """What it saved last."""
+        """The counters and names of the last checkpoints."""
         return {"last_iter": self._last_iter, "best": self._best, "kept": list(self._kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
         self._is_first = False
 
 
 def _count(ctx: Any) -> int:
-    """Gradient steps so far, or finished iterations where the context counts no gradient steps."""
+    """Gradient steps so far, or finished iterations if the context does not count gradient steps."""
     count: int = ctx.train_iter if hasattr(ctx, "train_iter") else ctx.total_step + 1
     return count
 
@@ -297,7 +296,7 @@ def _are_policies(policy: Mapping[str, HasState]) -> bool:
 
 
 def _require_savable(policy: Any) -> None:
-    """Refuse what cannot be saved, by name, before anything runs."""
+    """Refuse objects that cannot be saved, before anything runs."""
     if not isinstance(policy, Mapping):
         _require_state("the policy itself", policy)
         return
@@ -323,6 +322,6 @@ def _require_state(described: str, one: Any) -> None:
 
 
 def _weights_of(policy: object, weights: Any) -> dict[str, Any]:
-    """Weights, and what the policy was made with, where it tells: one made elsewhere need not."""
+    """The weights, and `made_with` if the policy has it."""
     made_with = getattr(policy, "made_with", None)
     return {"model": weights, **({} if made_with is None else {"made_with": made_with})}

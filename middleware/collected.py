@@ -1,7 +1,7 @@
-"""Collected data: what was collected in an iteration, a rollout or whole episodes, for those who take or change either.
+"""Collected data: read or change the rollout or the episodes of an iteration.
 
-A user's middleware may put a list of transitions into ctx.trajectories, and one of episodes into ctx.episodes. This file is the
-one place that turns such a list into a rollout or episodes.
+A middleware of the user may put a list of transitions into ctx.trajectories, and a list of episodes into ctx.episodes. Only
+this file converts such a list to a rollout or to episodes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ding_lite.data import (
     tree,
 )
 
-# EpisodeCollector writes ctx.trajectories too: None, so that whoever reads both is refused where no collector is.
+# EpisodeCollector writes ctx.trajectories = None too. So reading both fields is refused in a pipeline without a collector.
 COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
-"""The terms of a contract of who calls `collected_data`."""
+"""Contract terms for a middleware that calls `gathered`."""
 REWRITE_TERMS: Any = {**COLLECTED_TERMS, "writes": ("trajectories",), "may_write": ("episodes",)}
-"""The terms of a contract of who calls `rewrite`."""
+"""Contract terms for a middleware that calls `rewrite`."""
 
 _FIXES = {
-    "pieces": "each step of all environments. Put it before what leaves some out, or mask their rewards instead",
+    "pieces": "each step of all environments. Put it before the middleware that leaves some out, or mask their rewards instead",
     "none": (
-        "the steps of each environment in their order, which transitions that do not come from ctx.trajectories lack. Change "
-        "its transitions in place, t.reward = ..., or by with_leaves(t, reward=...), choose some, or put whole episodes into "
-        "ctx.episodes"
+        "the order of steps, which is unknown for transitions that do not come from ctx.trajectories. Change transitions of "
+        "ctx.trajectories in place, t.reward = ..., or by with_leaves(t, reward=...), choose some of them, or put whole "
+        "episodes into ctx.episodes"
     ),
 }
 
@@ -41,17 +41,17 @@ _FIXES = {
 def collected_data(
     ctx: OnlineRLContext, who: str, episodes_first: bool = False, wants: Order = "none"
 ) -> Trajectories | Episodes:
-    """This iteration's rollout, or its whole episodes where these were collected instead; no episodes for an empty list.
+    """This iteration's rollout, or its whole episodes if these were collected instead; empty episodes for an empty list.
 
     Args:
-        who: asks.
-        episodes_first: which it is where there are both.
-        wants: how much it has to know of the order of a list of transitions, see `rollout_from_list`.
+        who: the middleware that calls, for the message.
+        episodes_first: return the episodes if both exist.
+        wants: how much of the order of steps must be known, see `rollout_from_list`.
 
     Raises:
-        RuntimeError: there is neither.
-        TypeError, ValueError: something else stands there, or a list that is none of transitions or episodes, or of which less
-            is known of the order.
+        RuntimeError: there is neither a rollout nor episodes.
+        TypeError, ValueError: the field holds anything but transitions or episodes, or too little is known about the order of
+            steps.
     """
     found: list[tuple[Any, Callable[[], Trajectories | Episodes]]] = [
         (ctx.trajectories, lambda: rollout_of(ctx.trajectories, who, wants)),
@@ -69,7 +69,7 @@ def collected_data(
 
 
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
-    """What stands in ctx.trajectories, as a rollout; see `collected_data`."""
+    """The value of ctx.trajectories as a rollout; see `gathered`."""
     _require_list(found, "ctx.trajectories", "transitions", who)
     rollout = found if isinstance(found, Trajectories) else rollout_from_list(found, f"{who}: ctx.trajectories")
     if {"whole": 0, "pieces": 1, "none": 2}[rollout.order] > {"whole": 0, "pieces": 1, "none": 2}[wants]:
@@ -80,7 +80,7 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 
 
 def episodes_of(found: Any, who: str) -> Episodes:
-    """What stands in ctx.episodes, as episodes; see `collected_data`."""
+    """The value of ctx.episodes as episodes; see `gathered`."""
     _require_list(found, "ctx.episodes", "episodes", who)
     return found if isinstance(found, Episodes) else episodes_from_list(found, f"{who}: ctx.episodes")
 
@@ -96,7 +96,7 @@ def _require_list(found: Any, where: str, of: str, who: str) -> None:
 
 
 def batch_of(found: Any) -> Any:
-    """What stands in ctx.train_data, as a batch: of a rollout or episodes [T, B, ...], of a list of transitions [N, ...]."""
+    """The value of ctx.train_data as a batch: [T, B, ...] for a rollout or episodes, [N, ...] for a list of transitions."""
     if isinstance(found, (Trajectories, Episodes)):
         return own_batch(found)
     if isinstance(found, (list, tuple)) and found:
@@ -105,16 +105,16 @@ def batch_of(found: Any) -> Any:
 
 
 def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Trajectories], wants: Order = "none") -> None:
-    """Change what was collected: the rollout, or the episodes one after the other as a rollout of one environment.
+    """Change the collected data: the rollout, or all episodes in sequence as a rollout of one environment.
 
     Args:
-        who: asks.
-        change: from a rollout to one of as many steps.
-        wants: see `collected_data`.
+        who: the middleware that calls, for the message.
+        change: function from a rollout to another one with the same number of steps.
+        wants: see `gathered`.
 
     Raises:
         RuntimeError: nothing was collected.
-        TypeError, ValueError: see `collected_data`.
+        TypeError, ValueError: see `gathered`.
     """
     found = collected_data(ctx, who, wants=wants)
     if isinstance(found, Trajectories):
@@ -125,10 +125,10 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
 
 
 def own_batch(found: Trajectories | Episodes) -> Tree:
-    """Its batch, to which leaves can be added without changing what was collected."""
+    """The batch as a new tree: adding leaves does not change the collected data."""
     return tree({**found.columns, **({} if found.valid is None else {"valid": found.valid})})
 
 
 def copied_batch(found: Trajectories | Episodes) -> Tree:
-    """Its batch in memory of its own, for another field: what is changed there in place stays out of what was collected."""
+    """The batch in new memory: changing it in place does not change the collected data."""
     return map_leaves(lambda leaf: leaf.clone() if hasattr(leaf, "clone") else leaf.copy(), own_batch(found))

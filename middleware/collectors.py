@@ -1,4 +1,4 @@
-"""Collectors: let the policy act, and keep what happens."""
+"""Collectors: act with the policy and record the transitions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
 
 ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
-"""What a rollout brings; and the number of its steps, which is known before."""
+"""Fields that a rollout sets, except env_step, which is known before."""
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
 _Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout)
 
 
 class _Acting:
-    """A worker that acts, here or in processes of its own, and what is logged of it."""
+    """A worker, in this process or in worker processes, and the metrics of its work."""
 
     def __init__(self, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
         self.worker = make_worker(env, policy)
         self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_in_background else None
-        """The worker, where it acts in processes that work while nobody waits for them."""
+        """The worker, if it uses worker processes, which run in the background."""
         self._metrics = MetricsLogger(owner="the collector")
         self._kwargs = MetricsLogger(owner="the arguments of the policy")
 
     def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
-        """What `collect` gives; it is logged."""
+        """Call `collect`, log its metrics, and return its result."""
         with self._metrics.log_time(_TIME, reduce="mean"):
             rollout = collect()
         append_metrics(ctx, "collect_metrics", self._logged(rollout, kwargs))
@@ -51,7 +51,7 @@ class _Acting:
         take: Callable[[list[Any]], _Rollout],
         write: Callable[[_Rollout, OnlineRLContext], None],
     ) -> PendingWork:
-        """The rest, for when the answers are there that were asked for: take them, log them, write them to the context."""
+        """The second part of a collection in worker processes: take the answers, log them, write them to the context."""
         worker = self.elsewhere
         assert worker is not None
         earlier = getattr(ctx, "collect_metrics", None)
@@ -86,20 +86,21 @@ class StepCollector:
         ctx.env_step, ctx.env_episode.
     Writes:
         ctx.trajectories: the rollout, leaves [T, B, ...].
-        ctx.trajectory_end_idx: index in it of each environment's last transition.
-        ctx.finished_episodes: those that ended on the way, with return and length.
-        ctx.policy_version: of the weights that acted, -1 for random actions.
-        ctx.env_step, ctx.env_episode: counted on.
-        ctx.collect_metrics: steps, seconds, numbers among the settings, and what the policy logged while acting; where the
-            context has it.
+        ctx.trajectory_end_idx: index in trajectories of each environment's last transition.
+        ctx.finished_episodes: episodes that ended during collection, with return and length.
+        ctx.policy_version: version of the weights that acted, -1 for random actions.
+        ctx.env_step, ctx.env_episode: incremented.
+        ctx.collect_metrics: steps, seconds, numeric settings, and the metrics that the policy logged while acting; if the
+            context has this field.
 
     Args:
-        cfg: uses policy.collect.n_sample: transitions a call, rounded up to whole steps of all environments.
-        policy: acts, exploring.
+        cfg: uses policy.collect.n_sample: transitions per call, rounded up to whole steps of all environments.
+        policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
-        random_collect_size: environment steps made with random actions, in the first call, before the policy acts; at least 0.
-        collect_kwargs: for the policy, where ctx.collect_kwargs does not say otherwise, such as {"eps": 0.1}. What its acting
-            needs (`acting_settings`) stands in the one or is set by an earlier middleware; else the pipeline is refused.
+        random_collect_size: number of environment steps with random actions in the first call, before the policy acts; at
+            least 0.
+        collect_kwargs: settings for the policy, such as {"eps": 0.1}; ctx.collect_kwargs takes precedence. A pipeline is
+            refused if a setting that acting needs (`acting_settings`) is neither here nor set by an earlier middleware.
     """
 
     def __init__(
@@ -143,40 +144,41 @@ class StepCollector:
             write_rollout(rollout, ctx)
             return None
         asked = worker.ask(num_steps, random, **kwargs)
-        ctx.env_step += num_steps * self._num_envs  # worker processes make no steps that are only resets
+        ctx.env_step += num_steps * self._num_envs  # in worker processes, no step is only a reset
         return acting.later(ctx, kwargs, asked, worker.take, write_rollout)
 
 
 class EpisodeCollector:
     """Collect a fixed number of whole episodes with the newest policy.
 
-    Every episode begins and ends within one call, with the same weights. Each environment plays its share of them: to take the
-    first that end would favour short ones. Environments of `make_envs` that have played theirs rest until the others have,
-    and begin the next call with their next episode; those made elsewhere go on, unrecorded, and are all reset at each call.
+    Every episode begins and ends within one call, with the same weights. Each environment runs a fixed share of the episodes,
+    because taking the first ones that end would favour short episodes. An environment of `make_envs` that has completed its
+    share is not stepped until the others are done, and starts its next episode in the next call. Environments from elsewhere
+    continue without being recorded, and are all reset at each call.
 
     Reads:
         ctx.collect_kwargs: settings, passed to the policy.
         ctx.env_step, ctx.env_episode.
     Writes:
         ctx.episodes: the transitions, episode by episode.
-        ctx.trajectories: None, in the place of what a StepCollector would have collected.
+        ctx.trajectories: None.
         ctx.finished_episodes: the same episodes, with return and length.
-        ctx.policy_version: of the weights that acted.
-        ctx.env_step: counted on by the transitions in ctx.episodes and, where environments made elsewhere go on beyond their
-            share, by these steps too; not by steps that were only resets.
-        ctx.env_episode: counted on by the episodes in ctx.episodes.
-        ctx.collect_metrics: steps, seconds, numbers among the settings, and what the policy logged while acting; where the
-            context has it.
+        ctx.policy_version: version of the weights that acted.
+        ctx.env_step: incremented by the transitions in ctx.episodes, and by unrecorded steps of environments from elsewhere,
+            but not by steps that are only resets.
+        ctx.env_episode: incremented by the episodes in ctx.episodes.
+        ctx.collect_metrics: steps, seconds, numeric settings, and the metrics that the policy logged while acting; if the
+            context has this field.
 
     Args:
-        cfg: uses policy.collect.n_episode: episodes a call.
-        policy: acts, exploring.
+        cfg: uses policy.collect.n_episode: episodes per call.
+        policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
 
     Raises:
-        RuntimeError: at a call, an episode does not end within a million steps.
-        MemoryError: at a call, it does not end before memory does.
+        RuntimeError: in an iteration, an episode does not end within a million steps.
+        MemoryError: in an iteration, an episode does not fit into memory.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class EpisodeCollector:
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
             writes=() if asks else _EPISODE_DATA,
-            writes_late=_EPISODE_DATA if asks else (),  # also how many steps they take is known only then
+            writes_late=_EPISODE_DATA if asks else (),  # env_step too: the number of steps is known only then
             uses=(policy,),
             alone=(env,),
             stage="collect",
@@ -215,7 +217,7 @@ class EpisodeCollector:
 
 
 def write_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:
-    """Write what a rollout brings, which is `ROLLOUT_DATA`, to the context."""
+    """Write the fields of `ROLLOUT_DATA` to the context."""
     ctx.trajectories = rollout.trajectories
     ctx.trajectory_end_idx = rollout.trajectories.end_idx
     ctx.finished_episodes = rollout.episodes

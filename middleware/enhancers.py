@@ -1,4 +1,4 @@
-"""Enhancers: more, or other, columns for what was collected, before it is stored."""
+"""Enhancers: add or change columns of the collected data before it is stored."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ding_lite.middleware.collected import REWRITE_TERMS, rewrite
 
 
 def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
-    """Turn each transition into one of the next n steps, fewer where its episode or the rollout ends before.
+    """Turn each transition into an n-step transition, shorter if its episode or the rollout ends earlier.
 
         reward_t   = sum_{i<k} gamma^i * reward_{t+i}, k <= n steps
         discount_t = gamma^k
         target_t   = reward_t + discount_t * (1 - terminated_t) * V(next_obs_t)
 
-    A window that the rollout's end cuts short is an exact target of its k steps: nothing is left out, and nothing is guessed.
+    At the end of a rollout, k is smaller, and the target is the exact k-step target.
 
     Reads:
-        ctx.trajectories, or ctx.episodes where whole episodes were collected instead: reward [T, B] float; terminated,
+        ctx.trajectories, or ctx.episodes if whole episodes were collected: reward [T, B] float; terminated,
             truncated [T, B] bool; next_obs.
     Writes:
-        the same: reward as above; next_obs, terminated and truncated of each window's last step; and discount [T, B] float32.
-            All other columns are those of the window's first step.
+        the same field: reward as above; next_obs, terminated and truncated of each window's last step; and discount [T, B]
+            float32. All other columns are those of the window's first step.
 
     Args:
         cfg: uses policy.nstep, at least 1, and policy.discount_factor, in [0, 1].
 
-    Warns, in the first iteration, where a rollout is shorter than n steps, so that no window has n.
+    Warns in the first iteration if the rollout is shorter than n steps, so that no window has n steps.
 
     Raises:
-        RuntimeError: in an iteration, rewards are such sums already.
+        RuntimeError: in an iteration, the rewards are n-step sums already.
 
     Reference:
         Sutton and Barto (2018), "Reinforcement Learning", eq. 7.1.
@@ -63,7 +63,7 @@ def nstep_reward_enhancer(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 def _warn_of_short_rollouts(rollout: Trajectories, n: int) -> None:
     steps, envs = rollout.num_steps, rollout.num_envs
     warnings.warn(
-        f"policy.nstep = {n} is longer than a rollout, whose length is {steps} (in each of {envs} environments), so that no "
+        f"policy.nstep = {n} is longer than a rollout, which has {steps} steps in each of {envs} environments, so no "
         f"reward is a sum of {n}: set policy.collect.n_sample = {n * envs} or more, or policy.nstep = {steps}.",
         stacklevel=3,
     )
@@ -73,8 +73,8 @@ def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajecto
     columns = rollout.columns
     if "discount" in columns:
         raise RuntimeError(
-            "nstep_reward_enhancer found the column 'discount', so that rewards are sums of several steps already and would be "
-            "summed up again: put it into the pipeline once."
+            "nstep_reward_enhancer found the column 'discount': rewards are sums of several steps already and would be "
+            "summed again. Use it only once in the pipeline."
         )
     reward, terminated, truncated = (torch.from_numpy(columns[name]) for name in ("reward", "terminated", "truncated"))
     valid = None if rollout.valid is None else torch.from_numpy(rollout.valid)
@@ -90,23 +90,23 @@ def _with_nstep_rewards(rollout: Trajectories, n: int, gamma: float) -> Trajecto
 def priority_calculator(
     priority_calculation_fn: Callable[[Trajectories], Any], *, uses: Iterable[Any] = ()
 ) -> Callable[[OnlineRLContext], None]:
-    """Say how often the transitions are drawn at first: a column `priority`, for a PrioritizedReplayBuffer.
+    """Set the initial priorities of new transitions, as a column `priority` for a PrioritizedReplayBuffer.
 
     Without it, new transitions get the largest priority so far.
 
     Reads:
-        ctx.trajectories, or ctx.episodes where whole episodes were collected instead.
+        ctx.trajectories, or ctx.episodes if whole episodes were collected.
     Writes:
-        the same: priority [T, B] float32 beside its columns.
+        the same field, with the column priority [T, B] float32.
 
     Args:
-        priority_calculation_fn: called with ctx.trajectories, or with the episodes as a rollout of one environment; gives an
-            array, a tensor or a sequence of numbers, each finite and >= 0: [T, B], or [N] in the order of the sequence, which
+        priority_calculation_fn: function of ctx.trajectories, or of the episodes as a rollout of one environment. It returns an
+            array, tensor or sequence of numbers, each finite and >= 0: [T, B], or [N] in the order of the transitions, which
             is environment by environment.
-        uses: objects that it touches and others do too, such as a policy's learn_mode, for asynchronous mode.
+        uses: objects that the function shares with other middleware, such as a policy's learn_mode, for asynchronous mode.
 
     Raises:
-        ValueError: in an iteration, priorities of another length, or that are negative or not finite.
+        ValueError: in an iteration, priorities have the wrong length, are negative or not finite.
     """
     if not callable(priority_calculation_fn):
         kind = type(priority_calculation_fn).__name__
@@ -135,13 +135,13 @@ def _placed(given: Any, rollout: Trajectories) -> np.ndarray[Any, np.dtype[np.fl
     if priority.shape != (len(rollout),):
         raise ValueError(
             f"priority_calculator: the function gave priorities of shape {priority.shape} for a rollout of {len(rollout)} "
-            f"transitions: it gives {real.shape}, or ({len(rollout)},) in the order of the sequence."
+            f"transitions: return {real.shape}, or ({len(rollout)},) in the order of the transitions."
         )
     wrong = np.flatnonzero(~(np.isfinite(priority) & (priority >= 0)))
     if len(wrong):
         raise ValueError(
             f"priority_calculator: the function gave the priority {priority[wrong[0]]} for transition {wrong[0]} of the "
-            "sequence: each is finite and >= 0."
+            "rollout: priorities must be finite and >= 0."
         )
     column = np.zeros(real.shape, np.float32)
     column.T[real.T] = priority

@@ -1,4 +1,4 @@
-"""Estimators: put advantages and returns beside what was collected."""
+"""Estimators: compute advantages and returns of the collected data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ding_lite.policy import CollectMode
 
 
 def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
-    """Turn what was collected in this iteration into a training batch with advantages.
+    """Make a training batch with advantages from this iteration's data.
 
     Reads:
-        ctx.trajectories, or ctx.episodes where whole episodes were collected instead: reward [T, B] float, in the
-            environment's own units (scale rewards in the environment); terminated, truncated [T, B] bool; obs, next_obs.
+        ctx.trajectories, or ctx.episodes if whole episodes were collected: reward [T, B] float; terminated, truncated
+            [T, B] bool; obs, next_obs.
     Writes:
-        ctx.train_data: the same batch and value, next_value, advantage and return_, [T, B] float; and valid [T, B] bool, where
-            some rows are no steps.
+        ctx.train_data: the same batch with value, next_value, advantage and return_, [T, B] float; and with valid [T, B] bool,
+            if some rows are not steps.
 
     Args:
         cfg: uses policy.collect.discount_factor and policy.collect.gae_lambda, both in [0, 1].
-        policy: adds value and next_value, by its newest critic.
+        policy: adds value and next_value of its newest critic.
 
     Reference:
         Schulman et al. (2016), https://arxiv.org/abs/1506.02438, eq. 16.
@@ -40,7 +40,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     _require_critic("gae_estimator", policy)
     gamma, lambda_ = discount_factor_of("gae_estimator", cfg), cfg.policy.collect.gae_lambda
 
-    # The learner, because the newest critic judges: not the copy that collects.
+    # The learner, because the newest critic estimates the values, not the copy that collects.
     @contract(**COLLECTED_TERMS, writes=("train_data",), uses=(policy.learner,), stage="process")
     def estimate(ctx: OnlineRLContext) -> None:
         found = collected_data(ctx, "gae_estimator", wants="pieces")
@@ -59,27 +59,27 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
 def montecarlo_return_estimator(
     cfg: RunConfig | CollectMode, policy: CollectMode | None = None
 ) -> Callable[[OnlineRLContext], None]:
-    """Turn what was collected in this iteration into a training batch with Monte Carlo returns.
+    """Make a training batch with Monte Carlo returns from this iteration's data.
 
         return_t = sum_k gamma^k * reward_{t+k}, to the end of the episode; advantage = return_ - value
 
-    An episode that goes on beyond what was collected, because a time limit cut it or the rollout ends within it, goes on with
-    the critic's opinion of it. Without a critic it counts as ended there: collect whole episodes.
+    If an episode is cut by a time limit or by the end of the rollout, its return bootstraps from the critic. Without a critic,
+    its return ends there, so collect whole episodes.
 
     Reads:
-        ctx.episodes, or ctx.trajectories where no whole episodes were collected: reward [T, B] float; terminated, truncated
+        ctx.episodes, or ctx.trajectories if no whole episodes were collected: reward [T, B] float; terminated, truncated
             [T, B] bool.
     Writes:
-        ctx.train_data: the same batch and return_ and advantage, [T, B] float, 0 where no step is; valid [T, B] bool; and
-            value and next_value [T, B] float, where there is a critic.
+        ctx.train_data: the same batch with return_ and advantage, [T, B] float, 0 in rows that are not steps; valid [T, B]
+            bool; and, with a critic, value and next_value [T, B] float.
 
     Args:
-        cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1]. The policy's collect_mode may stand in
-            its place, whose configuration is used then, and not its critic.
-        policy: subtracts its newest critic's value, where it has a critic; None for advantage = return_.
+        cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1]. Also accepts the policy's collect_mode
+            instead: its configuration is used then, but not its critic.
+        policy: collect_mode whose newest critic is subtracted, if it has one; None for advantage = return_.
 
     Raises:
-        TypeError: the configuration has no discount_factor; or `policy` is no collect_mode.
+        TypeError: the configuration has no discount_factor, or `policy` is not a collect_mode.
 
     Reference:
         Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
@@ -116,4 +116,4 @@ def _require_critic(who: str, policy: object) -> None:
 
 
 def _has_critic(policy: CollectMode) -> bool:
-    return bool(getattr(policy, "has_critic", True))  # a mode made elsewhere need not say
+    return bool(getattr(policy, "has_critic", True))  # a mode of another library may lack this attribute

@@ -1,4 +1,4 @@
-"""Evaluators: how good is the policy now?"""
+"""Evaluators: measure the returns of the current policy."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 def interaction_evaluator(
     cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: VideoRecorder | None = None
 ) -> InteractionEvaluator:
-    """Play whole episodes with the policy at its best, now and then, and end the run when it is good enough.
+    """Evaluate the policy on whole episodes without exploration, at intervals, and end the run at stop_value.
 
-    It evaluates in the first iteration, whenever train_iter or env_step has gone on by its interval, and, if anything was
-    learned since, the final weights when the run has ended: by max_step or `task.finish`. A run that it ended
-    itself is not evaluated once more, nor one that a signal, an error or `task.stop()` ended. Each environment plays the same
-    number of episodes, to the end.
+    It evaluates in the first iteration, then at intervals of train_iter or env_step. When the run ends by max_step or
+    `task.finish`, it evaluates the final weights, if there were gradient steps since the last evaluation. It does not do so if
+    one of its own evaluations ended the run, or a signal, an error or `task.stop()`. Each environment runs the same number of
+    whole episodes.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
     them. Its result is written in the iteration in which the next evaluation is due; only there it can end the run. Where the
     run ends earlier, the result is written when the run has ended, before that of the final weights.
 
-    Where nobody set them, cfg.env.id and cfg.env.stop_value become those of the environments that it plays in.
+    Unless they were set, cfg.env.id and cfg.env.stop_value become those of the evaluated environments.
 
-    After an evaluation the recorder may film one more episode, with the same weights; no number depends on that.
+    After an evaluation, the recorder may record one more episode with the same weights; it affects no number.
 
     Reads:
-        ctx.train_iter, ctx.last_eval_iter; ctx.env_step where there is one.
+        ctx.train_iter, ctx.last_eval_iter; ctx.env_step if the context has it.
     Writes:
         ctx.eval_value, ctx.last_eval_value: mean undiscounted return.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
-        ctx.eval_weights: the weights that were evaluated, so that a saver keeps just those.
-        ctx.eval_metrics: return and length of its episodes, the counters of the weights that were evaluated, seconds, and what
-            the policy logged while acting; where the context has it.
+        ctx.eval_weights: the weights that were evaluated, for savers.
+        ctx.eval_metrics: return and length of the episodes, the counters at the time of the evaluated weights, seconds, and the
+            metrics that the policy logged while acting; if the context has this field.
 
     Args:
-        cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the task finishes with the iteration
-            whose evaluation reaches stop_value. Without a recorder, log.video_every, exp_name and seed. A stop_value that
-            nobody set, and that is only the default of another environment, does not count: see `EnvConfig.settle`.
-        policy: acts without exploring.
-        env: any gymnasium vector environment, not the one that is collected in.
-        recorder: of videos; None makes one where cfg.log.video_every is not 0.
+        cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value; the run ends with the iteration
+            whose evaluation reaches stop_value. Without a recorder, also log.video_every, exp_name and seed. A stop_value that
+            is only the default of another environment is ignored: see `EnvConfig.settle`.
+        policy: policy.eval_mode; acts without exploration.
+        env: any gymnasium vector environment, not the one used for collecting.
+        recorder: video recorder; None makes one unless cfg.log.video_every is 0.
 
     Raises:
-        ValueError: `env` does not tell how to make one more of its environments, to film in.
+        ValueError: videos are recorded, and `env` cannot say how to make another of its environments.
     """
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
@@ -69,47 +69,48 @@ def interaction_evaluator(
 
 
 def mean_return(episodes: Sequence[EpisodeResult]) -> float:
-    """Of these episodes, undiscounted."""
+    """The mean undiscounted return of the episodes."""
     return mean_of([it.return_ for it in episodes])
 
 
 class EpisodePlayer(Protocol):
-    """Plays whole episodes with the policies that it has, such as a `LocalWorker`."""
+    """Runs whole episodes with its policies, such as a `LocalWorker`."""
 
     def play_episodes(self, count: int, is_stopping: Callable[[], bool]) -> list[EpisodeResult]:
-        """Play so many episodes from their start; raise WorkCancelled once `is_stopping()` is true."""
+        """Run `count` episodes from their start; raise WorkCancelled once `is_stopping()` is true."""
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What the policies logged while they acted."""
+        """The metrics that the policies logged while acting."""
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights that it acted with last."""
+        """A copy of the weights that acted last."""
 
 
 class Evaluation(NamedTuple):
-    """One evaluation."""
+    """The result of one evaluation."""
 
     value: float
-    """Mean undiscounted return, or what else is made of the episodes."""
+    """Mean undiscounted return, or another score of the episodes."""
     train_iter: int
-    """Gradient steps taken when it began."""
+    """Gradient steps at the start of the evaluation."""
     weights: dict[str, Any]
-    """That were evaluated."""
+    """The weights that were evaluated."""
     metrics: list[dict[Any, Any]]
-    """What was logged of it."""
+    """Reduced metrics of the evaluation."""
 
 
 class InteractionEvaluator:
-    """What `interaction_evaluator` and `agents_evaluator` return.
+    """The middleware that `interaction_evaluator` and `agents_evaluator` return.
 
     Args:
-        name: what a script calls it.
+        name: name of the factory.
         cfg: as for `interaction_evaluator`.
-        policies: that act.
-        env: in which they act.
-        worker: plays the episodes.
-        value: of the episodes of one evaluation, what is to be reached; logged as the score, where it is not the mean return.
-        recorder: of videos of the first policy; None for none.
+        policies: the policies that act.
+        env: the environments in which they act.
+        worker: runs the episodes.
+        value: function from episodes to the number that is compared with stop_value; logged as the score, unless it is
+            `mean_return`.
+        recorder: records videos of the first policy; None for none.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class InteractionEvaluator:
         task = own_run()
         if self._under_way is not None:
             work = self._under_way[1]
-            if work.is_over or work.error is not None:  # of a run that has ended; or it failed, and the run is not to go on
+            if work.is_over or work.error is not None:  # it belongs to an earlier run, or it failed: raise its error
                 self._end()
         if self._last_iter is None or ctx.last_eval_iter < 0:
             is_of_another = evaluation_of(ctx) is not None
@@ -201,7 +202,7 @@ class InteractionEvaluator:
         return bool(ctx.train_iter == last_iter)
 
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Begin an evaluation beside the iterations that follow, with the weights of now."""
+        """Begin an evaluation in parallel with the next iterations, with the current weights."""
         for policy in self._policies:
             policy.hold()
         begun: list[Deferred[Evaluation]] = []
@@ -211,7 +212,7 @@ class InteractionEvaluator:
         self._under_way = ctx.train_iter, work
 
     def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:
-        """`_evaluate` under the name that the script knows, which notes on errors and threads then bear."""
+        """`_evaluate` under the name of the factory, for notes on errors and names of threads."""
 
         def evaluate(counters: dict[str, int], is_stopping: Callable[[], bool]) -> Evaluation:
             return self._evaluate(counters, is_stopping)
@@ -225,7 +226,7 @@ class InteractionEvaluator:
             with metrics.log_time(("time", "evaluate"), reduce="mean"):
                 episodes = self._worker.play_episodes(self._count, is_stopping)
         except BaseException:
-            metrics.reset()  # what was logged of it is no part of the next one
+            metrics.reset()  # its metrics must not count for the next evaluation
             self._worker.reduce_metrics()
             raise
         metrics.log_dict({**summarize_episodes(episodes), **counters}, reduce="item")
@@ -240,7 +241,7 @@ class InteractionEvaluator:
         return Evaluation(value, counters["train_iter"], self._worker.get_weights(), logged)
 
     def _end(self) -> Evaluation | None:
-        """The result of what is under way, or None if a run that has ended broke it off."""
+        """The result of the evaluation in progress, or None if an earlier run ended before it was done."""
         assert self._under_way is not None
         _, work = self._under_way
         self._under_way = None
@@ -267,7 +268,7 @@ class InteractionEvaluator:
         append_metrics(ctx, "eval_metrics", evaluation.metrics)
 
     def _finish_if_reached(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
-        """Whether stop_value is reached; the run ends with this iteration then."""
+        """End the run with this iteration if stop_value is reached; return whether it is."""
         target = self._stop_value
         if target is None or not ctx.eval_value >= target:
             return False
@@ -285,13 +286,13 @@ class InteractionEvaluator:
         return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
 
     def state_dict(self) -> dict[str, Any]:
-        """When it evaluated last, and how often."""
+        """The step of the last evaluation, and the number of evaluations."""
         return {"last_env_step": self._last_env_step, "evaluations": self._evaluations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._last_env_step = state["last_env_step"]
-        self._evaluations = state.get("evaluations", 0)  # states from before videos have none
+        self._evaluations = state.get("evaluations", 0)  # older states do not have it
 
 
 def _is_stopping(task: Task) -> bool:
@@ -303,17 +304,17 @@ def _is_ended_by_signal(task: Task) -> bool:
 
 
 def _counters(ctx: OnlineRLContext | OfflineRLContext) -> dict[str, int]:
-    """How far the weights are that are evaluated now; the result may be written some iterations later."""
+    """The counters of the current weights; the result may be written some iterations later."""
     return {name: getattr(ctx, name) for name in ("env_step", "train_iter") if hasattr(ctx, name)}
 
 
 def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorder:
-    """One that films in an environment like these."""
+    """A recorder with its own environment of the same kind."""
     every = cfg.log.video_every
     if env.spec is None or isinstance(env, VectorWrapper):
         raise ValueError(
-            f"cfg.log.video_every = {every} wants an environment to film in, and {env} does not tell how to make one: pass "
-            f"interaction_evaluator(..., recorder=VideoRecorder(cfg.exp_name, factory, every={every})), factory() returning "
-            'a new one, made with render_mode="rgb_array".'
+            f"cfg.log.video_every = {every} needs an environment for videos, and {env} does not say how to make one: pass "
+            f"interaction_evaluator(..., recorder=EpisodeRecorder(cfg.exp_name, factory, every={every})), where factory() "
+            'returns a new environment with render_mode="rgb_array".'
         )
     return VideoRecorder(cfg.exp_name, env.spec, every, cfg.seed)

@@ -12,7 +12,7 @@ from ding_lite.middleware.arguments import require, require_settings
 
 
 def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
-    """Set how often the collector acts at random, by the environment steps made so far.
+    """Set the probability of random actions, as a function of the environment steps so far.
 
     Reads:
         ctx.env_step, ctx.collect_kwargs.
@@ -39,7 +39,7 @@ def eps_greedy_handler(cfg: DQNConfig) -> Callable[[OnlineRLContext], None]:
 
 
 def eps_greedy_masker() -> Callable[[OnlineRLContext], None]:
-    """Let the collector act as its policy does, with no random actions in between; for policies that explore by themselves.
+    """Turn off epsilon-greedy actions, for policies that explore in another way.
 
     Reads:
         ctx.collect_kwargs.

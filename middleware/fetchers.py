@@ -21,27 +21,27 @@ def offpolicy_data_fetcher(
 ) -> Callable[[OnlineRLContext], Iterator[None] | None]:
     """Sample a batch of transitions, once there are enough of them.
 
-    Where a buffer goes by priority, the batch has weight and index too, and when it was learned from, the buffer gets the
-    priorities that the policy's loss gave.
+    From a prioritised buffer, the batch also has weight and index. After learning from it, the buffer gets the new priorities
+    that the policy's loss returned.
 
-    Reads, where a buffer goes by priority, at the end of the iteration:
-        ctx.train_output: priority [B], or by the buffer's name.
+    Reads, for a prioritised buffer, at the end of the iteration:
+        ctx.train_output: priority [B], or a dict of priorities by the buffer's name.
     Writes:
-        ctx.train_data: a tree [B, ...] of the buffer's leaves, or of such trees by the buffers' names; None while there are
-            too few.
+        ctx.train_data: a tree [B, ...] of the buffer's columns, or a dict of such trees by the buffers' names; None while there
+            are too few transitions.
 
     Args:
-        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, where there
-            is one, to warn where a policy that reads `discount` would learn from rewards of one step instead.
-        buffer_: sampled; a list [(buffer, share), ...] for batches joined from shares of each, a dict {name: buffer} for a
-            batch of each. Learning starts when they have enough together, or are full, and none is empty.
-        policy: where it knows which columns its hooks read, only these are fetched.
-        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
+        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, if it has
+            one, to warn if a policy that reads `discount` would learn from one-step rewards.
+        buffer_: replay buffer; a list [(buffer, share), ...] for batches that mix several, a dict {name: buffer} for one batch
+            of each. Learning starts when they hold enough together, or are full, and none is empty.
+        policy: if it knows which columns its hooks read, only these are sampled.
+        reward_model: reads the batch before the policy, so the columns that it names are sampled too.
 
     Raises:
-        ValueError: a single buffer can never hold learning_starts transitions; a batch is larger than all buffers; or shares
-            that do not sum to 1. After learning, a policy that gives no priorities to a buffer that goes by them.
-        TypeError: no replay buffer.
+        ValueError: a single buffer can never hold learning_starts transitions; a batch is larger than all buffers; shares do
+            not sum to 1; or, after learning, the policy returned no priorities for a prioritised buffer.
+        TypeError: not a replay buffer.
     """
     replay = Replay(cfg, buffer_, policy, reward_model)
 
@@ -61,11 +61,11 @@ def offpolicy_data_fetcher(
 
 
 class Replay:
-    """The batches that a configuration wants from replay, and what becomes of them: see `offpolicy_data_fetcher`.
+    """Samples batches from replay and updates priorities: see `offpolicy_data_fetcher`.
 
     Args:
-        cfg, buffer_, policy, reward_model: as there.
-        prefetch: whether the next batch may be made ready by a thread of its own; None where the policy learns on a GPU.
+        cfg, buffer_, policy, reward_model: as for `offpolicy_data_fetcher`.
+        prefetch: whether another thread may prepare the next batch; None for only if the policy learns on a GPU.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Replay:
         if len(source.buffers) == 1 and enough > (capacity := getattr(source.buffers[0], "capacity", enough)):
             raise ValueError(
                 f"policy.learn.learning_starts = {enough:,}, and the replay buffer holds {capacity:,} transitions: learning "
-                "would never start. Lower the one or raise the other."
+                "would never start. Lower learning_starts, or use a larger buffer."
             )
         _require_room(batch_size, source.buffers)
         # A reward model changes the batch before the policy learns from it.
@@ -93,10 +93,10 @@ class Replay:
         self.takes_priorities = source.takes_priorities
         """Whether `learned` is to be called after each batch."""
         self.terms = drawing(cfg, buffer_)
-        """Of a contract of who takes batches."""
+        """Contract terms for a middleware that takes batches."""
 
     def batches(self, count: int) -> Generator[Batch, None, None]:
-        """So many batches, fewer or none where there is not enough in the buffers. To be closed."""
+        """Up to `count` batches; none while the buffers hold too little. The generator must be closed."""
         beside = self._prefetches and current_task().async_mode
         with closing(self._batches.take(count, self._is_ready, beside)) as batches:
             for batch in batches:
@@ -110,13 +110,13 @@ class Replay:
         if not is_ready and not self._has_warned and (empty := self._source.waited_for(self._enough)):
             self._has_warned = True
             warnings.warn(
-                f"learning waits for transitions in {' and in '.join(empty)}: push some, or leave out what stays empty.",
+                f"learning waits for transitions in {' and in '.join(empty)}: push some, or leave out an empty buffer.",
                 stacklevel=2,
             )
         return is_ready
 
     def learned(self, batch: Tree, output: Any) -> None:
-        """Give the rows of a batch the priorities that learning from it gave, where they go by priority."""
+        """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""
         if self.takes_priorities:
             self._source.update_priority(batch, _priority_in(output))
 
@@ -128,29 +128,29 @@ def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:
         which = "buffer holds" if len(buffers) == 1 else "buffers hold"
         raise ValueError(
             f"policy.learn.batch_size = {batch_size:,}, and the replay {which} {holds:,} transitions: each batch would repeat "
-            "some. Lower the one or raise the other."
+            "some. Lower batch_size, or use a larger buffer."
         )
 
 
 def drawing(cfg: DQNConfig, buffer_: Buffers) -> Any:
-    """The terms of a contract of who draws from these buffers."""
+    """Contract terms for a middleware that draws from these buffers."""
     pusher = "sequence_pusher" if hasattr(cfg.policy.learn, "burn_in") else "data_pusher"
     return {"draws": sampler(buffer_).buffers, "hints": {"draws": f"{pusher}(cfg, buffer_)"}}
 
 
 def _warn_of_single_steps(batch: Tree, nstep: int) -> None:
-    """Warn where the rewards of a batch, or of one of those in it, are not sums of nstep steps as the configuration says."""
+    """Warn if the rewards of a batch, or of a nested batch, are not n-step sums as the configuration says."""
     parts = [batch] if has_leaf(batch, "reward") else [part for part in nested(batch).values() if isinstance(part, dict)]
     if not all(has_leaf(part, "discount") for part in parts):
         warnings.warn(
-            f"policy.nstep = {nstep}, and the replayed transitions have no discount: their rewards are those of one step. Put "
+            f"policy.nstep = {nstep}, and the replayed transitions have no discount: their rewards are one-step rewards. Put "
             "nstep_reward_enhancer before the pusher, or set policy.nstep = 1.",
             stacklevel=3,
         )
 
 
 def columns_read(policy: LearnMode | None, reward_model: Any) -> tuple[str, ...] | None:
-    """The columns of a batch that these read; None, for all, where one of them does not say."""
+    """The columns of a batch that policy and reward model read; None, for all columns, if one of them does not say."""
     columns: dict[str, None] = {}
     for reader in (policy, *(() if reward_model is None else (reward_model,))):
         read = getattr(reader, "columns", None)
@@ -165,21 +165,21 @@ def _priority_in(output: Any) -> Any:
         return output["priority"]
     given = sorted(output) if isinstance(output, Mapping) else type(output).__name__
     raise ValueError(
-        f"a replay buffer goes by priority, and what learning gave has no 'priority': {given}. Let the policy's loss return "
-        "it, [B], among what is to be logged, or take a ReplayBuffer."
+        f"the replay buffer is prioritised, and the output of learning has no 'priority': {given}. Return it, [B], from the "
+        "policy's loss among the values to log, or use a ReplayBuffer."
     )
 
 
 def onpolicy_data_fetcher(cfg: RunConfig) -> Callable[[OnlineRLContext], None]:
-    """Learn from what was collected as it is: for policies that estimate returns themselves, such as in `postprocess`.
+    """Learn from the collected data directly, for policies that compute returns themselves, for example in `postprocess`.
 
     Reads:
-        ctx.episodes, or ctx.trajectories where no whole episodes were collected.
+        ctx.episodes, or ctx.trajectories if no whole episodes were collected.
     Writes:
-        ctx.train_data: a tree [T, B, ...]; with valid [T, B] bool, where some rows are no steps.
+        ctx.train_data: a tree [T, B, ...], with valid [T, B] bool if some rows are not steps.
 
     Args:
-        cfg: nothing of it; in the seed's place.
+        cfg: unused; kept for the common signature.
     """
 
     @contract(**COLLECTED_TERMS, writes=("train_data",), stage="process")

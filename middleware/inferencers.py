@@ -1,4 +1,4 @@
-"""Inferencers and what carries out what they said: collecting step by step, for pipelines that look at every step."""
+"""Inferencers: collecting one step per iteration, for pipelines that look at every step."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def inferencer(
     env: VectorEnv[Any, Any, Any],
     collect_kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[[OnlineRLContext], None]:
-    """One step of acting: what does the policy do about the current observations?
+    """Compute actions for the current observations.
 
-    With `rolloutor` after it, a collector of one step an iteration, for pipelines that look at every step.
+    Followed by `rolloutor`, it is a collector of one step per iteration, for pipelines that look at every step.
 
     Reads:
         ctx.collect_kwargs: passed to the policy.
     Writes:
         ctx.obs: the observations, a tensor or tree [B, ...].
-        ctx.action: what to do, a list by environment.
-        ctx.inference_output: action and the policy's other outputs, by environment.
+        ctx.action: the actions, a list by environment.
+        ctx.inference_output: action and the policy's extra outputs, by environment.
 
     Args:
-        seed: of the environments, where their first episodes have not begun.
-        policy: acts, exploring.
+        seed: seed of the environments, used if their first episodes have not begun.
+        policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
     """
@@ -72,21 +72,21 @@ def inferencer(
 def rolloutor(
     policy: CollectMode, env: VectorEnv[Any, Any, Any], transitions: list[Trajectories] | None = None
 ) -> Callable[[OnlineRLContext], None]:
-    """Do what the inferencer said: one step of every environment.
+    """Step every environment with the actions of the inferencer.
 
     Reads:
         ctx.action, ctx.inference_output; ctx.env_step, ctx.env_episode.
     Writes:
         ctx.trajectories: the step as a rollout, leaves [1, B, ...], and ctx.trajectory_end_idx.
-        ctx.finished_episodes: those that ended with it.
-        ctx.policy_version: of the weights that acted.
-        ctx.env_step, ctx.env_episode: counted on.
-        ctx.collect_metrics: steps, and what the policy logged while acting.
+        ctx.finished_episodes: episodes that ended with this step.
+        ctx.policy_version: version of the weights that acted.
+        ctx.env_step, ctx.env_episode: incremented.
+        ctx.collect_metrics: steps, and the metrics that the policy logged while acting.
 
     Args:
-        policy: the one that the inferencer uses.
-        env: the one that the inferencer uses.
-        transitions: each step's rollout is appended to it as well, where a list is given.
+        policy: the policy of the inferencer.
+        env: the environment of the inferencer.
+        transitions: list to which the rollout of each step is appended as well; None for none.
     """
     require_mode("rolloutor", policy, "collect_mode")
     worker = LocalWorker(env, policy)
@@ -118,6 +118,6 @@ def rolloutor(
 
 
 def _row(outputs: dict[str, Any], index: int) -> dict[str, Any]:
-    # An object stays in an array [], so that a dict is not taken for several outputs.
+    # Keep objects in 0-d arrays, so that a dict is not mistaken for nested outputs.
     row: dict[str, Any] = map_leaves(lambda leaf: leaf[index, ...] if holds_objects(leaf) else leaf[index], outputs)
     return row

@@ -1,4 +1,4 @@
-"""Learners: gradient steps on what was fetched or estimated."""
+"""Learners: gradient steps on the training data of an iteration."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ _TOUCHES: Any = {
 
 
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """Learn from one batch. Does nothing where there is none yet.
+    """Learn from one batch. Does nothing while there is no batch.
 
     Reads:
-        ctx.train_data: what the policy's loss wants; ctx.train_iter.
+        ctx.train_data: the batch for the policy's loss; ctx.train_iter.
     Writes:
-        ctx.train_output: what to log, scalar tensors by name, and priority [B] where rows were drawn by priority; policy_lag is
-            how many gradient steps older the weights were that collected this iteration's data, where it was collected.
-        ctx.train_iter: gradient steps counted on.
-        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged; where the context has it.
+        ctx.train_output: values to log, scalar tensors by name; priority [B] for prioritised replay; and policy_lag, the number
+            of gradient steps by which the weights that collected this iteration's data are older.
+        ctx.train_iter: incremented by the gradient steps.
+        ctx.learn_metrics: the same values, seconds, and the metrics that the policy's hooks logged; if the context has this
+            field.
 
     Args:
-        cfg: nothing of it; in the seed's place.
-        policy: learns.
+        cfg: unused; kept for the common signature.
+        policy: policy.learn_mode.
     """
     learn_once = _learning("trainer", cfg, policy)
 
@@ -57,18 +58,19 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
 
 
 def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """Learn from a rollout in several epochs of minibatches, as the policy does that.
+    """Learn from a rollout in several epochs of minibatches.
 
     Reads:
-        ctx.train_data: what the policy's loss wants, [T, B, ...]; ctx.train_iter.
+        ctx.train_data: the batch for the policy's loss, [T, B, ...]; ctx.train_iter.
     Writes:
-        ctx.train_output: what to log, means over all gradient steps, scalar tensors by name.
-        ctx.train_iter: gradient steps counted on.
-        ctx.learn_metrics: the same, seconds, and what the policy's hooks logged; where the context has it.
+        ctx.train_output: values to log, means over all gradient steps, scalar tensors by name.
+        ctx.train_iter: incremented by the gradient steps.
+        ctx.learn_metrics: the same values, seconds, and the metrics that the policy's hooks logged; if the context has this
+            field.
 
     Args:
-        cfg: nothing of it; in the seed's place.
-        policy: learns; its own configuration says how many epochs, and of what size the minibatches are.
+        cfg: unused; kept for the common signature.
+        policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
     learn_once = _learning("multistep_trainer", cfg, policy)
 
@@ -80,11 +82,11 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
 
 
 def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """What both trainers do; they differ in what the policy makes of a batch."""
+    """The common part of both trainers."""
     if isinstance(cfg, LearnMode):
         raise TypeError(
-            f"{who} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode in the "
-            f"place of the configuration: write {who}(cfg, policy.learn_mode). How often a run logs says "
+            f"{who} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode instead "
+            f"of the configuration: write {who}(cfg, policy.learn_mode). To set how often a run logs, use "
             "online_logger(cfg, train_show_freq=...)."
         )
     require_mode(who, policy, "learn_mode", "train_iter", "forward")
@@ -103,7 +105,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
 
 
 def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext, batch: Any) -> dict[str, Any]:
-    """What learning from this batch gave to log, without the lag."""
+    """Learn from this batch, and return its values to log, without the lag."""
     before = policy.train_iter
     output = policy.forward(batch)
     ctx.train_output = {**output, **lag}
@@ -112,16 +114,16 @@ def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext, b
 
 
 def _require_finite(policy: LearnMode) -> None:
-    """Refuse weights that the last gradient step spoiled, before this iteration is saved; a policy made elsewhere need not."""
+    """Refuse weights that are not finite before this iteration is saved; policies of other libraries are not checked."""
     if hasattr(policy, "require_finite"):
         policy.require_finite()
 
 
 class _Metrics:
-    """What a learner logs itself, what the policy's hooks do, and what a reward model does: three owners of names."""
+    """The metrics of a learner, of the policy's hooks and of a reward model; each owns its names."""
 
     def __init__(self, who: str, policy: LearnMode) -> None:
-        hooks = getattr(policy, "metrics", None)  # a policy made elsewhere has none
+        hooks = getattr(policy, "metrics", None)  # a policy of another library has none
         self._hooks = hooks if isinstance(hooks, MetricsLogger) else MetricsLogger()
         self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
         self._rewards = MetricsLogger(owner="the reward model")
@@ -133,7 +135,7 @@ class _Metrics:
         ctx: AnyRLContext,
         of_rewards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Append what these gradient steps gave to log, and what the policy's hooks have logged."""
+        """Append the values of these gradient steps, and the metrics of the policy's hooks, to the context."""
         log_outputs(self.own, outputs)
         log_outputs(self.own, [lag])
         if of_rewards:
@@ -144,35 +146,36 @@ class _Metrics:
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
-    """How many gradient steps older the weights were that collected this iteration's data than those that learn from it."""
+    """The number of gradient steps between the weights that collected this iteration's data and those that learn from it."""
     version = getattr(ctx, "policy_version", -1)
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 
 
 class OffPolicyLearner:
-    """Fetch and learn, `update_per_collect` times.
+    """Sample a batch and learn from it, `update_per_collect` times.
 
-    A buffer that goes by priority gets the new priorities after each gradient step, before the next batch is drawn, or the next
-    but one where the buffer has a `lag`.
+    A prioritised buffer gets the new priorities after each gradient step, before the next batch is drawn; with a `lag` of the
+    buffer, before the next but one.
 
-    In an asynchronous run, where the policy learns on a GPU, the next batch is made ready while it learns from the present one:
-    copied out of the buffer, and moved. That changes no result. Not for buffers that go by priority without a `lag`, nor for
-    those made elsewhere.
+    In an asynchronous run, if the policy learns on a GPU, the next batch is copied and moved to the device while the policy
+    learns from the current one. The result is the same. Prioritised buffers without a `lag`, and buffers of other libraries,
+    are not prefetched.
 
     Reads:
         ctx.train_iter.
     Writes:
-        ctx.train_data: the last batch; None while there are too few transitions to begin.
-        ctx.train_output: what to log, one dict of tensors a gradient step; policy_lag is that of the first.
-        ctx.train_iter: gradient steps counted on.
-        ctx.learn_metrics: the same, seconds, and what the policy's hooks and the reward model logged.
+        ctx.train_data: the last batch; None while there are too few transitions.
+        ctx.train_output: values to log, one dict of tensors per gradient step; policy_lag is that of the first step.
+        ctx.train_iter: incremented by the gradient steps.
+        ctx.learn_metrics: the same values, seconds, and the metrics of the policy's hooks and of the reward model.
 
     Args:
-        cfg: uses policy.learn.update_per_collect, and what offpolicy_data_fetcher uses.
-        policy: learns.
-        buffer_: sampled for each gradient step; several as offpolicy_data_fetcher takes them.
-        reward_model: learns from each batch, and says what its steps earned, before the policy learns; see reward_estimator.
-        prefetch: whether the next batch is made ready meanwhile in an asynchronous run; None where the policy learns on a GPU.
+        cfg: uses policy.learn.update_per_collect, and the settings of offpolicy_data_fetcher.
+        policy: policy.learn_mode.
+        buffer_: replay buffer, or several as for offpolicy_data_fetcher; sampled for each gradient step.
+        reward_model: learns from each batch and replaces its rewards, before the policy learns; see reward_estimator.
+        prefetch: whether to prepare the next batch meanwhile in an asynchronous run; None for only if the policy learns on a
+            GPU.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ class OffPolicyLearner:
             require_reward_model("OffPolicyLearner", reward_model)
         if prefetch not in (True, False, None):
             raise TypeError(
-                f"OffPolicyLearner(prefetch={prefetch!r}) wants True or False, or None for where the policy learns on a GPU."
+                f"OffPolicyLearner(prefetch={prefetch!r}) wants True, False, or None for True if the policy learns on a GPU."
             )
         self._policy, self._times = policy, cfg.policy.learn.update_per_collect
         self._reward_model = reward_model
@@ -212,7 +215,7 @@ class OffPolicyLearner:
         train_outputs: list[dict[str, Any]] = []
         outputs: list[dict[str, Any]] = []
         of_rewards: list[Mapping[str, Any]] = []
-        lag = _lag(self._policy, ctx)  # as it is before the first of these steps
+        lag = _lag(self._policy, ctx)  # before the first gradient step
         begun = perf_counter()
         data: Any = None
         try:
@@ -227,7 +230,7 @@ class OffPolicyLearner:
                     train_outputs.append(ctx.train_output)
                     self._replay.learned(batch.data, ctx.train_output)
         finally:
-            # Once, since what watches over contracts remembers each value, and the memory of a batch is to be used again.
+            # Written once: the enforcement of contracts keeps each value, and the memory of a batch is to be reused.
             ctx.train_data = data
         if not outputs:
             return

@@ -1,4 +1,4 @@
-"""Loggers: what a person sees of a run, and what stays of it."""
+"""Loggers: show the progress of a run, and write its metrics to files and services."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
-_ENDLESS = 10**9  # iterations; nobody set a limit
+_ENDLESS = 10**9  # iterations; no limit was set
 _FIELDS = (
     *("eval_value", "last_eval_value", "last_eval_iter", "eval_metrics", "learn_metrics", "train_output"),
     *("collect_metrics", "finished_episodes", *COUNTERS),
 )
 _STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
-"""What a person calls them."""
+"""Names of the counters in messages."""
 
 
 def online_logger(
@@ -35,32 +35,32 @@ def online_logger(
     sinks: Sequence[Sink] = (),
     counters: Sequence[str] = (),
 ) -> RunLogger:
-    """Bring together what every component logged, write it into the run's folder, and show how far the run is.
+    """Aggregate the metrics of all components, write them to the run's folder, and show the progress of the run.
 
-    A row of metrics comes every `cfg.log.every_s` seconds, at each evaluation and at the end. Its columns are the counters of
-    the context and, in groups, what was logged since the row before: `collect/` (episodes, smoothed over at least a hundred;
-    steps a second), `learn/` (means over all gradient steps), `evaluate/`, `time/` (seconds), `system/`. An evaluation that
-    logs nothing, such as that of a middleware which only writes ctx.eval_value, is `evaluate/score`. The last line says why the
-    run ended, and what the last evaluation found.
+    A row of metrics is written every `cfg.log.every_s` seconds, at each evaluation and at the end. Its columns are the counters
+    of the context and, in groups, the metrics since the last row: `collect/` (episodes, over at least the latest hundred; steps
+    per second), `learn/` (means over all gradient steps), `evaluate/`, `time/` (seconds), `system/`. An evaluation without
+    metrics, such as a middleware that only writes ctx.eval_value, is logged as `evaluate/score`. The last line on the console
+    gives the reason for the end of the run and the last evaluation.
 
-    Any context will do: what it lacks is left out. Rows and files go by the first of `counters`, else by ctx.env_step, else by
-    ctx.train_iter, else by iterations.
+    Any context works; fields that it lacks are left out. The step of rows and files is the first of `counters`, else
+    ctx.env_step, else ctx.train_iter, else the number of iterations.
 
-    Into `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, where iterations
-    overlapped, `timeline.svg` and `lanes.txt`. `cfg.log` adds TensorBoard and Weights & Biases. What cannot be written costs a
-    warning, never the run. On a terminal the console is a live view, elsewhere lines.
+    It writes to `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, if iterations
+    overlapped, `timeline.svg` and `lanes.txt`. `cfg.log` adds TensorBoard and Weights & Biases. If writing fails, there is a
+    warning and the run continues. On a terminal the console is a live view, elsewhere plain lines.
 
-    Reads, at the end of the iteration, so that it may stand anywhere in the pipeline:
+    Reads, if the context has them, at the end of the iteration, so the place in the pipeline does not matter:
         ctx.env_step, ctx.train_iter, ctx.env_episode; ctx.finished_episodes; ctx.collect_metrics, ctx.learn_metrics,
-        ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter; ctx.train_output where a learner has logged
-        nothing else; all of them where they are there. And the counters.
+        ctx.eval_metrics; ctx.eval_value, ctx.last_eval_value, ctx.last_eval_iter; ctx.train_output if a learner logs no
+        metrics. And the fields in `counters`.
 
     Args:
-        cfg: of the run; uses exp_name and log, and all of it is written. Without it nothing is written, only shown.
-        show_every_s: seconds between two looks on the console; None for those of the configuration.
-        train_show_freq: gradient steps between two rows, where these shall be the same in every run; None for cfg.log.every_s.
-        sinks: more that take each row.
-        counters: fields of a context of one's own, numbers that stand in each row; the first counts the steps of the run.
+        cfg: configuration of the run; uses exp_name and log, and all of it is written. If None, metrics are only shown.
+        show_every_s: seconds between two updates of the console; None for the setting of the configuration.
+        train_show_freq: gradient steps between two rows, for rows that are the same in every run; None for cfg.log.every_s.
+        sinks: further sinks for the rows.
+        counters: numeric fields of your own context, to be columns of each row; the first one counts the steps of the run.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
 
@@ -72,10 +72,10 @@ def offline_logger(
     sinks: Sequence[Sink] = (),
     counters: Sequence[str] = (),
 ) -> RunLogger:
-    """`online_logger` for a pipeline that learns from a dataset: it counts gradient steps, or the first of `counters`.
+    """`online_logger` for a pipeline that learns from a dataset: its step is the number of gradient steps, or `counters[0]`.
 
     Reads, at the end of the iteration:
-        what `online_logger` does.
+        the same fields as `online_logger`.
 
     Args:
         cfg, show_every_s, train_show_freq, sinks, counters: as for `online_logger`.
@@ -84,7 +84,7 @@ def offline_logger(
 
 
 class RunLogger:
-    """What `online_logger` and `offline_logger` return."""
+    """The middleware that `online_logger` and `offline_logger` return."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class RunLogger:
         self._evaluated: tuple[float | None, int | None] = None, None
         self._written_iter, self._earlier_s = -1, 0.0
         self._is_behind = False
-        """Whether anything was taken in since the last row."""
+        """Whether there are metrics since the last row."""
         self._began = self._written = time.monotonic()
         self._shown = self._began, 0
-        """When a person saw something last, and at which step."""
+        """Time and step of the last update of the console."""
         self._iterations = 0
         self._task: Task | None = None
         needed = tuple(dict.fromkeys((*counters, *(("train_iter",) if train_show_freq is not None else ()))))
@@ -138,7 +138,7 @@ class RunLogger:
         self._iterations += 1
         self._aggregator.take(ctx)
         self._is_behind = True
-        if evaluated or (self._is_due(ctx) and not own_run().finish):  # the last row comes with the end
+        if evaluated or (self._is_due(ctx) and not own_run().finish):  # end_run writes the last row
             self._write(ctx)
         elif self._console.due():
             self._row = self._made(ctx, end=False)
@@ -148,12 +148,12 @@ class RunLogger:
             self._show(ctx)
 
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
-        """Write the last row, with what evaluating the final weights has found, and say why the run has ended."""
+        """Write the last row, with the evaluation of the final weights, and show why the run has ended."""
         yield
         self._aggregator.take(ctx)
         if self._is_behind or evaluation_of(ctx) is not None:
             run = own_run()
-            self._write(run.ctx if run.running else ctx)  # that of the task has the counters that are not kept as well
+            self._write(run.ctx if run.running else ctx)  # task.ctx also has counters that are not kept
         self._show(ctx)
         if not own_run().is_end_repeated:
             self._say_goodbye(ctx)
@@ -179,7 +179,7 @@ class RunLogger:
         sinks: list[Sink] = []
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step}
-            # Once more: the evaluator, made after this logger, may have changed the name of the environment.
+            # Written again, because an evaluator created after this logger may have changed the environment's name.
             self._keep("the configuration", "config.json", self._write_config)
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
             self._keep("the picture of the pipeline", "pipeline.svg", task.draw)
@@ -217,7 +217,7 @@ class RunLogger:
         self._console.write({name: None if isinstance(it, float) and it != it else it for name, it in line.items()}, row, done)
 
     def _outlook(self) -> tuple[float | None, float | None]:
-        """Which fraction of the run is over, and how many seconds are left, by what ends it first; None where nobody knows."""
+        """The completed fraction of the run and the seconds left, for the limit that is reached first; None if unknown."""
         task, now = own_run(), time.monotonic()
         found: list[tuple[float, float]] = []
         if task.steps_left < _ENDLESS:
@@ -232,7 +232,7 @@ class RunLogger:
         return min(found, key=lambda pair: pair[1], default=(None, None))
 
     def _last_evaluation(self, ctx: OnlineRLContext | OfflineRLContext) -> tuple[float | None, int | None]:
-        """What it found, and after how many gradient steps; None where nobody said."""
+        """The value of the last evaluation and its gradient step; None if unknown."""
         now = evaluation_of(ctx)
         if now is not None:
             at = getattr(ctx, "last_eval_iter", -1)
@@ -259,7 +259,7 @@ class RunLogger:
         self._console.say(f"ended after {taken} in {spent}, because {reason}.{found}{self._files()}")
 
     def _files(self) -> str:
-        """What this run has left in its folder."""
+        """The files of this run, for the last line on the console."""
         if self._folder is None:
             return ""
         curve, saved = self._folder / "metrics.jsonl", self._folder / "ckpt"
@@ -274,7 +274,7 @@ class RunLogger:
         write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
 
     def release(self) -> None:
-        """Close what it writes to, and give the terminal back; a run that follows goes on with the same files."""
+        """Close the sinks and restore the terminal; a later run continues with the same files."""
         self._console.close()
         self._after = self._row.get(self._step, self._after)
         if self._sinks is not None:
@@ -290,7 +290,7 @@ class RunLogger:
                 self._keep("what overlapping brought", "lanes.txt", task.report)
 
     def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file into the run's folder, where there is one."""
+        """Write a file into the run's folder, if there is one; a failure is a warning."""
         if self._folder is None:
             return
         try:
@@ -300,13 +300,13 @@ class RunLogger:
             warnings.warn(f"{what} is not written to {self._folder}: {error} Training goes on.", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next rows go on from, and after which step."""
+        """The metrics so far, and the step of the last row."""
         spent = self._earlier_s + time.monotonic() - self._began
         after = self._row.get(self._step, self._after)
         return {"tally": self._aggregator.state_dict(), "time_s": spent, "after": after, "written_iter": self._written_iter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state: before the first iteration, with the files that are there, cut at its step."""
+        """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._after = state["after"] if self._sinks is None else self._after

@@ -1,4 +1,4 @@
-"""Metrics aggregators: what every component of a run has logged, brought together into rows."""
+"""Tallies: aggregate the metrics of all components of a run into rows."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ding_lite.middleware.outputs import log_outputs
 from ding_lite.rollout import EpisodeHistory
 
 _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
-"""Where each field of the context is aggregated."""
+"""Group of each field of the context."""
 COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
-"""Fields of the context that a row begins with, behind total_step."""
+"""Fields of the context that are columns of each row, after total_step."""
 _TIMES = "time"
-_WAITING = 256  # reductions, after which they are aggregated though nobody asks: they hold memory
+_WAITING = 256  # reductions, after which they are aggregated even without a row, to free memory
 
 
 class MetricsAggregator:
     """The root of a run's metrics.
 
-    Leaves reduce in every iteration, into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`. Here they are
-    aggregated, under `collect/`, `learn/` and `evaluate/`; what they logged under `time` is collected under `time/`.
+    In every iteration, components reduce their metrics into `ctx.collect_metrics`, `ctx.learn_metrics` and `ctx.eval_metrics`.
+    This class aggregates them under `collect/`, `learn/` and `evaluate/`, and all values logged under `time` under `time/`.
 
     Args:
-        counters: more fields of the context that a row begins with.
+        counters: further fields of the context that are columns of each row.
     """
 
     def __init__(self, counters: Sequence[str] = ()) -> None:
@@ -37,11 +37,11 @@ class MetricsAggregator:
         self._system = SystemUse()
         self._outputs, self._score = MetricsLogger(), MetricsLogger()
         self._taken: set[str] = set()
-        """Own columns that something else was logged as."""
+        """Columns of the logger whose names were also logged by other components."""
         self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
 
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Take in what was logged in this iteration."""
+        """Add the metrics of this iteration."""
         for field, waiting in self._waiting.items():
             logged = getattr(ctx, field, None)
             waiting += [one for one in logged if isinstance(one, Mapping)] if isinstance(logged, list) else ()
@@ -50,12 +50,12 @@ class MetricsAggregator:
         self._episodes.add(getattr(ctx, "finished_episodes", None) or ())
         self._take_output(ctx)
         value = evaluation_of(ctx)
-        if value is not None and not getattr(ctx, "eval_metrics", None):  # of an evaluator that logs nothing
+        if value is not None and not getattr(ctx, "eval_metrics", None):  # the evaluator logs no metrics
             self._score.log_value("score", value, reduce="item")
             self._waiting["eval_metrics"].append(self._score.reduce())
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """What a learner gave to log that knows nothing of metrics."""
+        """Log the output of a learner that logs no metrics."""
         output = getattr(ctx, "train_output", None)
         outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
         if outputs:
@@ -66,10 +66,10 @@ class MetricsAggregator:
                 self._waiting["learn_metrics"].append(self._outputs.reduce())
 
     def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:
-        """What it all comes to, names joined by "/".
+        """The aggregated row, with names joined by "/".
 
         Args:
-            end: whether the next cycle begins; otherwise this is a look at a running one.
+            end: whether to start a new cycle after this row; False only looks at the current one.
         """
         self._aggregate()
         logged = self._root.compile(empty=False) if end else self._root.peek(empty=False)
@@ -89,18 +89,18 @@ class MetricsAggregator:
         if name not in self._taken:
             self._taken.add(name)
             warnings.warn(
-                f"a part of what was logged is lost: {name} is the logger's own column, of the episodes that were collected or "
-                "of the machine. Take another name.",
+                f"some metrics are lost: {name} is a column of the logger itself, for collected episodes or the system. "
+                "Use another name.",
                 stacklevel=4,
             )
 
     def _aggregate(self) -> None:
         for field, waiting in self._waiting.items():
-            waiting.sort(key=_has_no_owner)  # so that a name goes to its owner, whose order stays
+            waiting.sort(key=_has_no_owner)  # so that owners come first; the sort is stable
             for reduced, key in (([_without_times(one) for one in waiting], _STAGES[field]), (_times(waiting), _TIMES)):
                 try:
                     self._root.aggregate(reduced, key=key)
-                except (TypeError, ValueError):  # no reason to lose more than the part that does not fit
+                except (TypeError, ValueError):  # drop only the values that do not fit
                     for one in reduced:
                         self._aggregate_alone(one, key)
             waiting.clear()
@@ -110,21 +110,21 @@ class MetricsAggregator:
             try:
                 self._root.aggregate([{name: stats}], key=(key, *path))
             except (TypeError, ValueError) as error:
-                warnings.warn(f"a part of what was logged is lost: {error}", stacklevel=2)
+                warnings.warn(f"some metrics are lost: {error}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next rows go on from."""
+        """The metrics so far."""
         self._aggregate()
         return {"root": self._root.get_state(), "episodes": self._episodes.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._root.set_state(state["root"])
         self._episodes.load_state_dict(state["episodes"])
 
 
 def evaluation_of(ctx: Any) -> float | None:
-    """The value of this iteration's evaluation, or None where there was none."""
+    """The value of this iteration's evaluation, or None if there was none."""
     value = getattr(ctx, "eval_value", None)
     return None if value is None or value == -float("inf") else float(value)
 

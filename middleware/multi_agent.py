@@ -1,4 +1,4 @@
-"""Several agents: collecting and evaluating with several policies."""
+"""Multi-agent middleware: collecting and evaluating with several policies."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from ding_lite.policy import CollectMode, EvalMode
 from ding_lite.rollout import AgentWorker
 
 _PART_DATA = ("env_step", "env_episode", "collect_kwargs", "trajectories", "trajectory_end_idx", "policy_version")
-"""What stands in the context that AgentsCollector makes for a policy."""
+"""Fields that AgentsCollector sets in the context of each policy."""
 
 
 class AgentsCollector:
-    """Collect a fixed number of environment steps, in which every policy acts for its agents.
+    """Collect a fixed number of environment steps; every policy acts for its agents.
 
     Reads:
         ctx.collect_kwargs: settings, passed to every policy.
         ctx.env_step, ctx.env_episode.
     Writes:
-        ctx.parts: for each policy a new context, with what a StepCollector would have written into it: trajectories, leaves
-            [T, B, ...] with a row for each of its agents in each environment; trajectory_end_idx; policy_version; and the
-            counters of this context. `valid` in it leaves out steps in which an agent took no part.
-        ctx.finished_episodes: those that ended on the way, with the sum of the returns of all agents, and that of each in
-            `info["return"]`.
-        ctx.env_step, ctx.env_episode: counted on, by steps and episodes of environments.
-        ctx.collect_metrics: steps, seconds, numbers among the settings, and what each policy logged while acting.
+        ctx.parts: for each policy, a new context with the fields that StepCollector would write: trajectories, leaves
+            [T, B, ...] with one row per agent of the policy and environment; trajectory_end_idx; policy_version; and the
+            counters of this context. `valid` in the trajectories excludes steps in which an agent took no part.
+        ctx.finished_episodes: episodes that ended during collection. The return is the sum over all agents; `info["return"]`
+            has the return of each agent.
+        ctx.env_step, ctx.env_episode: incremented by steps and episodes of environments.
+        ctx.collect_metrics: steps, seconds, numeric settings, and the metrics that each policy logged while acting.
 
     Args:
-        cfg: uses policy.collect.n_sample: environment steps a call, rounded up to whole steps of all environments; each gives
-            as many transitions as there are agents.
-        policies: act, exploring, by name.
+        cfg: uses policy.collect.n_sample: environment steps per call, rounded up to whole steps of all environments. Each step
+            gives one transition per agent.
+        policies: the collect_mode of each policy, by name.
         env: from `make_agent_envs`.
-        policy_of: from an agent to the name of its policy, a function or a mapping.
+        policy_of: function or mapping from an agent to the name of its policy.
         collect_kwargs: for every policy, as for StepCollector.
 
     Raises:
-        ValueError: an agent without a policy, or a policy without an agent.
-        SpaceError: the agents of a policy differ in their spaces, or it was made for others.
+        ValueError: an agent has no policy, or a policy has no agent.
+        SpaceError: the agents of a policy have different spaces, or the policy was made for other spaces.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class AgentsCollector:
 
 
 def _made(name: str, policy: CollectMode) -> NestedContext:
-    """The context of one policy, to which what it acts and learns with belongs."""
+    """Describes the context of one policy to the check of the pipeline."""
     modes = (policy, getattr(policy, "leader", policy))
     return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
 
@@ -119,9 +119,9 @@ def agents_evaluator(
     policy_of: Callable[[Any], str] | Mapping[Any, str],
     score: Callable[[dict[Any, float]], float] | None = None,
 ) -> InteractionEvaluator:
-    """Play whole episodes with all policies at their best, now and then, and end the run when they are good enough.
+    """Evaluate all policies on whole episodes without exploration, at intervals, and end the run at stop_value.
 
-    When it evaluates, and how where iterations overlap, is as in `interaction_evaluator`.
+    Times of evaluation, and overlap with other iterations, are as for `interaction_evaluator`.
 
     Reads:
         ctx.train_iter, ctx.last_eval_iter, ctx.env_step.
@@ -129,21 +129,21 @@ def agents_evaluator(
         ctx.eval_value, ctx.last_eval_value: the score.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
         ctx.eval_weights: the weights that were evaluated, by name of the policy.
-        ctx.eval_metrics: the score, where it is not the mean return; return and length of the episodes, the return being the
-            sum over agents, and that of each as custom_metrics/return; the counters of the weights that were evaluated,
-            seconds, and what each policy logged while acting.
+        ctx.eval_metrics: the score, unless it is the mean return; length and return of the episodes, as the sum over agents,
+            and for each agent as custom_metrics/return; the counters at the time of the evaluated weights, seconds, and the
+            metrics that each policy logged while acting.
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value.
-        policies: act without exploring, by name.
-        env: from `make_agent_envs`, not the one that is collected in.
-        policy_of: from an agent to the name of its policy, a function or a mapping.
-        score: from the mean undiscounted return of each agent to what env.stop_value is compared with; None for their sum.
-            An agent that took part in some episodes only has earned nothing in the others.
+        policies: the eval_mode of each policy, by name.
+        env: from `make_agent_envs`, not the one used for collecting.
+        policy_of: function or mapping from an agent to the name of its policy.
+        score: function from the mean undiscounted return of each agent to the number that is compared with env.stop_value;
+            None for the sum. The return of an agent is 0 in episodes in which it took no part.
 
     Raises:
-        ValueError: an agent without a policy, or a policy without an agent; cfg.log.video_every is not 0.
-        SpaceError: the agents of a policy differ in their spaces, or it was made for others.
+        ValueError: an agent has no policy, a policy has no agent, or cfg.log.video_every is not 0.
+        SpaceError: the agents of a policy have different spaces, or the policy was made for other spaces.
     """
     require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("agents_evaluator", cfg)
@@ -156,7 +156,7 @@ def agents_evaluator(
 
 
 def _scored(score: Callable[[dict[Any, float]], float], agents: Sequence[Any]) -> Callable[[Sequence[EpisodeResult]], float]:
-    """From episodes to the score of the mean return of each agent."""
+    """A function from episodes to the score of the agents' mean returns."""
 
     def value(episodes: Sequence[EpisodeResult]) -> float:
         returns = [episode.info["return"] for episode in episodes]

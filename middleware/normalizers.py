@@ -1,4 +1,4 @@
-"""Normalizers: numbers of what was collected, brought to a scale that learning copes with."""
+"""Normalizers: scale the collected data for learning."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from ding_lite.policy import LearnMode
 
 
 def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLContext], None]:
-    """Divide rewards by the standard deviation that discounted returns have had so far, so that values are about 1.
+    """Divide rewards by the running standard deviation of discounted returns, so that values are about 1.
 
         R_t    = reward_t + gamma * R_{t-1} within the episode
         reward = clip(reward / sqrt(Var(R) + 1e-8), -10, 10)
 
-    Var(R) is over all steps of all environments up to this rollout's end. What is counted and reported as return stays in the
-    environment's own units.
+    Var(R) is over all steps of all environments up to the end of this rollout. Reported returns are not scaled.
 
     Reads:
         ctx.trajectories: reward [T, B] float; terminated, truncated [T, B] bool.
     Writes:
-        ctx.trajectories: the same with reward scaled, and as it was in raw_reward.
+        ctx.trajectories: the same with scaled reward; raw_reward has the original one.
 
     Args:
         cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1].
-        policy: its state holds that of the normalizer from now on, as "reward_normalizer".
+        policy: policy.learn_mode; its state will include the state of the normalizer, as "reward_normalizer".
 
     Reference:
         Engstrom et al. (2020), https://arxiv.org/abs/2005.12729, section 3: "reward scaling".
@@ -50,8 +49,8 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
     def normalize(ctx: OnlineRLContext) -> None:
         if ctx.trajectories is None:
             raise RuntimeError(
-                "reward_normalizer found no ctx.trajectories: put a StepCollector before it; whole episodes have no order in "
-                "which a running return could be carried on."
+                "reward_normalizer found no ctx.trajectories: put a StepCollector before it. Whole episodes have no order in "
+                "time, which a running return needs."
             )
         rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
         columns = rollout.columns
@@ -63,9 +62,9 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
 
 
 class _ReturnScale:
-    """The spread of discounted returns, and each environment's return so far, from rollout to rollout."""
+    """The variance of discounted returns, and the running return of each environment, across rollouts."""
 
-    varying = ("carried",)  # a state may be of another number of environments
+    varying = ("carried",)  # a saved state may have another number of environments
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {**RunningNorm.state_ranges, "carried": (-math.inf, math.inf)}
 
     def __init__(self, gamma: float) -> None:
@@ -74,11 +73,11 @@ class _ReturnScale:
         self._carried: np.ndarray[Any, Any] = np.zeros(0)  # [B], gamma * R of the last step, 0 where that ended an episode
 
     def update(self, reward: np.ndarray[Any, Any], done: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> None:
-        """Take in the rewards [T, B] that follow those of before, with where episodes ended and which rows are steps."""
+        """Update with the next rewards, ends of episodes and valid rows, each [T, B]."""
         count = reward.shape[1]
         if len(self._carried) != count:
             self._carried = np.zeros(count)
-        # A reward that is no number says nothing of the spread; it stays in the rollout for the loss to complain of.
+        # Rewards that are not finite are left out here; they stay in the rollout, where the check of the loss finds them.
         x = np.where(np.isfinite(reward), reward, 0.0).astype(np.float64)
         if valid is not None:
             x[~valid] = 0.0
@@ -89,19 +88,19 @@ class _ReturnScale:
         self._returns.update(torch.from_numpy(returns if valid is None else returns[valid]))
 
     def scaled(self, reward: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Rewards, float32."""
+        """The scaled rewards, float32."""
         limit = self._returns.limit
         return np.clip(reward * self._returns.scale.item(), -limit, limit).astype(np.float32)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What it goes on from."""
+        """The running statistics and returns."""
         return {**self._returns.state_dict(), "carried": torch.from_numpy(self._carried.copy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; with another number of environments, each with a return of 0 so far.
+        """Restore a saved state. With another number of environments, running returns start at 0.
 
         Raises:
-            ValueError: a state without the returns so far, [B] float, or with numbers that are not finite. Nothing is changed.
+            ValueError: the state has no running returns, [B] float, or numbers that are not finite. Nothing is changed.
         """
         carried = state.get("carried")
         if not isinstance(carried, Tensor) or carried.ndim != 1 or not carried.is_floating_point():

@@ -1,4 +1,4 @@
-"""Outputs: what learners and others give to log, on its way into the metrics of an iteration."""
+"""Outputs: log the values that learners and other components return."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ding_lite.metrics import MetricsLogger
 
 
 def log_outputs(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], before: tuple[str, ...] = ()) -> None:
-    """Log the mean of each number by its name, over the outputs that have it; of a tensor of several numbers, their mean.
+    """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean.
 
-    What is neither, and a name that stands for something else already, costs a warning.
+    A value that is not numeric, and a name that is used for something else already, cause a warning.
 
     Args:
-        metrics: takes them.
-        outputs: what each gradient step gave; may hold dicts, whose names are joined to those that lead to them.
-        before: names that lead to all of it.
+        metrics: logger for the values.
+        outputs: one dict per gradient step; nested dicts give nested names.
+        before: prefix of all names.
     """
     first = outputs[0]
     alike = all(one.keys() == first.keys() for one in outputs)
@@ -33,11 +33,11 @@ def log_outputs(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], be
         try:
             metrics.log_values((*before, name), [value if _is_number(value) else _mean(value) for value in values])
         except (TypeError, ValueError, RuntimeError) as error:
-            warnings.warn(f"{name!r} of what learning gave is not logged: {error}", stacklevel=2)
+            warnings.warn(f"{name!r} of the output of learning is not logged: {error}", stacklevel=2)
 
 
 def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> None:
-    """Append to a field of the context that holds what was logged, where the context has such a field."""
+    """Append reduced metrics to a field of the context, if the context has this field."""
     logged = getattr(ctx, field, None)
     if isinstance(logged, list):
         logged += reduced
@@ -48,6 +48,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _mean(value: Any) -> Any:
-    tensor = torch.as_tensor(value)  # raises where it is text, or an object
+    tensor = torch.as_tensor(value)  # raises for text and objects
     tensor = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().to(torch.float32)
-    return (tensor / tensor.numel()).sum()  # the sum of all may be more than the type can hold
+    return (tensor / tensor.numel()).sum()  # the plain sum may overflow

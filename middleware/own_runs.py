@@ -1,4 +1,4 @@
-"""Runs: which run a middleware is part of, if any."""
+"""Runs: find the task that runs a middleware."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ding_lite.engine import Task, current_task
 
 
 def own_run() -> Task:
-    """The task that runs the caller, or that is open around it.
+    """The task that runs the caller, or the open task around it.
 
-    Called by hand, outside of any, a new task: synchronous, not about to finish, and ended by nothing. So what an earlier run
-    of the global task was like does not matter.
+    If there is none, because a middleware is called by hand, the result is a new synchronous task. So an earlier run of the
+    global task has no influence.
     """
     found = current_task()
     return found if found.running else Task()

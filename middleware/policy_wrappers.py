@@ -1,4 +1,4 @@
-"""Policy wrappers: middleware put around the context of one policy, where there are several."""
+"""Parts: run a middleware on the context of one of several policies."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _TIME = "time"
 def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     """Run a middleware on the context of one policy, `ctx.parts[name]`.
 
-    Gradient steps that it takes are counted in ctx.train_iter, which it sees as its own. What it logs stands in the metrics of
-    ctx under the policy's name, so that learn/policy_loss becomes learn/NAME/policy_loss. Several in a row are
-    `for_policy(name, task.serial(first, second))`.
+    Its gradient steps are counted in ctx.train_iter, which is also the train_iter that the middleware sees. Its metrics are
+    logged under the policy's name: learn/policy_loss becomes learn/NAME/policy_loss. For several middleware, use
+    `part(name, task.serial(first, second))`.
 
     Reads:
-        ctx.parts; ctx.train_iter where the middleware reads or writes it.
+        ctx.parts; ctx.train_iter if the middleware reads or writes it.
     Writes:
-        what the middleware writes, in ctx.parts[name]; ctx.train_iter and metrics where it writes these.
+        the fields of the middleware, in ctx.parts[name]; ctx.train_iter and metrics if the middleware writes these.
 
     Args:
-        name: of the policy.
-        middleware: any, also one with a backward step; it stands where it would without `for_policy`.
+        name: name of the policy.
+        middleware: any middleware, also one with a second half.
 
     Raises:
-        ValueError: a middleware that says how to collect; at a call, there is no such policy.
-        TypeError: no middleware.
+        ValueError: the middleware writes ctx.collect_kwargs; or, in an iteration, the policy does not exist.
+        TypeError: not a middleware.
 
     Example:
         >>> def learn(ctx):
         ...     ctx.train_iter += 1
         >>> ctx = AgentsContext(train_iter=5, parts={"learned": OnlineRLContext()})
-        >>> for_policy("learned", learn)(ctx)
+        >>> part("learned", learn)(ctx)
         >>> ctx.train_iter, ctx.parts["learned"].train_iter
         (6, 6)
     """
@@ -54,9 +54,9 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     terms = contract_of(middleware)
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
-            f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it says how to collect, and parts are made "
-            f"anew by what is collected. Put {name_of(middleware)} before AgentsCollector as it is, for all policies that take "
-            "it."
+            f"part({name!r}, {name_of(middleware)}) would have no effect: it sets how to collect, and AgentsCollector makes "
+            f"the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without part; it then counts for all "
+            "policies."
         )
     return ForPolicy(name, middleware)
 
@@ -65,17 +65,17 @@ part = for_policy  # its name in earlier versions
 
 
 class ForPolicy:
-    """What `for_policy` returns."""
+    """The middleware that `part` returns."""
 
     def __init__(self, name: str, middleware: Callable[[Any], Any]) -> None:
         self._name, self._middleware = name, middleware
         self.__name__ = f"for_policy({name!r}, {name_of(middleware)})"
         self.inner_middleware = (middleware,)
-        """What runs on the policy's context, for the check of the pipeline."""
+        """The middleware on the policy's context, for the check of the pipeline."""
         self.within = ("parts", name)
-        """Where that context stands."""
+        """Field and name of that context."""
         self.may_yield = may_yield(middleware)
-        """Whether there may be a backward step."""
+        """Whether the middleware may have a second half."""
         terms = contract_of(middleware)
         self._logged = _LOGGED if terms is None else tuple(it for it in _LOGGED if it in (*terms.all_writes, *terms.may_write))
         self._counts = terms is None or _ITER in (*terms.reads, *terms.may_read, *terms.all_writes, *terms.may_write)
@@ -105,7 +105,7 @@ class ForPolicy:
 
     @property
     def end_run(self) -> Callable[[AgentsContext], Iterator[None] | None] | None:
-        """What the middleware does when a run has ended, where there was such a policy; None where it does nothing."""
+        """The middleware's `end_run`, on the context of the policy if it exists; None if the middleware has none."""
         end = end_of(self._middleware)
         if end is None:
             return None
@@ -146,14 +146,14 @@ class ForPolicy:
 
     @contextmanager
     def _folded(self, ctx: AgentsContext, counts: bool) -> Iterator[OnlineRLContext]:
-        """The policy's context, with the counter of `ctx`; in the end what came of it is in `ctx`, also where that failed."""
+        """The policy's context, with the counter of `ctx`; counter and metrics are copied back, even after errors."""
         context = self._context(ctx)
         if counts:
             context.train_iter = ctx.train_iter
         try:
             yield context
         finally:
-            if counts and context.train_iter != ctx.train_iter:  # who only reads it does not write it
+            if counts and context.train_iter != ctx.train_iter:  # a middleware that only reads it must not write it
                 ctx.train_iter = context.train_iter
             for field in self._logged:
                 append_metrics(ctx, field, [_under(self._name, reduced) for reduced in getattr(context, field)])
@@ -161,6 +161,6 @@ class ForPolicy:
 
 
 def _under(name: str, reduced: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What a policy's middleware logged, under its name; seconds among those of everybody."""
+    """The metrics of a policy's middleware, under the policy's name; seconds stay under `time`."""
     own = {key: value for key, value in reduced.items() if key != _TIME}
     return {**({name: own} if own else {}), **({_TIME: {name: reduced[_TIME]}} if _TIME in reduced else {})}

@@ -1,4 +1,4 @@
-"""Pushers: from the rollout into storage."""
+"""Pushers: store the collected data in replay buffers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
     """Put this iteration's transitions into the replay buffer.
 
     Reads:
-        ctx.trajectories, or ctx.episodes where whole episodes were collected instead; or a list of transitions, or of episodes,
-            in their place.
+        ctx.trajectories, or ctx.episodes if whole episodes were collected; each may also be a list.
 
     Args:
-        cfg: nothing of it; in the seed's place.
-        buffer_: takes them; the oldest make room. One that goes by priority takes theirs from a column `priority`, where
-            priority_calculator has written one.
+        cfg: unused; kept for the common signature.
+        buffer_: replay buffer; when it is full, the oldest transitions are overwritten. A prioritised one takes initial
+            priorities from the column `priority`, if priority_calculator has written it.
     """
     require("data_pusher", buffer_, "push", "a ReplayBuffer")
 
@@ -40,22 +39,25 @@ def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLCont
 
 
 def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
-    """Put this iteration's transitions into the replay buffer as sequences of one environment each.
+    """Put this iteration's transitions into the replay buffer as sequences, each of one environment.
 
-    Sequences of burn_in + unroll_len steps overlap by the burn-in, which may lie in the rollout before, so that each step is
-    learned from in one sequence; but for burn_in steps at the very beginning, and those behind them that fill no sequence.
+    Sequences have burn_in + unroll_len steps and overlap by the burn-in, which may come from the previous rollout. So each step
+    is learned from in exactly one sequence, except the first burn_in steps of the run, and steps after them that do not fill a
+    sequence.
 
     Reads:
-        ctx.trajectories: a multiple of unroll_len steps, but for the first with a burn-in; of state_in_0 and so on, what a
-            sequence's first step has is kept. Rewards of one step, which the policy sums up within a sequence.
+        ctx.trajectories: a multiple of unroll_len steps, except in the first rollout with a burn-in. Of state_in_0 and so on,
+            only the values of a sequence's first step are stored. Rewards must be one-step rewards, because the policy sums
+            them within a sequence.
 
     Args:
-        cfg: uses policy.learn.burn_in and policy.learn.unroll_len, in steps; and policy.learn.priority_eta, in [0, 1], where
-            priority_calculator has written a column `priority`, for what a sequence's steps come to.
-        buffer_: takes them as rows [burn_in + unroll_len, ...], with valid, False for steps that were only a reset.
+        cfg: uses policy.learn.burn_in and policy.learn.unroll_len, in steps; and policy.learn.priority_eta, in [0, 1], to
+            combine the priorities of a sequence's steps, if priority_calculator has written the column `priority`.
+        buffer_: stores the sequences as rows [burn_in + unroll_len, ...]; the column valid is False for steps that are only a
+            reset.
 
     Raises:
-        ValueError: at the call, a rollout that cannot be cut into whole sequences, or whose rewards were summed up already.
+        ValueError: in an iteration, a rollout cannot be split into whole sequences, or its rewards are n-step sums already.
 
     Reference:
         Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
@@ -73,8 +75,8 @@ def sequence_pusher(cfg: R2D2Config, buffer_: ReplayBuffer) -> Callable[[OnlineR
         found = rollout_of(ctx.trajectories, "sequence_pusher", "whole")
         if "discount" in found.columns:
             raise ValueError(
-                "sequence_pusher found a column 'discount': nstep_reward_enhancer has summed up rewards already, and the "
-                "policy sums up policy.nstep of them itself, within a sequence. Leave nstep_reward_enhancer out."
+                "sequence_pusher found a column 'discount': nstep_reward_enhancer has summed the rewards already, and the "
+                "policy itself sums policy.nstep rewards within a sequence. Leave nstep_reward_enhancer out."
             )
         rollout = window.prepend(found)
         if rollout is not None:

@@ -1,4 +1,4 @@
-"""Rewards: what a reward model says that steps earned, beside what the environment says or in its place."""
+"""Rewards: replace or augment the environment's rewards with a reward model."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ _LOGGED = ("learn_metrics",)
 def reward_estimator(
     cfg: RunConfig, reward_model: Any, of: Literal["train_data", "trajectories"] = "train_data"
 ) -> Callable[[Any], None]:
-    """Let a reward model learn from the batch, and then say what its steps earned.
+    """Train a reward model on the batch, then replace the batch's rewards by the model's.
 
-    Either of what is about to be learned from, for replay and datasets; or, before an estimator makes advantages or returns of
-    rewards, of what was collected: for PPO and all others that learn from fresh rollouts.
+    With of="train_data", for replay and datasets, it works on the training batch. With of="trajectories", for PPO and other
+    algorithms that learn from new rollouts, it works on the collected data, before an estimator computes advantages or returns.
 
     Reads:
-        ctx.train_data, nothing being done where there is none yet; or ctx.trajectories, or ctx.episodes where whole episodes
-            were collected instead.
+        ctx.train_data, doing nothing while it is None; or ctx.trajectories, or ctx.episodes if whole episodes were collected.
     Writes:
-        the same: what the model made of it. In what was collected, the columns [T, B, ...] that it gave; the reward of steps
-            that `valid` leaves out stays as it was.
-        ctx.learn_metrics: what its learning gave to log; where the context has it.
+        the same field: the batch that the model returned. For collected data, its columns [T, B, ...]; the reward of steps that
+            `valid` excludes is unchanged.
+        ctx.learn_metrics: the values that the model returned to log; if the context has this field.
 
     Args:
-        cfg: nothing of it; in the seed's place.
-        reward_model: `estimate(batch) -> batch`, a new tree whose reward is replaced or augmented, of the same shape; and where
-            it has one, `learn(batch) -> dict` of numbers to log by name, or None. What was collected is [T, B, ...], of whole
-            episodes [N, 1, ...], one after the other. A fetcher that fetches only what is read needs the model as well.
-        of: whose rewards: of "train_data", or of the "trajectories" or episodes that were collected.
+        cfg: unused; kept for the common signature.
+        reward_model: has `estimate(batch) -> batch`, which returns a new tree with a replaced or augmented reward of the same
+            shape; and optionally `learn(batch) -> dict` of numbers to log by name, or None. Collected data is [T, B, ...];
+            whole episodes are [N, 1, ...], in sequence. A fetcher that samples only the columns in use needs the model as well.
+        of: data whose rewards are replaced: "train_data", or "trajectories" for the collected rollout or episodes.
 
     Raises:
-        ValueError: another `of`; at a call, rewards of another shape, or none.
-        TypeError: no reward model; at a call, it gives no batch, or from `learn` something that cannot be logged by name.
-        RuntimeError: at a call, advantages or returns were made of the rewards already.
+        ValueError: unknown `of`; or, in an iteration, rewards are missing or have the wrong shape.
+        TypeError: not a reward model; or, in an iteration, it does not return a batch, or `learn` does not return a dict.
+        RuntimeError: in an iteration, advantages or returns were already computed from the rewards.
     """
     require_reward_model("reward_estimator", reward_model)
     if of not in ("train_data", "trajectories"):
-        raise ValueError(f"reward_estimator(of={of!r}) wants 'train_data', or 'trajectories' to stand before an estimator.")
+        raise ValueError(f"reward_estimator(of={of!r}) wants 'train_data', or 'trajectories' to work before an estimator.")
     metrics = MetricsLogger(owner="the reward model")
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
@@ -84,8 +83,8 @@ def reward_estimator(
     def estimate_collected(ctx: OnlineRLContext) -> None:
         if ctx.train_data is not None:
             raise RuntimeError(
-                'reward_estimator(of="trajectories") found ctx.train_data, which was made of the rewards of before, so that '
-                "others would change nothing: put it before gae_estimator, or before whatever else made ctx.train_data."
+                'reward_estimator(of="trajectories") found ctx.train_data, which was computed from the old rewards, so '
+                "new ones would have no effect: put it before the middleware that writes ctx.train_data, such as gae_estimator."
             )
         rewrite(ctx, "reward_estimator", lambda rollout: _with_leaves_of(estimated(own_batch(rollout), ctx), rollout))
 
@@ -93,15 +92,15 @@ def reward_estimator(
 
 
 def require_reward_model(middleware: str, reward_model: Any) -> None:
-    """Refuse what cannot estimate rewards, by raising TypeError."""
+    """Raise TypeError for an object that cannot estimate rewards."""
     require(middleware, reward_model, "estimate", "a reward model, with estimate(batch) -> batch")
 
 
 def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, Any]]:
-    """What the model makes of the batch after it has learned from it, and what its learning gave to log.
+    """The batch with the model's rewards, after the model has learned from it, and the values of its learning to log.
 
     Raises:
-        TypeError, ValueError: what it gives is not what `reward_estimator` wants.
+        TypeError, ValueError: the model returns something else than `reward_estimator` requires.
     """
     model, before = type(reward_model).__name__, _shapes_of_rewards(batch)
     output = reward_model.learn(batch) if hasattr(reward_model, "learn") else None
@@ -118,8 +117,8 @@ def estimate_rewards(reward_model: Any, batch: Any) -> tuple[Tree, Mapping[str, 
             raise ValueError(f"estimate() of {model} gave a batch without {name}: return with_leaves(batch, reward=...).")
         if after[name] != shape:
             raise ValueError(
-                f"estimate() of {model} gave {name} of shape {after[name]}, and the batch had it of shape {shape}: give one "
-                "number for each step. A network's [..., 1] wants .squeeze(-1)."
+                f"estimate() of {model} gave {name} of shape {after[name]}, and the batch has shape {shape}: return one "
+                "number for each step. A network's [..., 1] needs .squeeze(-1)."
             )
     return made, output or {}
 
@@ -128,14 +127,14 @@ def _require_no_estimates(batch: Any) -> None:
     made = [name for name in ("advantage", "return_") if is_tree(batch) and has_leaf(batch, name)]
     if made:
         raise RuntimeError(
-            f"reward_estimator found {made[0]!r} in ctx.train_data, which was made of the rewards of before, so that others "
-            'would change nothing: put reward_estimator(cfg, reward_model, of="trajectories") before gae_estimator, or before '
-            "whatever else made it."
+            f"reward_estimator found {made[0]!r} in ctx.train_data, which was computed from the old rewards, so new ones "
+            'would have no effect: put reward_estimator(cfg, reward_model, of="trajectories") before the middleware that '
+            "computes it, such as gae_estimator."
         )
 
 
 def _shapes_of_rewards(batch: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of `reward`, or of `name.reward` of each batch where there are several by name."""
+    """The shape of `reward`, or of `name.reward` of each batch in a dict of batches."""
     if not is_tree(batch):
         return {}
     if has_leaf(batch, "reward"):

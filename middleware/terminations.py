@@ -1,4 +1,4 @@
-"""Terminations: when is it enough?"""
+"""Terminations: end a run at a limit of steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def termination_checker(
     """End the run with the iteration in which a limit is reached.
 
     Reads:
-        ctx.env_step, ctx.train_iter, where they are limited.
+        ctx.env_step, ctx.train_iter, if they are limited.
 
     Args:
         max_env_step: environment steps.
         max_train_iter: gradient steps.
 
     Raises:
-        ValueError: no limit at all, or one that is no number of steps.
+        ValueError: no limit is set, or a limit is not a number of at least 1.
     """
     limits = {name: limit for name, limit in (("env_step", max_env_step), ("train_iter", max_train_iter)) if limit is not None}
     for name, limit in limits.items():

@@ -1,4 +1,4 @@
-"""Basics: messages, configurations, checkpoint files and nesting, of which every other room makes use."""
+"""Basics: messages, configurations, checkpoint files and nesting, used by all other rooms."""
 
 from ding_lite.basics.checkpoints import (
     CheckpointError,

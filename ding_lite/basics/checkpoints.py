@@ -1,4 +1,4 @@
-"""Checkpoint files: plain data in one zip file, whole or not there at all, and no code in it ever runs."""
+"""Checkpoint files: plain data in one zip file, written atomically; loading never executes code."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _KEYS = (str, int, float, bool)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or holds something else than plain data."""
+    """A checkpoint that is missing, damaged, or holds anything but plain data."""
 
 
 def plain(state: Any, where: str = "state") -> Any:
-    """The same state as tensors, numbers, strings, lists, tuples and dicts, which every reader can load without trust.
+    """The same state as tensors, numbers, strings, lists, tuples and dicts, which are safe to load.
 
     Arrays become tensors, tensors leave their device, graph and larger storage, numpy scalars become numbers.
 
     Raises:
-        TypeError: anything else, naming where it stands.
+        TypeError: anything else; the message names its place.
     """
     import numpy as np
     import torch
@@ -38,7 +38,7 @@ def plain(state: Any, where: str = "state") -> Any:
     if isinstance(state, torch.Tensor):
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-        return tensor if whole else tensor.clone()  # a view would take along all that it looks at
+        return tensor if whole else tensor.clone()  # a view would save its whole base
     if isinstance(state, np.ndarray) and state.dtype.kind in "biufc":
         return torch.from_numpy(state if state.flags.c_contiguous and state.flags.writeable else state.copy())
     if isinstance(state, np.generic) and state.dtype.kind in "biufc":
@@ -55,13 +55,13 @@ def plain(state: Any, where: str = "state") -> Any:
         return state
     what = f"{type(state).__name__} of {state.dtype}" if isinstance(state, np.ndarray) else type(state).__name__
     raise TypeError(
-        f"{where} is a {what}, which no checkpoint holds: have state_dict() return tensors, arrays, numbers, "
+        f"{where} is a {what}, which a checkpoint cannot hold: let state_dict() return tensors, arrays, numbers, "
         "strings, lists and dicts."
     )
 
 
 def arrays(state: Any) -> Any:
-    """The same state with numpy arrays for tensors, which is what environments and random generators want back."""
+    """The same state with numpy arrays instead of tensors, as environments and random generators need."""
     if hasattr(state, "numpy"):
         return state.numpy()
     if isinstance(state, Mapping):
@@ -72,11 +72,11 @@ def arrays(state: Any) -> Any:
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path:
-    """Write `state` to `path`. Whatever happens meanwhile, the file is the old one or the new one, and whole.
+    """Write `state` to `path`, atomically: after a crash, the file is either the old or the new one.
 
     Raises:
-        TypeError: something in it is no plain data.
-        WriteError: the file cannot be written; the one before is still there.
+        TypeError: something in it is not plain data.
+        WriteError: the file cannot be written; the old file is unchanged.
     """
     import torch
 
@@ -89,10 +89,10 @@ def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path
 
 
 def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote, onto `device`. A file from a stranger runs no code.
+    """Read a file of `save_checkpoint` onto `device`. Never executes code from the file.
 
     Raises:
-        CheckpointError: the file is not there, is damaged, or holds more than plain data.
+        CheckpointError: the file does not exist, is damaged, or holds anything but plain data.
         ValueError: there is no such device.
     """
     import torch
@@ -106,12 +106,12 @@ def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str,
         state = torch.load(path, map_location=device, weights_only=True)
     except CheckpointError:
         raise
-    except Exception as error:  # noqa: BLE001  torch raises many kinds, and its text advises to switch the protection off
+    except Exception as error:  # noqa: BLE001  torch raises many kinds, and advises to turn its protection off
         raise CheckpointError(_unreadable(path, error)) from None
     if not isinstance(state, dict):
         raise CheckpointError(
             f"the checkpoint {path} holds a {type(state).__name__}, not the dict of save_checkpoint(): save a dict, such as "
-            "what state_dict() gives."
+            "the result of state_dict()."
         )
     return state
 
@@ -124,11 +124,11 @@ def _require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'load_checkpoint(device={device!r}) wants a device of torch, such as "cpu" or "cuda:0".') from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'load_checkpoint(device={device!r}), but torch sees no GPU here: take device="cpu".')
+        raise ValueError(f'load_checkpoint(device={device!r}), but torch sees no GPU here: use device="cpu".')
 
 
 def _require_sound(path: Path) -> None:
-    """Refuse what torch.load() would not notice: a flipped bit, and a small file that unpacks to more than it holds."""
+    """Refuse files with flaws that torch.load() would miss: a flipped bit, or a small file that unpacks to too much data."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         packed = next((part.filename for part in parts if part.compress_type != zipfile.ZIP_STORED), None)
@@ -154,15 +154,15 @@ def _missing(path: Path) -> str:
         target = os.readlink(path)
         return f"{start}: that is a link to {target}, which does not exist. Make the link anew.{_others(path)}"
     if not path.parent.is_dir():
-        return f"{start}: there is no folder {path.parent} either. Check the path; it counts from {Path.cwd()}."
+        return f"{start}: there is no folder {path.parent} either. Check the path; it is relative to {Path.cwd()}."
     return f"{start}.{_others(path)}"
 
 
 def _others(path: Path) -> str:
-    """Which checkpoints lie in the same folder or one floor below it, newest first."""
+    """The checkpoints in the same folder or its subfolders, newest first."""
     found = []
     for file in (file for pattern in ("*.pt", "*/*.pt") for file in path.parent.glob(pattern) if file != path):
-        with contextlib.suppress(OSError):  # a run that still goes on may remove it
+        with contextlib.suppress(OSError):  # a running program may remove it
             found.append((file.stat().st_mtime, str(file.relative_to(path.parent))))
     if not found:
         return f" There is no other file *.pt in {path.parent}."
@@ -176,8 +176,8 @@ def _unreadable(path: Path, error: Exception) -> str:
     thing = re.search(r"GLOBAL ([\w.]+)", str(error))
     if thing is not None:
         return (
-            f"{start}: it holds {thing[1]}, but a checkpoint holds plain data alone, since anything else may run code. If the "
-            "file is yours, save it again by save_checkpoint(...); if it is a stranger's, do not load it in another way."
+            f"{start}: it holds {thing[1]}, but a checkpoint holds only plain data, since anything else may execute code. "
+            "If the file is yours, save it again by save_checkpoint(...); if it is a stranger's, do not load it in another way."
         )
     if isinstance(error, zipfile.BadZipFile):
         return f"{start}: it is cut off, or no checkpoint at all ({error}).{_others(path)}"

@@ -1,4 +1,4 @@
-"""Typed configuration: nested dataclasses that refuse what they do not know."""
+"""Typed configuration: nested dataclasses that refuse unknown names and wrong values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ding_lite.basics.seeds import seed_of
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
-_LARGEST = 2**63 - 1  # of the whole numbers that torch and numpy hold
+_LARGEST = 2**63 - 1  # largest integer of torch and numpy
 
 
 class ConfigError(ValueError, TypeError, AttributeError):
@@ -33,18 +33,18 @@ def ranged_field(
     finite: bool = True,
     default_factory: Any = dataclasses.MISSING,
 ) -> Any:
-    """A dataclass field whose numbers stay in [low, high], those in its lists and tuples as well.
+    """A dataclass field whose numbers must be in [low, high], also inside lists and tuples.
 
     Args:
-        default: of the field.
-        low, high: None means unbounded on that side; a whole number always fits into 64 bits.
+        default: default of the field.
+        low, high: None for unbounded on that side; integers must always fit into 64 bits.
         finite: whether infinite numbers are refused.
-        default_factory: makes the default instead, where that is a list.
+        default_factory: makes the default instead, for lists.
 
     Example:
         >>> @dataclasses.dataclass
         ... class Learn(Config):
-        ...     batch_size: int = ranged_field(64, low=1)
+        ...     batch_size: int = bounded(64, low=1)
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
@@ -60,7 +60,7 @@ bounded = ranged_field  # its name in earlier versions
 
 
 def seed_field(default: int | None) -> Any:
-    """A dataclass field that holds a seed, as `seed_of` takes it; and None, where that is the default."""
+    """A dataclass field for a seed, see `seed_of`; it may be None if that is the default."""
     return dataclasses.field(default=default, metadata={"seed": True})
 
 
@@ -68,8 +68,8 @@ def seed_field(default: int | None) -> Any:
 class Config:
     """Base of every configuration: a mutable dataclass, each field checked whenever it is set.
 
-    Subclasses declare fields with a type, a default and a docstring. An int is accepted where a float is declared, a path
-    where a string is, a list where a tuple is, a mapping where another Config is.
+    Subclasses declare fields with a type, a default and a docstring. An int is accepted for a float, a path for a string, a
+    list for a tuple, and a mapping for another Config.
 
     Raises:
         ConfigError: an unknown field, a value of the wrong type, or one out of range.
@@ -90,11 +90,11 @@ class Config:
     """
 
     foreign: ClassVar[Mapping[str, str]] = {}
-    """Names that other libraries have in such a section, and what to do here; a sentence each."""
+    """Names of other libraries for settings of such a section, each with a sentence of advice."""
 
     @classmethod
     def about(cls, name: str) -> str | None:
-        """What to do about a name that other libraries have; None where nothing is known of it."""
+        """Advice about a name of other libraries; None if the name is unknown."""
         return next((names[name] for base in cls.__mro__ if name in (names := vars(base).get("foreign", {}))), None)
 
     def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:
@@ -118,10 +118,10 @@ class Config:
 
     def override(self: ConfigType, values: Mapping[str, Any]) -> ConfigType:
         """Set fields by dotted name (`{"policy.learn.batch_size": 32}`) or nested mapping, in the order in which they are
-        declared, whatever order they come in; returns itself.
+        declared, independent of the order in `values`; returns itself.
 
         Raises:
-            ConfigError: every problem in `values`, one a line. Nothing is set then.
+            ConfigError: all problems in `values`, one per line. Nothing is set then.
         """
         problems = []
         trial = self.from_dict(self.to_dict())
@@ -153,7 +153,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-        """The configuration that `to_dict` described; fields left out have the default of their place."""
+        """The configuration from the result of `to_dict`; missing fields have their defaults."""
         config = cls()
         for name, value in values.items():
             setattr(config, name, value)
@@ -165,7 +165,7 @@ def _hints(cls: Any) -> dict[str, Any]:
     fields = dataclasses.fields(cls)
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:  # an annotation names a class that is local to a function: go by the defaults
+    except NameError:  # an annotation names a class that is local to a function: use the defaults
         return {f.name: Any if f.default_factory is dataclasses.MISSING else type(f.default_factory()) for f in fields}
     return {f.name: hints[f.name] for f in fields}
 
@@ -181,7 +181,7 @@ def _require_field(cls: Any, name: str) -> None:
 
 
 def _is_near(name: str, known: str) -> bool:
-    """Whether one may be meant for the other: nearly the same letters, or a word that is nearly the same."""
+    """Whether `name` may be a misspelling of `known`: similar letters, or a similar word in it."""
 
     def alike(one: str, other: str) -> float:
         return difflib.SequenceMatcher(None, one, other).ratio()
@@ -196,7 +196,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _leaves(config: Config, prefix: str = "") -> list[str]:
-    """The dotted name of every field that is no section, in the order in which they are declared."""
+    """The dotted name of every field that is not a section, in order of declaration."""
     names = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -206,7 +206,7 @@ def _leaves(config: Config, prefix: str = "") -> list[str]:
 
 
 def _flat(config: Config, values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """`values` as pairs of a dotted name and a value; a mapping is taken apart where the configuration has a section."""
+    """`values` as pairs of a dotted name and a value; a mapping is split if the configuration has a section there."""
     pairs: list[tuple[str, Any]] = []
     for key, value in values.items():
         section: Any = config
@@ -240,14 +240,14 @@ def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
             _check_numbers(metadata, item, f"{where}[{position}]")
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):
         if value != value:
-            raise ConfigError(f"{where} = {value!r} is no number.")
+            raise ConfigError(f"{where} = {value!r} is not a number.")
         limits = _limits_missed(metadata, value)
         if limits:
             raise ConfigError(f"{where} = {value!r} is out of range: it is {' and '.join(limits)}.")
 
 
 def _limits_missed(metadata: Mapping[str, Any], value: Any) -> list[str]:
-    """The limits of a field, where the number is not within them; of a whole number only the one that it misses."""
+    """The violated limits of a field; for an integer, only the one that is violated."""
     low, high = metadata.get("low"), metadata.get("high")
     is_whole = isinstance(value, int)
     if high is None and is_whole and metadata:
@@ -313,7 +313,7 @@ def _as_float(value: Any, where: str) -> float:
 
 
 def _item_hints(hint: Any, value: list[Any] | tuple[Any, ...]) -> list[Any] | None:
-    """The declared type of each item of a list or tuple, or None where there are too few or too many."""
+    """The declared type of each item of a list or tuple, or None if the number of items is wrong."""
     arguments = typing.get_args(hint) or (Any, ...)
     if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
         return list(arguments) if len(arguments) == len(value) else None

@@ -1,4 +1,4 @@
-"""Files of a run: each whole or not there at all, and one message with path, reason and fix where it cannot be written."""
+"""Files of a run: written atomically; errors give path, reason and fix."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _TEMPORARY = re.compile(r".+\.(?P<machine>[A-Za-z0-9-]+)\.(?P<pid>[0-9]+)\.tmp")
 _BY_PATH = frozenset(
     getattr(errno, name) for name in ("ENOENT", "EEXIST", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "EROFS", "ELOOP")
 )
-"""Errors whose reason is a place in the path."""
+"""Errors caused by a part of the path."""
 _ELSEWHERE = "choose another folder"
 
 
 class WriteError(OSError):
-    """A file that cannot be written: path, reason and fix in one message; `errno` and `filename` as in any OSError."""
+    """A file cannot be written. The message has path, reason and fix; `errno` and `filename` are as in any OSError."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 class UnsavedError(WriteError):
-    """A run that came to its end, whose last state could not be written."""
+    """A run has ended, but its final state could not be written."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file at `path` by one with this content, durably: temporary file, fsync, rename, fsync of the folder.
 
-    Its folder is made where it is missing.
+    Creates the folder if it is missing.
 
     Raises:
-        WriteError: the disk refuses; the file before is still there.
+        WriteError: writing failed; the old file is unchanged.
     """
     _require_name(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise WriteError(errno.EINVAL, _message(path, "it is a device or a pipe, no file", "Choose another name."), str(path))
+        raise WriteError(errno.EINVAL, _message(path, "it is a device or pipe, not a file", "Choose another name."), str(path))
     temporary = temporary_beside(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def move_aside(path: Path) -> None:
-    """Let what an earlier run left at `path`, a file or a folder, make room: it becomes `name.1`, or the next free number."""
+    """Rename an existing file or folder at `path` to `name.1`, or to the next free number."""
     if not path.exists():
         return
     number = 1
@@ -72,7 +72,7 @@ def move_aside(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | PathLike[str]) -> Iterator[None]:
-    """In the block the file or folder `path` is written: what the disk refuses is raised as a `WriteError` about it."""
+    """Within this block `path` is written; an OSError is raised as a `WriteError` with reason and fix."""
     _require_name(path)
     try:
         yield
@@ -85,12 +85,12 @@ def writing(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def require_writable(path: str | PathLike[str]) -> None:
-    """Refuse a path at which no file can be written: an empty one is written beside it, and removed.
+    """Refuse a path at which no file can be written. As a test, an empty file beside it is written and removed.
 
-    Of folders that are missing, the first one is made and removed: permissions alone do not tell, such as to root in /proc.
+    If folders are missing, the first one is created and removed, because permissions alone are not reliable, as in /proc.
 
     Raises:
-        WriteError: a broken link or a file stands where a folder is needed, or no file can be written there.
+        WriteError: a broken link or a file is in place of a folder, or no file can be written there.
     """
     _require_name(path)
     path = Path(path)
@@ -111,29 +111,29 @@ def require_writable(path: str | PathLike[str]) -> None:
 def _require_name(path: str | PathLike[str]) -> None:
     if "\0" in os.fspath(path):
         shown = os.fspath(path).replace("\0", "\\x00")
-        raise WriteError(errno.EINVAL, _message(shown, "no name holds the character NUL (\\x00)", "leave it out"), shown)
+        raise WriteError(errno.EINVAL, _message(shown, "a name must not contain NUL (\\x00)", "leave it out"), shown)
 
 
 def temporary_beside(path: Path) -> Path:
-    """Where to write what becomes `path` once it is whole. The name tells machine and process: see `remove_leftovers`."""
+    """The temporary path for an atomic write of `path`. Its name has machine and process: see `remove_leftovers`."""
     return path.with_name(f"{path.name}.{_machine()}.{os.getpid()}.tmp")
 
 
 def remove_leftovers(folder: str | PathLike[str]) -> None:
     """Remove the temporary files that killed processes left directly in `folder`.
 
-    A file stays where its process still runs, or ran on another machine or in another container: nobody can know then.
+    A file is kept if its process is still running, or ran on another machine or in another container.
     """
     with contextlib.suppress(OSError):  # no such folder
         for name in os.listdir(folder):
             found = _TEMPORARY.fullmatch(name)
             if found and found["machine"] == _machine() and _is_gone(int(found["pid"])):
-                with contextlib.suppress(OSError):  # another run was faster, or this user may not
+                with contextlib.suppress(OSError):  # another run has removed it, or permission is missing
                     os.unlink(os.path.join(folder, name))
 
 
 def _machine() -> str:
-    """This machine, and where processes have numbers of their own, as in containers, which of them."""
+    """The name of this machine, with the process namespace, which differs between containers."""
     name = re.sub("[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     with contextlib.suppress(OSError):
         return f"{name}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -141,13 +141,13 @@ def _machine() -> str:
 
 
 def _is_gone(pid: int) -> bool:
-    if os.name != "posix":  # elsewhere a signal 0 ends the process
+    if os.name != "posix":  # on other systems, signal 0 ends the process
         return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # somebody else's, or no number of a process
+    except (OSError, OverflowError):  # the process of another user, or an invalid number
         pass
     return False
 
@@ -157,7 +157,7 @@ def _message(path: str | PathLike[str], what: str, fix: str) -> str:
 
 
 def _obstacle(path: Path) -> tuple[str, str] | None:
-    """Which place in the path is in the way, and the fix; None where none is to be seen."""
+    """The part of the path that is the cause, and the fix; None if there is none."""
     folder = path.parent
     for place in (*reversed(path.parents), path):
         if os.path.islink(place) and not os.path.exists(place):
@@ -178,12 +178,12 @@ def _obstacle(path: Path) -> tuple[str, str] | None:
 
 
 def _refusal(path: Path, error: OSError) -> tuple[str, str]:
-    """What the system says, and the fix."""
+    """The reason given by the system, and the fix."""
     said = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         return f"the disk is full ({said})", f"delete something on it, or {_ELSEWHERE}"
     if error.errno == errno.EDQUOT:
-        return f"this user's share of the disk is used up ({said})", f"delete something of yours on it, or {_ELSEWHERE}"
+        return f"this user's disk quota is used up ({said})", f"delete something of yours on it, or {_ELSEWHERE}"
     if error.errno == errno.EFBIG:
         return f"it is larger than a file may be here ({said})", f"raise the limit (ulimit -f), or {_ELSEWHERE}"
     if error.errno == errno.ENAMETOOLONG:

@@ -1,6 +1,4 @@
-"""What messages are made of: the name of a middleware, where it was written, the nearest valid name, notes on errors, names
-from strangers.
-"""
+"""Parts of messages: names and places of middleware, the nearest valid name, notes on errors, and safe printing."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the function's own.
 
     A closure is named after the function that made it (`data_pusher(cfg, buffer_)` is `data_pusher`), unless that function
-    is still running: then `fn` is a local function of the script, and goes by its own name.
+    is still running: then `fn` is a local function of the script, and keeps its own name.
     """
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
@@ -39,10 +37,10 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def location_of(fn: Callable[..., Any]) -> str:
-    """`file:line` of the definition of `fn` or of its class, or an empty string where Python cannot tell."""
+    """`file:line` of the definition of `fn` or of its class, or an empty string if unknown."""
     if isinstance(fn, functools.partial):
         return location_of(fn.func)
-    given: str | None = getattr(fn, "__location__", None)  # of what stands for other functions
+    given: str | None = getattr(fn, "__location__", None)  # set by objects that represent other functions
     if given is not None:
         return given
     code = getattr(fn, "__code__", None) or getattr(call_of(fn), "__code__", None)
@@ -55,7 +53,7 @@ def call_of(fn: object) -> object:
 
 
 def describe_call(fn: Callable[..., Any]) -> str:
-    """Name and place together, as error messages give them: `my_step (train.py:12)`."""
+    """Name and place for error messages: `my_step (train.py:12)`."""
     place = location_of(fn)
     return f"{name_of(fn)} ({place})" if place else name_of(fn)
 
@@ -67,13 +65,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with a question mark for each letter that a terminal would take as a command, or cannot show.
+    """The text with each control or unprintable character replaced by a question mark.
 
-    For what is printed and holds the name of a file, a folder or a metric: it may come from a stranger.
+    For printed text with names of files, folders or metrics, which may come from untrusted sources.
 
     Args:
-        text: any.
-        keep: letters that stay, such as a line break.
+        text: any text.
+        keep: characters to keep, such as a line break.
 
     Example:
         >>> printable("run\\x1b[2J")
@@ -85,13 +83,13 @@ def printable(text: str, keep: str = "") -> str:
 def add_note(error: BaseException, note: str, place: str | None = None) -> None:
     """`error.add_note(note)`; also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it.
 
-    One exception object may be raised again and again, and handled. So there is one note for each place: a later one takes the
-    place of the one before.
+    One exception object may be raised and handled repeatedly. So there is one note per place: a later one replaces the
+    earlier one.
 
     Args:
-        error: is given the note.
+        error: gets the note.
         note: a clause.
-        place: where it comes from. None is the note itself, without the numbers of iterations, steps and episodes in it.
+        place: origin of the note. None means the note itself, without numbers of iterations, steps and episodes.
     """
     place = _MOMENT.sub("", note) if place is None else place
     places: dict[str, str] = error.__dict__.setdefault("_note_of_place", {})

@@ -1,4 +1,4 @@
-"""Nesting: dicts within dicts, from the names that lead to their values."""
+"""Nesting: nested dicts from paths of names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def unflatten(leaves: Mapping[tuple[Any, ...], Any]) -> Any:
-    """Nested dicts from values under the names that lead to them; a single one under no name is itself.
+    """Nested dicts from values by path; a single value with an empty path is returned itself.
 
     Example:
         >>> unflatten({("a", "b"): 1, ("a", "c"): 2, ("d",): 3})

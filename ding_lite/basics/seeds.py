@@ -1,4 +1,4 @@
-"""Seeds: which numbers are one, by one rule for configurations, environments, buffers and policies."""
+"""Seeds: one rule for valid seeds in configurations, environments, buffers and policies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _RULE = "a seed is an integer, it is at least 0 and less than 2**63."
 
 
 def seed_of(value: Any, where: str) -> int:
-    """`value` as a seed: an integer of Python's or numpy's, in [0, 2**63).
+    """`value` as a seed: an integer of Python or numpy, in [0, 2**63).
 
     Args:
-        where: what the message begins with, `{}` standing for the value, such as "make_envs(seed={})".
+        where: start of the message, with `{}` for the value, such as "make_envs(seed={})".
 
     Raises:
-        TypeError: no integer. True and None are none.
+        TypeError: not an integer. True and None are not integers.
         ValueError: an integer out of range.
 
     Example:
@@ -29,7 +29,7 @@ def seed_of(value: Any, where: str) -> int:
     """
     lead = where.replace("{}", f"{value!r:.60}")
     if value is None:
-        raise TypeError(f"{lead}: {_RULE} For another one each time, draw it: random.randrange(2**63).")
+        raise TypeError(f"{lead}: {_RULE} For a different seed each time, draw one: random.randrange(2**63).")
     try:
         if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
             raise TypeError("a truth value")

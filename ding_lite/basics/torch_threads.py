@@ -1,4 +1,4 @@
-"""Threads of torch: how many an operation takes. With another number, some results differ in their last bits."""
+"""Torch threads per operation. With a different number, some results differ in their last bits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def torch_threads_here() -> int | None:
-    """How many an operation takes on the thread that calls; None where torch is not loaded."""
+    """The number of torch threads per operation on the calling thread; None if torch is not loaded."""
     torch: Any = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
 
 
 def use_torch_threads(count: int | None) -> None:
-    """From here on, operations on the thread that calls take so many; None leaves it as it is."""
+    """Set the number of torch threads per operation on the calling thread; None changes nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and count is not None and torch.get_num_threads() != count:
         torch.set_num_threads(count)
@@ -23,7 +23,7 @@ def use_torch_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """For the time of the block, operations on the thread that calls take so many; None begins with what it has."""
+    """Within this block, operations on the calling thread use `count` torch threads; None starts with the current number."""
     before = torch_threads_here()
     use_torch_threads(count)
     try:

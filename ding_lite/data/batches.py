@@ -1,4 +1,4 @@
-"""Batches: those that a learner takes in one iteration, the next one made ready while it learns from the present one."""
+"""Batches: the batches of an iteration, with the next one prefetched while the learner uses the current one."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ding_lite.data.transfers import Send
 from ding_lite.data.trees import Tree
 
 BATCH_THREAD = "task.batches"
-"""What the name of the thread begins with that makes batches ready."""
+"""Prefix of the name of the prefetching thread."""
 
 
 class Batch(NamedTuple):
-    """What one gradient step learns from."""
+    """The batch of one gradient step."""
 
     data: Tree
-    """As it came from the buffer."""
+    """The batch from the buffer."""
     sent: Tree
-    """The same on the device that learns, if it was sent there; else `data` itself."""
+    """The same on the learner's device, if it was sent there; else `data` itself."""
 
 
 class _Ahead(NamedTuple):
-    """A batch that another thread makes ready."""
+    """A batch that another thread prepares."""
 
     writes: int
-    """Of the buffers, when that began."""
+    """Version of the buffers at the beginning."""
     made: Future[tuple[Tree, Callable[[], Tree] | None]]
 
 
 class Batches:
-    """Draws batches from replay, one after the other.
+    """Draws batches from replay, one by one.
 
-    Which rows a batch has, and what else about it is random, is decided on the thread of the caller, `source.lead` batches
-    before the caller gets it. A second thread only copies these rows and sends them to the device. So the batches, and the
-    state of the buffers and their generators, are the same with that thread and without it, also when the caller fails or
-    breaks off. Where somebody writes into a buffer in between, the rows are copied once more.
+    All random choices, such as the rows of a batch, are made on the caller's thread, `source.lead` batches before the caller
+    gets the batch. A second thread only copies these rows and sends them to the device. So the batches, and the
+    state of the buffers and their generators, are the same with and without that thread, even if the caller fails or
+    stops early. If a buffer is written to in between, the rows are copied again.
 
     Args:
-        source: of the batches.
-        size: rows of each.
-        columns: the leaves of the top that are wanted; None for all.
-        send: copies a batch to the device that learns; None where the learner does that, or nothing is to be done.
+        source: source of the batches.
+        size: rows per batch.
+        columns: top-level leaves to sample; None for all.
+        send: copies a batch to the learner's device; None if the learner does that, or no copy is needed.
 
     Example:
         >>> import numpy as np
@@ -66,12 +66,12 @@ class Batches:
         self._source, self._size, self._columns, self._send = source, size, columns, send
 
     def take(self, count: int, is_ready: Callable[[], bool], beside: bool = False) -> Generator[Batch, None, None]:
-        """So many batches, or fewer where the source is not ready for one.
+        """Up to `count` batches, fewer if the source is not ready.
 
         Args:
-            count: batches.
-            is_ready: asked before each is drawn.
-            beside: whether a second thread makes the next one ready. It ends with the last batch, or when the iterator is
+            count: number of batches.
+            is_ready: called before each batch is drawn.
+            beside: whether a second thread prepares the next batch. It ends with the last batch, or when the iterator is
                 closed.
         """
         source, draws = self._source, self._draws(count, is_ready)

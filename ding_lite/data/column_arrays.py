@@ -1,4 +1,4 @@
-"""Column arrays: preallocated arrays, one for each leaf of a batch, with steps or rows in front."""
+"""Columns: preallocated arrays, one per leaf of a batch, with steps or rows as first dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LeafSpec(NamedTuple):
 
 Leaf = LeafSpec  # its name in earlier versions
 Spec: TypeAlias = "LeafSpec | Mapping[str, Any]"
-"""What one element looks like: a LeafSpec, or nested mappings of LeafSpec for Dict and Tuple spaces."""
+"""The layout of one element: a LeafSpec, or nested mappings of LeafSpec for Dict and Tuple spaces."""
 
 
 def allocate(spec: Spec, *lead: int) -> Any:
@@ -37,7 +37,7 @@ def allocate(spec: Spec, *lead: int) -> Any:
 
 
 def spec_like(element: Any, lead: int = 1) -> Spec:
-    """The spec of what stands behind the first `lead` dimensions of these arrays, tensors or lists; text is kept as objects."""
+    """The spec of these arrays, tensors or lists without their first `lead` dimensions; text is kept as objects."""
     return map_leaves(lambda leaf: _leaf_like(as_array(leaf), lead), element)  # type: ignore[no-any-return]
 
 
@@ -47,12 +47,12 @@ def _leaf_like(array: np.ndarray[Any, Any], lead: int) -> LeafSpec:
 
 
 def as_array(leaf: Any, dtype: Any = None) -> Any:
-    """Numbers of any form as an array; a tensor without its gradient, from whichever device."""
+    """Numbers, or a tensor from any device without its gradient, as an array."""
     return np.asarray(leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf, dtype)
 
 
 def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.ndarray[Any, Any]) -> None:
-    """Write rows, or as many of the last as `where` has places, into the columns at the same position."""
+    """Write rows, or the last ones that fit into `where`, into the columns at these positions."""
     for column, row in zip(columns, rows):
         if type(column) is dict:
             write_rows(column.values(), [row[name] for name in column], where)
@@ -64,7 +64,7 @@ def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.nd
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
     """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
 
-    An object may be given as it stands in a row of a column of objects, as an array [].
+    An object may be given as a 0-d array, as in a row of a column of objects.
 
     Example:
         >>> stack_rows([1, 2]), stack_rows(["a", "long"])
@@ -78,9 +78,9 @@ def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def to_objects(things: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """These things, whatever they are, as an array [N] of objects."""
+    """These objects as an array [N]."""
     objects = np.empty(len(things), object)
-    for place, thing in enumerate(things):  # one by one, because numpy would look into lists and tuples
+    for place, thing in enumerate(things):  # one by one, because numpy would unpack lists and tuples
         objects[place] = thing
     return objects
 
@@ -90,14 +90,14 @@ def _is_numeric(row: Any) -> bool:
 
 
 def spec_bytes(spec: Spec) -> int:
-    """Bytes that one element takes."""
+    """Bytes per element."""
     if isinstance(spec, LeafSpec):
         return int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize
     return sum(spec_bytes(inner) for inner in spec.values())
 
 
 def available_bytes() -> int | None:
-    """Memory that can still be had on this machine, or None where the system does not tell."""
+    """Available memory of this machine in bytes, or None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))

@@ -1,4 +1,4 @@
-"""Episodes: whole ones, as a sequence of them and as one batch in which they stand side by side."""
+"""Episodes: whole episodes, as a sequence and as one padded batch."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from ding_lite.data.rollouts import Trajectories, TreeSequence, writable
 from ding_lite.data.trees import Tree, first_leaf, map_leaves, view
 
-_AGAIN = ("obs", "next_obs", "action")  # of which zeros need not be in their space
+_AGAIN = ("obs", "next_obs", "action")  # zeros may be outside of their space
 
 
 class Episodes(TreeSequence):
     """E whole episodes: a sequence of batches [T_i, ...], and one time-major batch [T_max, E, ...].
 
-    In that batch an episode shorter than the longest is followed by rows that `valid` leaves out: obs, next_obs and action of
-    its last step again, so that a network may look at every row, and zeros of all else (False, None where there are objects).
-    As the last row of each episode is terminated or truncated, nothing that runs through the batch from its end to its
-    beginning, such as an advantage or a return, carries anything from these rows into an episode.
+    In the batch, shorter episodes are padded with rows that `valid` excludes: obs, next_obs and action repeat those of the last
+    step, so that a network can process every row; everything else is zero (False, or None for objects).
+    The last real row of each episode is terminated or truncated, so backward recursions such as advantages and returns carry
+    nothing from padding into an episode.
 
-    An episode is a view: `episode.reward = 0` and `episode.reward.fill_(0)` write into the rows, or, once the batch or its
-    columns were made, into these, from which rows are read from then on.
+    An episode is a view: `episode.reward = 0` and `episode.reward.fill_(0)` write into the rows, or, after the batch or its
+    columns were made, into these; rows are then read from them.
 
     Args:
-        rows: arrays [N, ...] by leaf name, nested where a space is: every step of the first episode, then of the second, and
-            so on. Not copied, but for those that are only to be read.
-        lengths: [E] steps of each, N in all.
+        rows: arrays [N, ...] by leaf name, nested like the spaces: all steps of the first episode, then of the second, and
+            so on. Not copied, except read-only arrays.
+        lengths: [E] steps of each episode, N in total.
 
     Raises:
-        ValueError: an episode has no step, or the lengths do not sum up to N.
+        ValueError: an episode has no step, or the sum of lengths is not N.
 
     Example:
         >>> episodes = Episodes({"reward": np.arange(5.0)}, [2, 3])
@@ -56,13 +56,13 @@ class Episodes(TreeSequence):
         """See `Trajectories.limits`."""
 
     def with_limits(self, limits: Mapping[str, Any]) -> Episodes:
-        """The same, from now on with these limits; see `Trajectories.within`."""
+        """The same object, with these limits from now on; see `Trajectories.within`."""
         self.limits = limits
         self.__dict__.pop("batch", None)
         return self
 
     def rows(self) -> dict[str, Any]:
-        """Every step once, [N, ...] by leaf name, episode after episode; no copies before the columns were made."""
+        """Every step once, [N, ...] by leaf name, episode by episode; not copied before the columns are made."""
         if self._rows is not None:
             return dict(self._rows)
         real = self.valid.T
@@ -76,7 +76,7 @@ class Episodes(TreeSequence):
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """[T_max, E, ...] arrays by leaf name, what `batch` is made of."""
+        """[T_max, E, ...] arrays by leaf name, the data of `batch`."""
         begins = self._ends - self.lengths
         step = np.arange(len(self.valid))[:, None]
         row_at = begins + np.minimum(step, self.lengths - 1)
@@ -109,14 +109,14 @@ class Episodes(TreeSequence):
 
 
 def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
-    """The first `counts[b]` episodes that ended in environment b, environment by environment; each from its first step.
+    """The first `counts[b]` finished episodes of environment b, environment by environment, each from its first step.
 
     Args:
-        rollout: begins with the beginning of an episode in every environment of which any is wanted.
-        counts: [B] episodes.
+        rollout: starts with the start of an episode in every environment with counts[b] > 0.
+        counts: [B] numbers of episodes.
 
     Raises:
-        ValueError: fewer episodes have ended in an environment.
+        ValueError: an environment has fewer finished episodes.
 
     Example:
         >>> ends = np.array([[True, False], [False, True]])

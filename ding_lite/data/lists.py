@@ -1,4 +1,4 @@
-"""Lists: transitions and episodes that stand in plain lists, as the rollouts and episodes that they are."""
+"""Lists: conversion of plain lists of transitions or episodes to rollouts and episodes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FLAGS = ("terminated", "truncated")
 
 
 def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> dict[str, Any]:
-    """Transitions as rows: arrays [N, ...] by leaf name, nested where a space is. Copies.
+    """Transitions as rows: arrays [N, ...] by leaf name, nested like the spaces. Copies.
 
     Args:
         transitions: trees, or mappings of numbers, arrays, tensors and objects, all with the same leaves; {} for none.
-        who: asks, for messages, such as "push()".
+        who: the caller, for messages, such as "push()".
 
     Raises:
-        TypeError: one that is neither a tree nor a mapping.
-        ValueError: one with other leaves, or a leaf of another shape, than the first; one of several steps.
+        TypeError: a transition is neither a tree nor a mapping.
+        ValueError: the leaves or shapes of a transition differ from the first; or it has several steps.
 
     Example:
         >>> stack_transitions([{"obs": [0.0, 1.0], "reward": 1.0}, {"obs": [2.0, 3.0], "reward": 0.5}], "push()")["reward"]
@@ -45,27 +45,27 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         if (flag,) in stacked and stacked[flag,].ndim > 1:
             raise ValueError(
                 f"{who}: a list of transitions has {flag} of shape {stacked[flag,].shape[1:]} in each, so that they are "
-                "several steps each: a list of episodes belongs in ctx.episodes, and a batch is given by itself."
+                "several steps each: put a list of episodes into ctx.episodes, and pass a batch without a list."
             )
     return unflatten(stacked)  # type: ignore[no-any-return]
 
 
 def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
-    """A list of transitions as a rollout, with `order` saying how much is known of the order of its steps.
+    """A list of transitions as a rollout; its `order` says how much is known about the order of steps.
 
-    "whole": they are all the transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
-    "pieces": each comes from a rollout, such as those of `ctx.trajectories[:16]`. Steps that followed each other there are a
-    column of this rollout, [T, P] with P pieces, in whichever order they are listed; shorter ones begin later, and rows before
-    them are not `valid`. A piece ends as a rollout does: its last step goes on in `next_obs`. Steps that are listed again are
-    pieces of their own, as though they were listed alone: they cut no other piece.
-    "none": at least one comes from elsewhere, so that all stand side by side, [1, N].
+    "whole": all transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
+    "pieces": each comes from a rollout, such as `ctx.trajectories[:16]`. Consecutive steps form a
+    column of this rollout, [T, P] with P pieces, in any order of the list; shorter ones begin later, and the rows before
+    them are not `valid`. A piece ends like a rollout: its last step bootstraps from `next_obs`. Repeated steps form their own
+    pieces, as if listed alone, and do not split others.
+    "none": at least one comes from elsewhere; the rollout is [1, N].
 
     Args:
-        transitions: see `stack_transitions`; 1 or more.
-        who: asks, for messages.
+        transitions: at least one, see `stack_transitions`.
+        who: the caller, for messages.
 
     Raises:
-        TypeError, ValueError: what `stack_transitions` raises, or there are none.
+        TypeError, ValueError: as for `stack_transitions`, or the list is empty.
     """
     if not len(transitions):
         raise ValueError(f"{who}: a list of no transitions is no rollout.")
@@ -91,15 +91,15 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
 def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     """A list of episodes as Episodes. Copies.
 
-    A piece of an episode, which neither terminated nor was truncated with its last step, counts as truncated there.
+    A part of an episode, whose last step is neither terminated nor truncated, counts as truncated there.
 
     Args:
         episodes: each a tree or mapping of arrays [T_i, ...], or a list of transitions.
-        who: asks, for messages.
+        who: the caller, for messages.
 
     Raises:
-        TypeError: one that is neither.
-        ValueError: one with other leaves than the first, of no steps, or with leaves of different lengths.
+        TypeError: an episode is neither.
+        ValueError: an episode has other leaves than the first, no steps, or leaves of different lengths.
     """
     parts = [
         dict(flatten(stack_transitions(one, who)))
@@ -149,7 +149,7 @@ def _concatenated(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndar
 
 
 def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
-    """Whether it is the next step of the same environment in the same rollout, those left out that were only a reset."""
+    """Whether it is the next step of the same environment in the same rollout, without steps that are only a reset."""
     (rollout, env, step), (its_rollout, its_env, its_step) = one, other
     if rollout is not its_rollout or env != its_env or its_step <= step:
         return False
@@ -157,7 +157,7 @@ def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
 
 
 def _occurrences(places: list[tuple[Any, int, int]]) -> list[int]:
-    """For each place, how often it stands in the list before."""
+    """For each place, the number of earlier occurrences in the list."""
     counts: Counter[tuple[int, int, int]] = Counter()
     found = []
     for rollout, env, step in places:
@@ -167,7 +167,7 @@ def _occurrences(places: list[tuple[Any, int, int]]) -> list[int]:
 
 
 def _arranged(places: list[tuple[Any, int, int]], begins: list[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """[T, P]: for each place the row that stands there, or the nearest before or behind it; and whether it does."""
+    """[T, P]: for each place its row, or the nearest one; and whether the row is real."""
     steps = np.array([step for _, _, step in places])
     spans = [steps[stop - 1] - steps[start] + 1 for start, stop in pairwise(begins)]
     num_steps = max(spans)

@@ -1,4 +1,4 @@
-"""Minibatches: the rows of a rollout, shuffled and cut."""
+"""Minibatches: the rows of a rollout, shuffled and split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ding_lite.data.trees import Tree, first_leaf, has_leaf, map_leaves, merge_l
 
 
 def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
-    """These leaves of a [T, B, ...] batch as [N, ...], without the steps that `valid` [T, B] leaves out, if it is there."""
+    """These leaves of a [T, B, ...] batch as [N, ...], without steps that `valid` [T, B] excludes, if it exists."""
     real = batch.valid.flatten() if has_leaf(batch, "valid") else slice(None)
     return {name: map_leaves(lambda leaf: _at(merge_lead(leaf), real), nested(batch[name])) for name in names}
 
@@ -22,12 +22,12 @@ def rollout_rows(batch: Tree, names: Sequence[str]) -> dict[str, Any]:
 def minibatches(rows: Mapping[str, Any], batch_size: int, generator: Generator) -> Iterator[Tree]:
     """One epoch: every row once, in random order, in equal parts of about `batch_size`.
 
-    Equal, because a short last part would weigh its rows more than the others do.
+    Equal parts, because a shorter last part would give its rows more weight.
 
     Args:
-        rows: tensors, or arrays of objects, [N, ...] by leaf name, nested where a space is.
-        batch_size: rows a minibatch; the parts differ from it by what makes them equal.
-        generator: of the tensors' device.
+        rows: tensors, or arrays of objects, [N, ...] by leaf name, nested like the spaces.
+        batch_size: approximate number of rows per minibatch.
+        generator: a generator on the tensors' device.
 
     Example:
         >>> parts = minibatches({"x": torch.arange(10)}, 4, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Mixtures: several replay buffers sampled as one, joined by shares or side by side."""
+"""Mixtures: several replay buffers sampled as one, mixed by shares or as a dict of batches."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
 Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer]"
-"""One buffer; [(buffer, 0.75), (other, 0.25)], whose batches are joined from shares of each; or {"name": buffer, ...}, whose
-batches hold a batch of each under its name."""
+"""One buffer; [(buffer, 0.75), (other, 0.25)], whose batches mix both in these shares; or {"name": buffer, ...}, whose
+batches are dicts of batches by name."""
 
 
 def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
-    """One interface for one buffer or several.
+    """A common interface for one buffer or several.
 
     Args:
-        buffers: see `Buffers`. Whatever can `sample` may stand in for our own.
+        buffers: see `Buffers`. Any object with `sample` works.
         who: asks, for messages.
 
     Raises:
-        TypeError: what is no replay buffer, or not of one of the three forms.
-        ValueError: shares that are not above 0, or do not sum to 1.
+        TypeError: not a replay buffer, or not one of the three forms.
+        ValueError: shares are not above 0, or do not sum to 1.
 
     Example:
         >>> old, new = ReplayBuffer(10), ReplayBuffer(10)
@@ -67,25 +67,25 @@ def _require_buffers(buffers: Mapping[str, Any], who: str) -> None:
 
 
 class Sampler:
-    """The interface of one buffer, made by `sampler`; of several in the classes below."""
+    """The interface of `sampler` for one buffer; subclasses are for several."""
 
     def __init__(self, buffers: Sequence[Any], names: Sequence[str] = ("the buffer",)) -> None:
         self.buffers = tuple(buffers)
         """Every buffer, for contracts."""
         self.takes_priorities = any(map(_takes_priorities, self.buffers))
-        """Whether `update_priority` has to be called for each batch."""
+        """Whether `update_priority` must be called after each batch."""
         self.lead = min(map(_lead, self.buffers))
-        """How many batches are drawn before one has been learned from, 0 or 1."""
+        """Number of batches that are drawn ahead of learning, 0 or 1."""
         self._called = [f"{name}, a {type(buffer).__name__}" for name, buffer in zip(names, buffers)]
         self._capacities = [getattr(buffer, "capacity", math.inf) for buffer in self.buffers]
         self._ways = [_ways_of(buffer) for buffer in self.buffers]
 
     def has_enough(self, count: int) -> bool:
-        """Whether the buffers together hold so many rows, or are all full, and none of them is empty."""
+        """Whether the buffers together hold `count` rows, or are all full, and none is empty."""
         return all(map(len, self.buffers)) and self._hold(count)
 
     def waited_for(self, count: int) -> list[str]:
-        """What to call the empty buffers, where only because of them there is not enough."""
+        """Names of the empty buffers, if these are the only reason why there is not enough."""
         empty = [name for name, buffer in zip(self._called, self.buffers) if not len(buffer)]
         return empty if self._hold(count) else []
 
@@ -95,42 +95,42 @@ class Sampler:
 
     @property
     def writes(self) -> int:
-        """Another number whenever rows were written into one of the buffers; only where there is a `lead`."""
+        """A version that changes with every write to one of the buffers; only used with a `lead`."""
         return sum(buffer.writes for buffer in self.buffers)
 
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
-        """`size` rows of these leaves of the top; None wants all."""
+        """`size` rows of these top-level leaves; None for all."""
         return self.take(self.draw(size), columns)
 
     def draw(self, size: int) -> Any:
-        """Which `size` rows the next batch has, for `take`; see ReplayBuffer."""
+        """Draw the `size` rows of the next batch, for `take`; see ReplayBuffer."""
         return self._ways[0].draw(size)
 
     def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
-        """The rows that `draw` gave; see `sample`."""
+        """The rows of a `draw`; see `sample`."""
         return self._ways[0].take(drawn, columns)
 
     def _drawn(self, place: int, size: int) -> Any:
-        """Which rows of one of several buffers."""
+        """Draw rows of one of several buffers."""
         if not len(self.buffers[place]):
             raise ValueError(f"sample() from {self._called[place]}, which is empty: push transitions into it first.")
         return self._ways[place].draw(size)
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
-        """Give the rows of a sampled batch new priorities.
+        """Update the priorities of the rows of a sampled batch.
 
         Args:
-            batch: with the leaf index, as sampled.
-            priority: of each of its rows, [B] tensor or array.
+            batch: the sampled batch, with the leaf index.
+            priority: priority of each row, [B] tensor or array.
         """
         self.buffers[0].update_priority(batch.index, priority)
 
 
 class JoinedSampler(Sampler):
-    """Batches of which each buffer gives its share of the rows, first those of the first.
+    """Batches with a share of rows from each buffer, in the order of the buffers.
 
-    They have the leaves that all buffers have, of the dtypes of the first. Where one of the buffers goes by priority, rows of
-    the others have weight 1 and index -1, and the indices of each such buffer follow on those of the one before.
+    They have the leaves that all buffers share, with the dtypes of the first. If a buffer is prioritised, rows of the others
+    have weight 1 and index -1, and the indices of each prioritised buffer continue those of the previous one.
     """
 
     def __init__(self, buffers: Sequence[Any], shares: Sequence[float]) -> None:
@@ -140,22 +140,22 @@ class JoinedSampler(Sampler):
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
 
     def draw(self, size: int) -> Any:
-        """How many rows of each buffer the next `size` are, and which.
+        """Draw the number of rows of each buffer in the next `size`, and the rows.
 
         Raises:
-            ValueError: an empty buffer, of which the share is a row or more.
+            ValueError: a buffer with a share of at least one row is empty.
         """
         sizes = self._sizes(size)
         places = [place for place, count in enumerate(sizes) if count or len(self.buffers[place])] or [0]
         return [(place, sizes[place], self._drawn(place, sizes[place])) for place in places]
 
     def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
-        """These rows, of these leaves of the top; None wants those that all buffers have.
+        """These rows of these top-level leaves; None for those that all buffers have.
 
         Raises:
-            ValueError: a leaf that one buffer has and another lacks, if it is asked for, or is `discount`, without which
-                rewards would be bootstrapped by another's. One that differs in shape, or in dtype by more than a cast of the
-                same kind.
+            ValueError: a requested leaf, or `discount`, is missing in one of the buffers. Without its own discount, a
+                buffer's rewards would be bootstrapped with another's. Or a leaf differs in shape, or in dtype by more than a
+                cast of the same kind.
         """
         parts = {self._called[place]: self._part(place, count, rows, columns) for place, count, rows in drawn}
         _require_leaves(parts, ("discount",) if columns is None else columns)
@@ -164,7 +164,7 @@ class JoinedSampler(Sampler):
         return tree({name: _joined(name, {called: part[name] for called, part in parts.items()}) for name in names})
 
     def _sizes(self, size: int) -> list[int]:
-        """Rows of each buffer: the whole numbers below its shares, and those left over to the largest remainders."""
+        """The number of rows of each buffer: shares rounded down, with the rest to the largest remainders."""
         exact = [share * size for share in self._shares]
         sizes = [math.floor(rows) for rows in exact]
         by_remainder = sorted(range(len(sizes)), key=lambda place: sizes[place] - exact[place])
@@ -173,7 +173,7 @@ class JoinedSampler(Sampler):
         return sizes
 
     def _part(self, place: int, count: int, drawn: Any, columns: Collection[str] | None) -> dict[str, Any]:
-        """Rows of one buffer, numbered as the batch's are."""
+        """Rows of one buffer, with the indices of the batch."""
         part: dict[str, Any] = nested(self._ways[place].take(drawn, columns))
         if not self.takes_priorities:
             return part
@@ -182,7 +182,7 @@ class JoinedSampler(Sampler):
         return {**part, "weight": torch.ones(count), "index": torch.full((count,), -1)}
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
-        """Give the rows that came by priority new ones, each in its buffer."""
+        """Update the priorities of rows from prioritised buffers."""
         index, priority = batch.index.numpy(force=True), torch.as_tensor(priority).numpy(force=True)
         for buffer, offset in zip(self.buffers, self._offsets):
             if _takes_priorities(buffer):
@@ -191,44 +191,44 @@ class JoinedSampler(Sampler):
 
 
 class NamedSampler(Sampler):
-    """Batches that hold, under the name of each buffer, a batch of it."""
+    """Dicts of batches, by the name of the buffer."""
 
     def __init__(self, buffers: Mapping[str, Any]) -> None:
         super().__init__(tuple(buffers.values()), [f"the buffer {name!r}" for name in buffers])
         self._names = tuple(buffers)
 
     def draw(self, size: int) -> Any:
-        """Which `size` rows of each buffer the next batch has.
+        """Draw `size` rows of each buffer for the next batch.
 
         Raises:
-            ValueError: an empty buffer.
+            ValueError: a buffer is empty.
         """
         return [self._drawn(place, size) for place in range(len(self.buffers))]
 
     def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
-        """These rows of each buffer, of these leaves of its top. None wants all, and so do names of buffers: who reads the
-        batch of a buffer does not say what of it.
+        """These rows of each buffer, of these top-level leaves. None, or names of buffers, mean all leaves, because it is
+        unknown which leaves of a buffer's batch are read.
         """
         if columns is not None and any(name in columns for name in self._names):
             columns = None
         return tree({name: way.take(rows, columns) for name, way, rows in zip(self._names, self._ways, drawn)})
 
     def update_priority(self, batch: Tree, priority: Any) -> None:
-        """Give the rows of each buffer that goes by priority new ones.
+        """Update the priorities of each prioritised buffer.
 
         Args:
-            batch: as sampled.
-            priority: [B] of each such buffer by its name; or [B], where there is but one.
+            batch: the sampled batch.
+            priority: [B] for each such buffer by name; or [B], if there is only one.
 
         Raises:
-            ValueError: there are several, and the priorities are not given by name, or not for each.
+            ValueError: there are several, and priorities are not given by name for each.
         """
         wanted = {name: buffer for name, buffer in zip(self._names, self.buffers) if _takes_priorities(buffer)}
         if not isinstance(priority, Mapping):
             priority = dict.fromkeys(wanted, priority) if len(wanted) == 1 else {}
         if missing := sorted(wanted.keys() - priority.keys()):
             raise ValueError(
-                f"the buffers {missing} go by priority, and none was given for them: let the loss give 'priority' as a dict "
+                f"the buffers {missing} are prioritised, and got no priorities: return 'priority' from the loss as a dict "
                 f"with [B] for each of {sorted(wanted)}."
             )
         for name, buffer in wanted.items():
@@ -240,25 +240,25 @@ def _takes_priorities(buffer: Any) -> bool:
 
 
 def _is_split(buffer: Any) -> bool:
-    """Whether its `sample` is ours, which is `draw` and then `take`."""
+    """Whether its `sample` is that of ReplayBuffer, which is `draw` and then `take`."""
     return getattr(buffer.sample, "__func__", None) is ReplayBuffer.sample
 
 
 def _lead(buffer: Any) -> int:
     if not _is_split(buffer):
-        return 0  # it draws and copies in one, so that drawing earlier would change what others find in it
+        return 0  # it draws and copies in one call, so it must not be sampled early
     return getattr(buffer, "lag", 0) if _takes_priorities(buffer) else 1
 
 
 class _Ways(NamedTuple):
-    """How rows are drawn from a buffer, and then taken."""
+    """The functions that draw rows from a buffer and take them."""
 
     draw: Callable[[int], Any]
     take: Callable[[Any, Collection[str] | None], Tree]
 
 
 def _ways_of(buffer: Any) -> _Ways:
-    """Its `draw` and `take`; a buffer made elsewhere only samples, and may not be one to ask for single leaves."""
+    """Its `draw` and `take`; a buffer of another library only has `sample`, perhaps without `columns`."""
     if _is_split(buffer):
         return _Ways(buffer.draw, buffer.take)
     if len(inspect.signature(buffer.sample).parameters) > 1:
@@ -277,7 +277,7 @@ def _require_leaves(parts: Mapping[str, Mapping[str, Any]], wanted: Collection[s
 
 
 def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
-    """A leaf of each buffer, by what it is called, one behind the other; of the first one's dtype."""
+    """A leaf of each buffer, concatenated, with the dtype of the first."""
     called, first = next(iter(leaves.items()))
     look, rows = _look(first), []
     for other, leaf in leaves.items():
@@ -294,13 +294,13 @@ def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
 
 
 def _look(leaf: Any) -> tuple[Any, Any]:
-    """Dtype, and shape behind the rows; the names of what is nested there."""
+    """Dtype and shape of a row; or the names of nested leaves."""
     if type(leaf) is dict:
         return "nested", sorted(leaf)
     return "object" if holds_objects(leaf) else leaf.dtype, tuple(leaf.shape[1:])
 
 
 def _can_cast(dtype: Any, to: Any) -> bool:
-    """Whether a replay buffer of the one would take the other: numbers of the same kind, or of a wider one."""
+    """Whether a replay buffer with one dtype would accept the other: the same kind of numbers, or a narrower one."""
     are_tensors = isinstance(dtype, torch.dtype) and isinstance(to, torch.dtype)
     return are_tensors and torch.can_cast(dtype, to) and (to.is_signed or not dtype.is_signed)

@@ -1,4 +1,4 @@
-"""Prioritised replay: transitions drawn the more often, the more there is to learn from them."""
+"""Prioritised replay: transitions are sampled in proportion to their priority."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from ding_lite.data.restoring import state_error, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree
 from ding_lite.data.trees import first_leaf
 
-_LARGEST = 1e100  # a priority; the sum of any number of them is finite
+_LARGEST = 1e100  # largest priority, so that sums are finite
 _GIVEN = ("weight", "index")
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A replay buffer that draws each transition in proportion to its priority, with replacement.
+    """A replay buffer that samples transitions in proportion to their priority, with replacement.
 
         P(i) = (priority_i + eps)^alpha / sum_k (priority_k + eps)^alpha
         weight_i = (N * P(i))^-beta / max_j (N * P(j))^-beta, over the j of the batch
 
-    A batch of B is one draw from each of B equal parts of the total, so that it is spread over it. Beside the leaves of its
-    transitions it has weight [B] float32, at most 1, for the loss of each, and index [B] int64, for `update_priority`.
+    Sampling is stratified: a batch of B has one draw from each of B equal parts of the total. Besides the leaves of the
+    transitions, a batch has weight [B] float32, at most 1, for the loss, and index [B] int64, for `update_priority`.
 
-    New transitions get the largest priority so far, 1 at first, so that each is soon seen; where a batch is pushed with a leaf
-    `priority` [N], it says their priorities instead, and is not kept as a leaf.
+    New transitions get the largest priority so far, initially 1, so that each is sampled soon. If a batch is pushed with a leaf
+    `priority` [N], its values are the priorities, and it is not stored as a leaf.
 
     Args:
-        capacity: transitions.
-        seed: of its own random generator.
+        capacity: maximum number of transitions.
+        seed: seed of its own random generator.
         spec: shape and dtype of each leaf of a transition; see ReplayBuffer.
-        alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
-        beta: how much of the bias of such draws the weights take back at first, in [0, 1].
-        beta_end: and how much in the end, in [0, 1]; 1 takes back all of it.
-        beta_samples: sampled batches until then; in between beta is linear. The default suits runs of that many gradient steps.
-        eps: added to each priority, so that none is never drawn again, in (0, 1].
-        lag: 0, or 1 where a learner that takes several batches an iteration draws each before the one before it has its new
-            priorities, so that the next batch can be made ready during a gradient step.
+        alpha: exponent of priorities, in [0, 1]; 0 samples uniformly.
+        beta: initial exponent of the importance weights, in [0, 1].
+        beta_end: final exponent, in [0, 1]; 1 corrects the whole bias.
+        beta_samples: number of batches over which beta changes linearly. The default suits runs of that many gradient steps.
+        eps: added to each priority, so that every transition can be sampled, in (0, 1].
+        lag: 0, or 1 to let a learner draw each batch before the priorities of the previous batch are updated, so that it can be
+            prepared during a gradient step.
 
     Raises:
-        ValueError: an argument out of its range, and what ReplayBuffer raises.
+        ValueError: an argument is out of range; or as for ReplayBuffer.
 
     Reference:
         Schaul et al. (2016), https://arxiv.org/abs/1511.05952, eq. 1 and section 3.4.
@@ -85,7 +85,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._alpha, self._eps = float(alpha), float(eps)
         self._beta, self._beta_end, self._beta_samples = float(beta), float(beta_end), beta_samples
         self.lag = int(lag)
-        """How many batches a learner draws before a batch has its new priorities."""
+        """Number of batches that a learner draws before a batch has its new priorities."""
         self._highest = 1.0
         self._sampled = 0
         self._tree = SumTree(0)
@@ -93,12 +93,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """How much of the bias the next batch's weights take back."""
+        """The exponent of the next batch's weights."""
         share = min(1.0, self._sampled / self._beta_samples)
         return self._beta + share * (self._beta_end - self._beta)
 
     def bytes_for(self, spec: Spec) -> int:
-        """Bytes that it takes, full of transitions that look like this; the priorities are among them."""
+        """Bytes of a full buffer with transitions of this spec, including priorities."""
         return super().bytes_for(spec) + SumTree.bytes_for(self.capacity)
 
     def _allocate(self, spec: Spec) -> None:
@@ -112,10 +112,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Add transitions, overwriting the oldest and their priorities.
 
         Args:
-            batch: as ReplayBuffer takes it; with a leaf `priority` [N], where these priorities are to be theirs.
+            batch: as for ReplayBuffer; optionally with a leaf `priority` [N].
 
         Raises:
-            ValueError: leaves that differ from those already here, or priorities that are not finite and >= 0, one for each
+            ValueError: leaves differ from the stored ones, or priorities are not finite and >= 0, one per
                 transition. Nothing is added.
         """
         rows: Any = named_rows(batch)
@@ -137,13 +137,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._tree.put(where, value[-len(where) :] if np.ndim(value) else value)
 
     def draw(self, size: int) -> Draw:
-        """Which transitions the next batch has, drawn by priority, with their weight and index.
+        """Draw the transitions of the next batch by priority, with weight and index.
 
         Args:
-            size: transitions.
+            size: number of transitions.
 
         Raises:
-            ValueError: the buffer is empty, or the size negative.
+            ValueError: the buffer is empty, or the size is negative.
         """
         self._require_some(size)
         where = self.rng.random(size)
@@ -151,22 +151,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         where /= size
         index = self._tree.draw(where)
         value = self._tree.values.take(index)
-        # N and the total are in all weights of the batch alike; the largest belongs to the smallest priority.
+        # N and the total cancel; the largest weight belongs to the smallest priority.
         weight = (value.min(initial=_LARGEST) / value) ** self.beta
         self._sampled += 1
         return Draw(index, {"weight": torch.from_numpy(weight.astype(np.float32)), "index": torch.from_numpy(index)})
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Give transitions new priorities; where one comes twice, the last counts.
+        """Update priorities of transitions; for repeated ones, the last value counts.
 
         Args:
-            index: where they stand, as `sample` gave them. [B] tensor or array of integers.
-            priority: of each, its absolute TD error or what stands for it, finite and >= 0. [B] tensor or array.
+            index: the leaf index of the batch. [B] tensor or array of integers.
+            priority: absolute TD error or another measure, finite and >= 0. [B] tensor or array.
 
         Raises:
-            ValueError: a priority that is negative or not finite, or not one for each index. Nothing is changed.
-            IndexError: an index at which there is no transition. Nothing is changed.
-            TypeError: an index that is no integer.
+            ValueError: a priority is negative or not finite, or the lengths differ. Nothing is changed.
+            IndexError: there is no transition at an index. Nothing is changed.
+            TypeError: an index is not an integer.
         """
         index, priority = as_array(index), as_array(priority, np.float64)
         if index.shape != priority.shape or index.ndim != 1:
@@ -177,7 +177,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return
         if index.dtype != np.int64:
             index = _as_whole_numbers(index)
-        if np.maximum.reduce(index.view(np.uint64)) >= self._size:  # what is below 0 is very large there
+        if np.maximum.reduce(index.view(np.uint64)) >= self._size:  # negative numbers become very large
             wrong = index[(index < 0) | (index >= self._size)][0]
             raise IndexError(f"update_priority() of index {wrong}: the buffer holds {self._size} transitions, 0 is the first.")
         self._highest = max(self._highest, _require_priorities(priority, "update_priority()", index))
@@ -187,12 +187,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return (priority + self._eps) ** self._alpha
 
     def clear(self) -> None:
-        """Forget every transition and its priority; the memory stays allocated."""
+        """Remove all transitions and priorities; the memory stays allocated."""
         super().clear()
         self._tree.fill(0, self.capacity, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the transitions and their priorities, and all that the next batch depends on."""
+        """A copy of the transitions and priorities, and everything else that the next batch depends on."""
         return {
             **super().state_dict(),
             "alpha": self._alpha,
@@ -229,7 +229,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _require_priorities(priority: Floats, call: str, index: Places | None = None) -> float:
-    """The largest of them, 0 if there are none; refuses what is no priority."""
+    """The largest priority, 0 if there are none; refuses invalid priorities."""
     if not len(priority):
         return 0.0
     highest = float(np.maximum.reduce(priority))

@@ -1,4 +1,4 @@
-"""Random generators: whether a saved state is one that a random generator of numpy can be in."""
+"""Generators: checks of saved states of numpy's random generators."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-_MOST = {"has_uint32": 1, "uinteger": 2**32 - 1}  # of all others 128 bits
-_ODD = "inc"  # numpy takes an even increment, and would draw numbers of a shorter period
+_MOST = {"has_uint32": 1, "uinteger": 2**32 - 1}  # all others have 128 bits
+_ODD = "inc"  # numpy accepts an even increment, but its period is shorter
 
 
 def require_generator_state(where: str, saved: Any, generator: np.random.BitGenerator) -> None:
-    """Refuse anything that is not the state of such a generator; the generator itself is not changed.
+    """Refuse anything but a state of such a generator, which itself is not changed.
 
     Args:
-        where: the state's place, such as "state['rng']".
+        where: place of the state, such as "state['rng']".
 
     Raises:
-        ValueError: the entry that does not fit, by its key.
+        ValueError: an entry does not fit; the message has its key.
 
     Example:
         >>> generator = np.random.default_rng(0).bit_generator

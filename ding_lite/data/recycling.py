@@ -1,4 +1,4 @@
-"""Recycling: large arrays used again once nobody holds them."""
+"""Recycling: reuse of large arrays that are no longer referenced."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-_LARGE = 1 << 16  # bytes; below that, a new array costs less than looking for an old one
+_LARGE = 1 << 16  # bytes; below that, a new array is cheaper than a search
 # Arrays of one kind, such as obs and next_obs of a batch that is learned from, of one in the making, and of those that contexts
-# still hold: in asynchronous runs 6 were too few. More in use at a time are simply made new.
+# still hold: in asynchronous runs 6 were too few. If more are in use, new ones are allocated.
 _KEPT = 12
-_HELD_HERE = 3  # references to an array that only this file holds: the list, the loop's name, and getrefcount's argument
+_HELD_HERE = 3  # references to an unused array: the list, the loop variable, and the argument of getrefcount
 
 
 class Recycler:
-    """Hands out uninitialised arrays, and hands one out again when neither an array nor a tensor refers to it any more.
+    """Allocates uninitialised arrays, and reuses one when no array or tensor refers to it any more.
 
-    A fresh large array comes as untouched pages, which the system fills one by one: three times the cost of copying into
-    memory that is already there. Several threads may ask: one that looks at an array holds it, so no other gets it.
+    The system fills the pages of a new large array one by one, which takes three times as long as copying into
+    existing memory. It is safe with several threads: a thread that checks an array holds it, so no other gets it.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[Hashable, list[np.ndarray[Any, Any]]] = {}
 
     def like(self, column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any] | None:
-        """An array for `rows` rows of a column that nobody else can see, or None where numpy may as well make it."""
+        """An unused array for `rows` rows of a column, or None if numpy should allocate it."""
         if rows * column.strides[0] < _LARGE:
             return None
         shape = (rows, *column.shape[1:])

@@ -1,4 +1,4 @@
-"""Replay: transitions kept for later, sampled uniformly."""
+"""Replay: stored transitions, sampled uniformly."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tree
 
 Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
-"""What `push` takes."""
+"""Types that `push` accepts."""
 
 
 class Draw(NamedTuple):
-    """Which transitions a batch has."""
+    """The transitions of a batch."""
 
     rows: np.ndarray[Any, Any]
-    """Where each of them stands, [size] int64."""
+    """Positions of the transitions, [size] int64."""
     beside: dict[str, torch.Tensor]
-    """Leaves [size] that the draw itself gives them, such as a weight."""
+    """Leaves [size] that the draw adds, such as a weight."""
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions in preallocated arrays, one for each leaf; sampled uniformly, with replacement.
+    """Stores the last `capacity` transitions in preallocated arrays, one per leaf; samples uniformly, with replacement.
 
-    Leaves of objects or text stay arrays, of objects.
+    Leaves of objects or text are arrays of objects.
 
     Args:
-        capacity: transitions.
-        seed: of its own random generator.
-        spec: shape and dtype of each leaf of a transition, where they are to be fixed, and the size to be known, before the
-            first push; otherwise the first push decides.
+        capacity: maximum number of transitions.
+        seed: seed of its own random generator.
+        spec: shape and dtype of each leaf of a transition, to fix the layout and know the size before the
+            first push; by default, the first push fixes it.
 
     Raises:
-        TypeError: capacity is no integer.
+        TypeError: capacity is not an integer.
         ValueError: capacity < 1.
-        MemoryError: the arrays would take more than the machine has left, raised before any is made.
+        MemoryError: the arrays would need more than the available memory; checked before the allocation.
 
     Example:
         >>> buffer = ReplayBuffer(100)
@@ -54,7 +54,7 @@ class ReplayBuffer:
     """
 
     _SAVED: ClassVar[tuple[str, ...]] = ("capacity", "size", "next", "columns", "rng")
-    """What a saved state has."""
+    """Keys of a saved state."""
     _CALLED: ClassVar[str] = "replay buffer"
 
     def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
@@ -67,28 +67,28 @@ class ReplayBuffer:
         self._spec: Any = None
         self._columns: Any = None
         self._size = self._next = 0
-        # What the last push looked like, and the columns in its order: the next one most often looks the same.
+        # The layout of the last push, and the columns in its order, because the next push usually has the same layout.
         self._signature: list[Any] = []
         self._order: list[Any] = []
         self._count = 0
         self._recycler = Recycler()
         self.writes = 0
-        """How often transitions were written, or all of them forgotten."""
+        """Number of calls that wrote or removed transitions."""
         if spec is not None:
             self._allocate(dict(spec))
 
     @property
     def bytes_per_transition(self) -> int:
-        """Bytes that one transition takes; 0 before its leaves are known."""
+        """Bytes per transition; 0 before the leaves are known."""
         return 0 if self._spec is None else spec_bytes(self._spec)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the full buffer takes; 0 before its leaves are known."""
+        """Bytes of the full buffer; 0 before the leaves are known."""
         return 0 if self._spec is None else self.bytes_for(self._spec)
 
     def bytes_for(self, spec: Spec) -> int:
-        """Bytes that it takes, full of transitions that look like this."""
+        """Bytes of a full buffer with transitions of this spec."""
         return spec_bytes(spec) * self.capacity
 
     def _allocate(self, spec: Spec) -> None:
@@ -109,17 +109,17 @@ class ReplayBuffer:
 
         Args:
             batch: a rollout or episodes; a tree or nested mapping of arrays, tensors or lists [N, ...]; or a list of N
-                transitions, trees or mappings, which are stacked. Of tensors only the values.
+                transitions, trees or mappings, which are stacked. Only values of tensors are stored, not gradients.
 
         Raises:
-            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, or that are single
+            ValueError: leaves differ in name, shape, length or kind of dtype from the stored ones, or are single
                 values. Nothing is added.
-            TypeError: a list of transitions in which something else stands.
+            TypeError: a list of transitions contains something else.
         """
         self._store(named_rows(batch))
 
     def _store(self, rows: Any) -> slice | np.ndarray[Any, Any]:
-        """Write these rows; returns where they stand, or the last of them, where they are more than it holds."""
+        """Write these rows; returns the positions of the rows, or of the last ones that fit."""
         try:
             signature = [(name, row.dtype, row.shape) for name, row in rows.items()]
         except AttributeError:  # nested leaves
@@ -131,7 +131,7 @@ class ReplayBuffer:
         start, stop = self._next, self._next + count
         where: slice | np.ndarray[Any, Any] = slice(start, stop)
         if stop > self.capacity:
-            # The rows that stay are the last `capacity`, and they stand where they would have come one by one.
+            # The last `capacity` rows stay, at the same positions as if pushed one by one.
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
         self.writes += 1
         write_rows(self._order, rows.values(), where)
@@ -140,7 +140,7 @@ class ReplayBuffer:
         return where
 
     def _fitting(self, rows: Any) -> int:
-        """How many rows these are, if they fit; the first that come decide the columns."""
+        """The number of rows, if they fit; the first push fixes the columns."""
         by_path = dict(flatten(rows))
         if not by_path or () in by_path:
             raise ValueError(
@@ -180,35 +180,35 @@ class ReplayBuffer:
         """`size` transitions drawn uniformly with replacement, as a tree of CPU tensors [size, ...].
 
         Args:
-            size: transitions.
-            columns: which leaves of the top are wanted; names that it does not have are left out. None wants all.
+            size: number of transitions.
+            columns: top-level leaves to sample; unknown names are ignored. None for all.
 
         Raises:
-            ValueError: the buffer is empty, or the size negative.
+            ValueError: the buffer is empty, or the size is negative.
         """
         _require_names(columns)
         return self.take(self.draw(size), columns)
 
     def draw(self, size: int) -> Draw:
-        """Which transitions the next batch has: what `sample` does at random, without the copying.
+        """Draw the transitions of the next batch: the random part of `sample`, without copying.
 
         Args:
-            size: transitions.
+            size: number of transitions.
 
         Raises:
-            ValueError: the buffer is empty, or the size negative.
+            ValueError: the buffer is empty, or the size is negative.
         """
         self._require_some(size)
         return Draw(self.rng.integers(0, self._size, size), {})
 
     def take(self, draw: Draw, columns: Collection[str] | None = None) -> Tree:
-        """The transitions of a draw, as they are now, as a tree of CPU tensors [size, ...].
+        """The current transitions of a draw, as a tree of CPU tensors [size, ...].
 
-        Nothing is drawn and nothing changes here, so another thread may call it while nobody writes.
+        It changes no state, so another thread may call it while the buffer is not written to.
 
         Args:
-            draw: by this buffer.
-            columns: as `sample` takes them.
+            draw: a result of this buffer's `draw`.
+            columns: as for `sample`.
         """
         return tree({**self._take(self._chosen(columns), draw.rows), **draw.beside})
 
@@ -233,7 +233,7 @@ class ReplayBuffer:
                 taken[name] = column.take(rows, 0)
             else:
                 out = self._recycler.like(column, len(rows))
-                # "clip" skips a check of the bounds, which these rows keep, and with it a copy.
+                # mode="clip" skips a bounds check, which is not needed, and with it a copy.
                 taken[name] = torch.from_numpy(column.take(rows, 0, out, "clip"))
         return taken
 
@@ -241,16 +241,16 @@ class ReplayBuffer:
         return self._size
 
     def count(self) -> int:
-        """How many transitions it holds; the same as `len`."""
+        """The number of transitions; the same as `len`."""
         return self._size
 
     def clear(self) -> None:
-        """Forget every transition; the memory stays allocated."""
+        """Remove all transitions; the memory stays allocated."""
         self.writes += 1
         self._size = self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the transitions (objects as flat lists), where the next one goes, and the state of the random generator."""
+        """A copy of the transitions (objects as flat lists), the next position, and the state of the random generator."""
         held, shapes = None, []
         if self._columns is not None:
             held = map_leaves(lambda column: _saved(column[: self._size]), self._columns)
@@ -266,18 +266,18 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state. A state that is refused changes nothing.
+        """Restore a saved state. A refused state changes nothing.
 
         Raises:
-            TypeError: no mapping, such as the path of a checkpoint.
-            ValueError: it was saved by a buffer of another capacity or class, its leaves differ from those here, or no buffer
+            TypeError: not a mapping, such as the path of a checkpoint.
+            ValueError: it is of a buffer with another capacity or class, its leaves differ from those here, or no buffer
                 can be in such a state.
-            MemoryError: its transitions would take more than the machine has left.
+            MemoryError: its transitions would need more than the available memory.
         """
         self._restore(self._checked(state))
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What `_restore` takes, all of it found to fit."""
+        """The checked arguments of `_restore`."""
         kind = self._CALLED
         require_state(state, kind, self._SAVED, optional=("shapes",))
         if state["capacity"] != self.capacity:
@@ -294,7 +294,7 @@ class ReplayBuffer:
         return {"size": size, "next": place, "rng": state["rng"], "columns": self._checked_columns(state, size)}
 
     def _checked_columns(self, state: Mapping[str, Any], size: int) -> Any:
-        """Its columns as arrays by name, [size, ...], of the dtypes of those here; None where it has none."""
+        """Its columns as arrays by name, [size, ...], with the dtypes of this buffer; None if it has none."""
         kind = self._CALLED
         if state["columns"] is None:
             if size:
@@ -329,7 +329,7 @@ def _require_names(columns: Collection[str] | None) -> None:
 
 
 def named_rows(batch: Any) -> Any:
-    """What is pushed as rows [N, ...] by leaf name; what has no named leaves stays as it is."""
+    """The pushed data as rows [N, ...] by leaf name; data without named leaves is unchanged."""
     if isinstance(batch, (Trajectories, Episodes)):
         return batch.rows()
     if isinstance(batch, (list, tuple)) and any(is_tree(one) or isinstance(one, Mapping) for one in batch):

@@ -1,4 +1,4 @@
-"""Restoring: what saved states are asked before anything is changed by them."""
+"""Restoring: checks of saved states before they are loaded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ding_lite.data.trees import flatten
 
 
 def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable[str] = ()) -> None:
-    """Refuse what is no state of such an object, by its keys.
+    """Refuse anything but a state with these keys.
 
     Args:
-        kind: what to call the object that loads it.
-        keys: what the state has.
-        optional: what it may have besides.
+        kind: name of the object that loads it.
+        keys: required keys.
+        optional: optional keys.
 
     Raises:
-        TypeError: no mapping.
-        ValueError: a key that is missing, or that such a state does not have.
+        TypeError: not a mapping.
+        ValueError: a key is missing or unknown.
     """
     if isinstance(state, (str, PathLike)):
         path = fspath(state)
@@ -42,7 +42,7 @@ def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable
 
 
 def state_error(kind: str, key: str, found: object, expected: str) -> ValueError:
-    """The error for a state that no object of this kind can be in."""
+    """The error for an impossible state of this kind of object."""
     return ValueError(
         f"this state of a {kind} has {key} = {found!r:.60}, and {expected}: nothing was loaded. Take a checkpoint that "
         "state_dict() made and that was not changed."
@@ -50,7 +50,7 @@ def state_error(kind: str, key: str, found: object, expected: str) -> ValueError
 
 
 def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int | None = None) -> int:
-    """The integer under this key, if it lies between the two."""
+    """The integer under this key, if it is within these limits."""
     number = state[key]
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     if not is_whole or number < least or (most is not None and number > most):
@@ -61,7 +61,7 @@ def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most
 
 
 def require_generator(saved: Any, kind: str, rng: np.random.Generator) -> None:
-    """Refuse what is no state of such a random generator."""
+    """Refuse anything but a state of such a random generator."""
     try:
         require_generator_state("rng", saved, rng.bit_generator)
     except ValueError as error:
@@ -75,7 +75,7 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         shapes: [[path, shape of one row], ...] of the lists.
 
     Raises:
-        ValueError: a leaf that is neither, or that is not of `size` rows.
+        ValueError: a leaf is neither, or does not have `size` rows.
     """
     if not isinstance(saved, Mapping):
         raise state_error(kind, "columns", saved, "they are tensors and lists by name")

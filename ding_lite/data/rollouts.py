@@ -1,4 +1,4 @@
-"""Rollouts: T steps of B environments in arrays, and the sequence of transitions that they are."""
+"""Rollouts: T steps of B environments as arrays, and as a sequence of transitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Order: TypeAlias = Literal["whole", "pieces", "none"]
 class RolloutBuffer:
     """Arrays for one rollout, filled step by step: [T + 1, B, ...] observations, [T, B, ...] of everything else.
 
-    Made anew for each rollout, so that what was handed out is never overwritten.
+    Newly allocated for each rollout, so that data already handed out is never overwritten.
     """
 
     def __init__(self, num_steps: int, num_envs: int, obs_spec: Spec) -> None:
@@ -29,15 +29,15 @@ class RolloutBuffer:
         self.truncated = np.empty((num_steps, num_envs), np.bool_)
         self.valid: np.ndarray[Any, Any] | None = None
         self.outputs: dict[str, Any] = {}
-        self._looks: dict[str, tuple[Any, Any]] = {}  # shape and dtype of each output, where it is one array
+        self._looks: dict[str, tuple[Any, Any]] = {}  # shape and dtype of each output that is a single array
         self._finals: list[tuple[int, int, Any]] = []
 
     def obs_at(self, t: int) -> Any:
-        """Observations [B, ...] before step t, nested: views to write to and to act on."""
+        """Views of the observations [B, ...] before step t, nested, for reading and writing."""
         return self.obs[t] if self._flat_obs else map_leaves(lambda column: column[t], self.obs)
 
     def resize(self, num_steps: int) -> None:
-        """Make room for so many steps, or leave out those behind them. Views that `obs_at` gave are not to be written to."""
+        """Set the number of steps; later ones are dropped. Do not write to earlier results of `obs_at` afterwards."""
         self.num_steps = num_steps
         self.obs = map_leaves(lambda column: _resized(column, num_steps + 1), self.obs)
         self.outputs = {
@@ -64,14 +64,14 @@ class RolloutBuffer:
         """Record step t; the observations after it are already in `obs_at(t + 1)`.
 
         Args:
-            outputs: what the policy gave, each an array [B, ...], nested where a space is: action, log_prob, ... Those of the
-                first step decide the columns; text is kept as objects.
-            final_obs: by environment, where the row in `obs_at(t + 1)` is already the next episode's.
-            valid: [B] bool, or None for all.
+            outputs: outputs of the policy, arrays [B, ...], nested like the spaces: action, log_prob, ... Those of the
+                first step fix the columns; text is kept as objects.
+            final_obs: final observations by environment, if the row in `obs_at(t + 1)` is of the next episode.
+            valid: [B] bool, or None if all are valid.
 
         Raises:
-            ValueError: an output without a row for each environment, or of another shape, or kind of dtype, than before; one
-                that the first step did not have, or that is missing.
+            ValueError: an output does not have one row per environment, or has another shape or kind of dtype than before; one
+                is new, or one is missing.
         """
         for name, output in outputs.items():
             look = self._looks.get(name)
@@ -97,7 +97,7 @@ class RolloutBuffer:
             self.valid[t] = valid
 
     def _fit(self, t: int, name: str, output: Any) -> None:
-        """Make the column where there is none, and refuse what does not fit into it."""
+        """Create the column if it is missing, and refuse data that does not fit."""
         leaves = dict(flatten(output))
         for path, leaf in leaves.items():
             if leaf.shape[:1] != (self.num_envs,):
@@ -106,7 +106,7 @@ class RolloutBuffer:
                     f"has one row for each of {self.num_envs} environments."
                 )
         if name not in self.outputs:
-            if t:  # its earlier rows would be whatever was in that memory
+            if t:  # its earlier rows would be uninitialised
                 raise ValueError(
                     f"the policy's output {name} comes first in step {t} of a rollout: give the same outputs in every step."
                 )
@@ -127,7 +127,7 @@ class RolloutBuffer:
                 )
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
-        """What was stored, and these columns [T, B, ...] beside it; the buffer is not to be used afterwards."""
+        """The recorded rollout with these extra columns [T, B, ...]; do not use the storage afterwards."""
         next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
         for t, index, final in self._finals:
             map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
@@ -152,7 +152,7 @@ def _resized(column: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
 
 
 class TreeSequence(Sequence[Tree]):
-    """Trees in an order, over arrays of a fixed size: what is read as a list, and becomes one by `+` or a slice."""
+    """A sequence of trees over arrays of a fixed size; `+` and slices return lists."""
 
     _name = "ctx.trajectories"
 
@@ -187,14 +187,14 @@ _OF_LISTS = frozenset(dir(list)) - frozenset(dir(TreeSequence)) - {"__iadd__", "
 class Trajectories(TreeSequence):
     """The transitions of a rollout: a [T, B, ...] batch, and a sequence of single transitions, environment by environment.
 
-    As a sequence it runs through environment 0 from its first step to its last, then environment 1, and so on: the piece of
-    each environment is contiguous. Steps that were only a reset are in the batch, marked in `valid`, and not in the sequence.
+    As a sequence it has all steps of environment 0 in order, then those of environment 1, and so on. Steps that are only a
+    reset are in the batch, marked in `valid`, but not in the sequence.
 
     A transition, and the batch, are views of the columns: `t.reward = 0` and `t.reward.fill_(0)` write into them.
 
     Args:
-        columns: arrays [T, B, ...] by leaf name, nested where a space is. Not copied, but for those that are only to be read.
-        valid: [T, B] bool, False for steps that were only a reset; None where all are real.
+        columns: arrays [T, B, ...] by leaf name, nested like the spaces. Not copied, except read-only arrays.
+        valid: [T, B] bool, False for steps that are only a reset; None if all are real.
 
     Example:
         >>> rollout = Trajectories({"reward": np.arange(6.0).reshape(3, 2)})
@@ -209,53 +209,53 @@ class Trajectories(TreeSequence):
         """Whether its rows are the steps of environments one after the other: of all environments, or only pieces of them; or
         single transitions side by side, [1, N], as of a list of which nothing else is known. See `rollout_from_list`."""
         self.valid = valid
-        """[T, B] bool, or None where every step is a real one."""
+        """[T, B] bool, or None if every step is real."""
         self.limits: Mapping[str, Any] = {}
-        """The least and the largest number of each place in columns that have such, as `within` was given them."""
+        """Minimum and maximum of each element, by column, see `within`."""
         first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
         self._batch: Tree | None = None
 
     @property
     def batch(self) -> Tree:
-        """The [T, B, ...] tree; with a leaf `valid` [T, B] bool where some steps were only a reset."""
+        """The [T, B, ...] tree; with a leaf `valid` [T, B] bool if some steps are only a reset."""
         if self._batch is None:
             leaves = self.columns if self.valid is None else {**self.columns, "valid": self.valid}
             self._batch = view(leaves, "a rollout", limits=self.limits)
         return self._batch
 
     def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
-        """The same, from now on with these limits: numbers outside them cannot be written into a transition or the batch.
+        """The same object, with these limits from now on: numbers outside cannot be written into a transition or the batch.
 
         Args:
-            limits: (low, high) by the name of a column, nested as it is, as `ding_lite.envs.column_limits` gives them.
+            limits: (low, high) by column, nested like the column, see `ding_lite.envs.column_limits`.
         """
         self.limits, self._batch = limits, None
         return self
 
     @property
     def end_idx(self) -> list[int]:
-        """For each environment that has any, the index of its last transition in this sequence."""
+        """For each environment with transitions, the index of its last transition in this sequence."""
         if self.valid is None:
             return list(range(self.num_steps - 1, self.num_steps * self.num_envs, self.num_steps))
         counts = self.valid.sum(axis=0)
         return (counts.cumsum() - 1)[counts > 0].tolist()  # type: ignore[no-any-return]
 
     def rows(self) -> dict[str, Any]:
-        """Every transition once, [N, ...] by leaf name, time-major; views where all steps are real ones."""
+        """Every transition once, [N, ...] by leaf name, time-major; views if all steps are real."""
         if self.valid is None:
             return {name: map_leaves(merge_lead, column) for name, column in self.columns.items()}
         keep = self.valid.reshape(-1).nonzero()[0]
         return {name: map_leaves(lambda leaf: merge_lead(leaf).take(keep, 0), column) for name, column in self.columns.items()}
 
     def with_columns(self, **columns: Any) -> Trajectories:
-        """The same transitions with these columns beside or instead of the present ones. Nothing is copied.
+        """The same transitions with these columns added or replaced. Nothing is copied.
 
         Args:
-            **columns: arrays or CPU tensors [T, B, ...], nested where a space is.
+            **columns: arrays or CPU tensors [T, B, ...], nested like the spaces.
 
         Raises:
-            ValueError: one of another length or width.
+            ValueError: a column does not have T steps of B environments.
         """
         for name, column in columns.items():
             for path, leaf in flatten(column):
@@ -298,7 +298,7 @@ class Trajectories(TreeSequence):
 
 
 def writable(column: Any) -> Any:
-    """A column, as it is, or with copies of what cannot be written to."""
+    """A column, with copies of read-only arrays."""
     if all(isinstance(leaf, np.ndarray) and leaf.flags.writeable for _, leaf in flatten(column)):
         return column
     return map_leaves(lambda leaf: np.require(leaf, requirements="W"), column)

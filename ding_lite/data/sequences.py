@@ -1,4 +1,4 @@
-"""Sequences: rollouts cut into pieces of equal length, each with the recurrent state that it began with."""
+"""Sequences: rollouts split into sequences of equal length, each with its initial recurrent state."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _STATE_IN = "state_in_"
 
 
 def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> dict[str, Any]:
-    """Each environment's steps, cut into pieces of `length`: N = B * (T - overlap) / (length - overlap) sequences.
+    """Each environment's steps, split into sequences of `length`: N = B * (T - overlap) / (length - overlap) sequences.
 
     Args:
         trajectories: T steps of B environments.
         length: steps of a sequence.
-        overlap: steps that a sequence has in common with the one before, for instance to warm up a recurrent state.
+        overlap: steps that a sequence shares with the previous one, for instance to burn in a recurrent state.
 
     Returns:
-        Arrays [N, length, ...] by leaf name, the oldest sequences first, all environments' one after the other; and `valid`
-        [N, length] bool, where some steps were only a reset. Of the columns `state_in_0`, `state_in_1`, ... the first step of
+        Arrays [N, length, ...] by leaf name, the oldest sequences of all environments first; and `valid`
+        [N, length] bool, if some steps are only a reset. Of the columns `state_in_0`, `state_in_1`, ... only the first step of
         each sequence, [N, ...]. Copies.
 
     Raises:
-        ValueError: T is no number of whole pieces, or overlap is not in 0 to length - 1.
+        ValueError: T cannot be split into whole sequences, or overlap is not in 0 to length - 1.
 
     Reference:
         Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
@@ -69,10 +69,10 @@ def _cut(leaf: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> np.ndarray[Any
 
 
 class SequenceWindow:
-    """Keeps each environment's last steps from one rollout to the next, so that sequences may begin in the one before.
+    """Keeps each environment's last steps for the next rollout, so that sequences may begin in the previous one.
 
     Args:
-        overlap: how many steps of each environment.
+        overlap: number of steps of each environment.
         stride: steps from the beginning of a sequence to that of the next, where the first rollout is to be cut too, as far as
             it goes; without it, that one is only what the next one's sequences begin with.
 
@@ -118,18 +118,18 @@ class SequenceWindow:
         return _last(joined, self.overlap + pieces * self.stride) if pieces > 0 else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps that the next rollout is put behind."""
+        """The steps that precede the next rollout."""
         if self._kept is None:
             return {"columns": None, "valid": None}
         leaves = [[list(path), _to_plain(leaf)] for path, leaf in flatten(self._kept.columns)]
         return {"columns": leaves, "valid": plain(self._kept.valid)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state. A state that is refused changes nothing.
+        """Restore a saved state. A refused state changes nothing.
 
         Raises:
-            TypeError: no mapping, such as the path of a checkpoint.
-            ValueError: a state that no window of this overlap can be in.
+            TypeError: not a mapping, such as the path of a checkpoint.
+            ValueError: an impossible state for a window of this overlap.
         """
         require_state(state, "SequenceWindow", ("columns", "valid"))
         self._kept = None if state["columns"] is None else self._checked(state)
@@ -175,7 +175,7 @@ def _behind(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> np.nda
 
 
 def _last(trajectories: Trajectories, count: int) -> Trajectories | None:
-    """Copies, so that a whole rollout is not kept for the sake of a few steps."""
+    """Copies, so that a few steps do not keep a whole rollout in memory."""
     first = max(0, trajectories.num_steps - count)
     if first == trajectories.num_steps:
         return None

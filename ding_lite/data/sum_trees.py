@@ -1,4 +1,4 @@
-"""Sum trees: numbers by position, drawn in proportion to what they are."""
+"""Sum trees: sampling of positions in proportion to numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Places: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _SHIFT = 4
 _WIDTH = 1 << _SHIFT  # children of a node: at 8 there are more levels, at 32 the products below cost as much as a level
-_TOP = 4096  # numbers that are summed anew for every draw, which up to here costs less than another level
+_TOP = 4096  # numbers that are summed for every draw; up to this size, cheaper than another level
 _LATER: Floats = np.tril(np.ones((_WIDTH, _WIDTH)), -1)  # block @ _LATER: of each child, the sum of those that come after it
 
 
 class SumTree:
-    """Numbers >= 0, one for each position, and their sums: changing some and drawing some takes O(log n) each.
+    """Numbers >= 0 by position, and their sums. Changing and drawing take O(log n) each.
 
-    Level 0 holds the numbers, each level above the sums of sixteen of those below. A sum is always computed anew from its
-    children, in the same order, never counted up: it cannot drift, and is the same whichever changes led to it.
+    Level 0 holds the numbers; each higher level holds sums of sixteen entries below. A sum is always recomputed from its
+    children in the same order, so it does not drift, and does not depend on the history of changes.
 
     Args:
-        capacity: positions; all hold 0 at first.
+        capacity: number of positions; all are 0 at first.
 
     Example:
         >>> tree = SumTree(1000)
@@ -48,16 +48,16 @@ class SumTree:
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
-        """Bytes that a tree takes."""
+        """Bytes of a tree."""
         return 8 * (sum(upper * _WIDTH for _, upper in pairwise(_sizes(capacity))) + 2 * _sizes(capacity)[-1] + 1)
 
     @property
     def values(self) -> Floats:
-        """The numbers, [capacity], to read."""
+        """The numbers, [capacity], for reading."""
         return self._flat[0][: self.capacity]
 
     def put(self, index: Places, value: Floats) -> None:
-        """Set the numbers at these positions; where a position comes twice, the last counts.
+        """Set the numbers at these positions; for repeated positions, the last value counts.
 
         Args:
             index: [B] int64, each in [0, capacity).
@@ -76,10 +76,10 @@ class SumTree:
             upper[start:stop] = _sums(lower[start:stop])
 
     def draw(self, where: Floats) -> Places:
-        """The positions at which these shares of the total lie; never one that holds 0.
+        """The positions of these fractions of the cumulative sum; never one that holds 0.
 
         Args:
-            where: [B] float, each in [0, 1]: uniform ones give each position in proportion to its number.
+            where: [B] float, each in [0, 1]: uniform ones sample positions in proportion to their numbers.
 
         Returns:
             [B] int64.
@@ -125,6 +125,6 @@ def _sizes(capacity: int) -> list[int]:
 
 
 def _sums(blocks: Floats) -> Floats:
-    # einsum, not a product with ones: it adds up a row in the same order, whatever rows stand beside it.
+    # einsum, not a product with ones: it sums each row in the same order, independent of other rows.
     sums: Floats = np.einsum("ij->i", blocks)
     return sums

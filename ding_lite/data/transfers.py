@@ -1,4 +1,4 @@
-"""Transfers: batches on their way to a GPU, beside what it computes."""
+"""Transfers: copying batches to a GPU while it computes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from ding_lite.data.trees import Tree, flatten, map_leaves, tree
 
 Send: TypeAlias = Callable[[Tree], Callable[[], Tree]]
-"""Begins to copy a batch to another device, on any thread. What it gives, called on the thread that learns, gives the copy."""
+"""Begins to copy a batch to another device, on any thread. Returns a function to call on the learner's thread for the copy."""
 
 
 class Transfer:
-    """Copies batches to a CUDA device on a stream of its own, so that a copy does not wait for what the device computes.
+    """Copies batches to a CUDA device on its own stream, so that a copy does not wait for computations on the device.
 
     Args:
-        device: where to.
+        device: target device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -25,10 +25,10 @@ class Transfer:
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def begin(self, leaves: dict[str, Any]) -> Callable[[], Tree]:
-        """Begin to copy the tensors among these leaves; what is no tensor stays as it is.
+        """Begin to copy the tensors among these leaves; other leaves are unchanged.
 
         Returns:
-            A function for the thread that works with the copy: its stream waits for the copy, and it gets the tree.
+            A function for the thread that uses the copy: it lets the thread's stream wait for the copy, and returns the tree.
         """
         with torch.cuda.stream(self._stream):
             there = map_leaves(self._copy, leaves)
@@ -39,11 +39,11 @@ class Transfer:
             now.wait_event(copied)
             for _, leaf in flatten(there):
                 if isinstance(leaf, torch.Tensor):
-                    leaf.record_stream(now)  # else its memory could be used again while this stream still reads it
+                    leaf.record_stream(now)  # else its memory could be reused while this stream still reads it
             return tree(there)
 
         return arrive
 
     def _copy(self, leaf: Any) -> Any:
-        # From memory that cannot be paged out, since only then the copy is no wait. Torch keeps that memory until it is done.
+        # From pinned memory, because only then the copy is asynchronous. Torch keeps that memory until the copy is done.
         return leaf.pin_memory().to(self._device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,4 +1,4 @@
-"""Trees: batches whose leaves are tensors, or arrays of objects, under names that may nest."""
+"""Trees: nested batches whose leaves are tensors, or arrays of objects."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ with warnings.catch_warnings():
     from treevalue.tree.common import TreeStorage, create_storage
 
 Tree: TypeAlias = treetensor.Tensor
-"""A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested where a space is."""
+"""A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested like the spaces."""
 
-_TREE: type = treetensor.Tensor  # the same class, where a type checker wants one
+_TREE: type = treetensor.Tensor  # the same class, for type checkers
 _LEAVES = {np.ndarray, torch.Tensor}
 
 Path = tuple[str, ...]
 
 
 class Row(Tree):  # type: ignore[misc]
-    """A tree that stands in lists, such as a transition: lists find it, and remove the right one.
+    """A tree for use in lists, such as a transition: `in` and `remove` work.
 
-    `t == u` of two trees says whether they are the same: all leaves are equal and, of two transitions of a rollout, they are
-    the same step of it. NaN is equal to NaN. Compared with anything else, such as a number, a tree gives a tree.
+    `t == u` of two trees is true if all leaves are equal and, for two transitions of a rollout, they are
+    the same step. NaN is equal to NaN. A comparison with anything else, such as a number, returns a tree.
     """
 
     def __eq__(self, other: Any) -> Any:
@@ -52,13 +52,13 @@ class Row(Tree):  # type: ignore[misc]
 
 
 class View(Row):
-    """A tree over the memory of a rollout or of episodes: what is written to a leaf, reaches them. Made by `view`.
+    """A tree over the memory of a rollout or of episodes: writing to a leaf changes them. Made by `view`.
 
     `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, of several steps, `e[3].reward = 1` and
-    `e[2:5].reward = 1` do the same: they write into that memory, in its dtype. A leaf is not added or taken away.
+    `e[2:5].reward = 1` write into that memory, in its dtype. Leaves cannot be added or removed.
 
-    Slices are views. All else that is made of one, such as `t.clone()`, `e[mask]`, or a copy by `copy` or `pickle`, is a tree
-    of its own.
+    Slices are views. Other results, such as `t.clone()`, `e[mask]`, or a copy by `copy` or `pickle`, are independent
+    trees.
     """
 
     def __getattribute__(self, name: str) -> Any:
@@ -99,22 +99,22 @@ class View(Row):
         super().__delitem__(key)
 
     def pop(self, key: Any, *default: Any, **more: Any) -> Any:
-        """Refused: leaves stay."""
+        """Refused: leaves cannot be removed."""
         self._keep(key)
         return super().pop(key, *default, **more)
 
     def popitem(self) -> Any:
-        """Refused: leaves stay."""
+        """Refused: leaves cannot be removed."""
         self._keep("any leaf")
         return super().popitem()
 
     def clear(self) -> None:
-        """Refused: leaves stay."""
+        """Refused: leaves cannot be removed."""
         self._keep("all leaves")
         super().clear()
 
     def setdefault(self, key: Any, *default: Any, **more: Any) -> Any:
-        """The leaf of this name; one that is not there is refused."""
+        """The leaf of this name; refuses to add one."""
         if _OF in vars(self) and not Tree._detach(self).contains(key):
             raise _no_such_leaf(self, key)
         return super().setdefault(key, *default, **more)
@@ -127,11 +127,11 @@ class View(Row):
             )
 
 
-_OF, _PLACE = "_of", "_place_of"  # what a view is a view of, in words; where a transition comes from
-_IS_ONE = "_is_one"  # whether it is of a single step, so that one number is no value for several
+_OF, _PLACE = "_of", "_place_of"  # description of the viewed object; origin of a transition
+_IS_ONE = "_is_one"  # whether it is a single step, which accepts a single number
 
 
-_LIMITS = "_limits"  # the least and the largest number of leaves that have such
+_LIMITS = "_limits"  # minimum and maximum of leaves with limits
 
 
 def view(
@@ -143,10 +143,10 @@ def view(
     """A view of this memory.
 
     Args:
-        leaves: tensors, arrays of objects, and mappings of them, all of them views of what is to be written to.
-        of: what it is a view of, for messages: "a rollout" or "episodes".
-        place: the rollout, the environment and the step, of a transition.
-        limits: by name, nested as the leaves are, the least and the largest number that may be written there.
+        leaves: tensors, arrays of objects, and mappings of them, all views of the memory to write to.
+        of: name of the viewed object for messages: "a rollout" or "episodes".
+        place: (rollout, environment, step) of a transition.
+        limits: minimum and maximum by name, nested like the leaves.
     """
     made = View(create_storage(_tensors(leaves)))
     made.__dict__.update({_OF: of, _PLACE: place, _IS_ONE: place is not None, _LIMITS: limits})
@@ -154,7 +154,7 @@ def view(
 
 
 def place_of(transition: Any) -> tuple[Any, int, int] | None:
-    """The rollout, the environment and the step that a transition, or what `with_leaves` made of it, comes from."""
+    """The (rollout, environment, step) of a transition, also after `with_leaves`."""
     return vars(transition).get(_PLACE) if isinstance(transition, _TREE) else None
 
 
@@ -163,7 +163,7 @@ def _row(leaves: Mapping[str, Any]) -> Row:
 
 
 def _is_same(one: Tree, other: Tree) -> bool:
-    """Whether all leaves are equal and, where both know the step that they come from, that is the same."""
+    """Whether all leaves are equal and, if both have a place, the places are equal."""
     place, its_place = place_of(one), place_of(other)
     if place is not None and its_place is not None and (place[0] is not its_place[0] or place[1:] != its_place[1:]):
         return False
@@ -197,13 +197,13 @@ def _inner(limits: Any, name: str) -> Any:
 
 
 def _is_slice(key: Any) -> bool:
-    """Whether an index gives a view of each leaf, not a copy."""
+    """Whether an index returns views, not copies."""
     parts = key if isinstance(key, tuple) else (key,)
     return all(isinstance(part, (int, np.integer, slice, type(None), type(...))) and part is not True for part in parts)
 
 
 def _write(target: View, values: Mapping[str, Any]) -> None:
-    """Write all of these leaves, or, if one does not fit, none."""
+    """Write all of these leaves, or none if one does not fit."""
     found: list[tuple[Any, Any]] = []
     for name, value in values.items():
         if not Tree._detach(target).contains(name):
@@ -228,7 +228,7 @@ def _no_such_leaf(target: View, name: Any) -> ValueError:
 
 
 def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, Any]], is_one: bool, limits: Any = None) -> None:
-    """Add to `found` each leaf, and what is to be written there, in its dtype."""
+    """Append to `found` each leaf with the values to write, in its dtype."""
     if isinstance(leaf, TreeStorage):
         names = {inner for inner, _ in leaf.iter_items()}
         if not isinstance(value, Mapping) or set(value) != names:
@@ -257,7 +257,7 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
 
 def _require_within(name: str, array: np.ndarray[Any, Any], limits: Any, of: str) -> None:
     if not isinstance(limits, tuple) or np.shape(limits[0]) != array.shape[array.ndim - np.ndim(limits[0]) :]:
-        return  # none are known, or not of the places of such a slice
+        return  # no limits, or none for such a slice
     if (outside := (array < limits[0]) | (array > limits[1])).any():
         place = tuple(np.argwhere(outside)[0])
         least, most = (np.broadcast_to(limit, array.shape)[place] for limit in limits)
@@ -285,7 +285,7 @@ def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[A
 
 
 def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
-    """As an array of objects of which each is one element; numpy would look into lists."""
+    """An array of objects, each of them one element; numpy would unpack lists."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
         return value.astype(object)
     boxed = np.empty(len(value) if leaf.ndim and isinstance(value, (list, tuple)) else (), object)
@@ -298,12 +298,12 @@ def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
 def tree(leaves: Mapping[str, Any]) -> Tree:
     """A tree of these leaves: tensors, arrays or numbers, and mappings of them.
 
-    Tensors and arrays are not copied. Arrays of objects or text, which no tensor holds, stay arrays. `treetensor.Tensor(dict)`
-    gives the same, but calls `repr()` on every leaf, which takes hundreds of microseconds, and milliseconds for images; this
-    takes two.
+    Tensors and arrays are not copied. Arrays of objects or text stay arrays. `treetensor.Tensor(dict)` gives the same, but
+    calls `repr()` on every leaf, which takes hundreds of microseconds, and milliseconds for images; this function takes two
+    microseconds.
 
     Raises:
-        TypeError: a key that is no string, or a leaf that is no number, array or tensor.
+        TypeError: a key is not a string, or a leaf is not a number, array or tensor.
 
     Example:
         >>> batch = tree({"obs": {"x": np.zeros((2, 3), np.float32)}, "reward": torch.ones(2)})
@@ -314,10 +314,10 @@ def tree(leaves: Mapping[str, Any]) -> Tree:
 
 
 def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
-    """A tree of the same batch and these leaves beside or instead of its own; `batch` stays as it is.
+    """A tree of the same batch with these leaves added or replaced; `batch` is unchanged.
 
     Raises:
-        TypeError: a batch that is neither a tree nor a mapping.
+        TypeError: `batch` is neither a tree nor a mapping.
     """
     if isinstance(batch, _TREE):
         leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
@@ -336,10 +336,10 @@ def is_tree(thing: Any) -> bool:
 
 
 def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
-    """Whether the batch has this leaf at its top; `in` would ask the leaves of a tree.
+    """Whether the batch has this top-level leaf; `in` of a tree would search the leaves.
 
     Raises:
-        TypeError: a batch that is neither a tree nor a mapping.
+        TypeError: `batch` is neither a tree nor a mapping.
     """
     if isinstance(batch, _TREE):
         return bool(Tree._detach(batch).contains(name))
@@ -347,7 +347,7 @@ def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
 
 
 def _required(batch: Any, who: str) -> Mapping[str, Any]:
-    """What is no tree, if it is a mapping; given anything else, treevalue would read memory that is not its own, and crash."""
+    """The batch if it is a mapping; anything else is refused, because treevalue would crash on it."""
     if isinstance(batch, Mapping):
         return batch
     raise TypeError(
@@ -360,7 +360,7 @@ _NESTING = {dict, _TREE, Row, View}
 
 
 def nested(batch: Any) -> Any:
-    """A tree, or a dict that holds trees, as nested dicts of tensors and arrays, not copied. A single one stays as it is."""
+    """A tree, or a dict of trees, as nested dicts of tensors and arrays, not copied. A single leaf is returned unchanged."""
     if type(batch) is dict:
         flat = _NESTING.isdisjoint(map(type, batch.values()))
         return batch if flat else {name: nested(leaf) for name, leaf in batch.items()}
@@ -368,7 +368,7 @@ def nested(batch: Any) -> Any:
 
 
 def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every leaf of a tree or of nested mappings, with the names that lead to it."""
+    """Every leaf of a tree or of nested mappings, with its path."""
     if isinstance(structure, _TREE):
         structure = _raw(structure)
     if isinstance(structure, TreeStorage):
@@ -381,9 +381,9 @@ def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """`fn` of each leaf, and of the leaves at the same place in `others`. A tree gives a tree, a dict a dict, a leaf a leaf."""
+    """Apply `fn` to each leaf and the leaves at the same path in `others`. Returns a tree, dict or leaf, like the input."""
     kind = type(structure)
-    if kind in _LEAVES:  # first, because the other questions take longer than most functions of a leaf
+    if kind in _LEAVES:  # first, because the other checks take longer than most functions
         return fn(structure, *others)
     if issubclass(kind, _TREE):
         return tree(map_leaves(fn, nested(structure), *map(nested, others)))
@@ -393,29 +393,29 @@ def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
 
 
 def to_device(structure: Any, device: torch.device | str) -> Any:
-    """The same structure with its tensors on this device; leaves that are no tensors stay as they are."""
+    """The same structure with its tensors on this device; other leaves are unchanged."""
     return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)
 
 
 def first_leaf(structure: Any) -> Any:
-    """Any one leaf, for what all of them share: the leading dimensions, the device."""
+    """Any leaf, for properties that all share: leading dimensions, device."""
     while type(structure) is dict:
         structure = next(iter(structure.values()))
     return structure if hasattr(structure, "dtype") and not isinstance(structure, _TREE) else next(flatten(structure))[1]
 
 
 def holds_objects(leaf: Any) -> bool:
-    """Whether it is an array of objects, text or bytes, which stays an array where others become tensors."""
+    """Whether it is an array of objects, text or bytes, which is not converted to a tensor."""
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUS"
 
 
 def merge_lead(leaf: Any) -> Any:
-    """An array or tensor [T, B, ...] as [T * B, ...], without a copy where that can be had."""
+    """An array or tensor [T, B, ...] as [T * B, ...], without a copy if possible."""
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
 def _own(leaf: Any) -> Any:
-    """The same in memory of its own, and in no more than it needs."""
+    """A copy in new memory of minimal size."""
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 

@@ -1,4 +1,4 @@
-"""The engine: a loop of functions over a dataclass, checked before it runs. It knows nothing of reinforcement learning."""
+"""The engine: a loop of functions over a dataclass, checked before it runs. It has no code for reinforcement learning."""
 
 from ding_lite.basics import (
     CheckpointError,

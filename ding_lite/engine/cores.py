@@ -1,4 +1,4 @@
-"""Cores: how the threads of a run share the interpreter, and leave torch the cores that others do not need."""
+"""Cores: how the threads of a run share the interpreter and the CPU cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SWITCH_S = 0.0005  # instead of Python's 5 ms
 
 @contextlib.contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """For the time of the block, a thread that comes back from waiting soon gets the interpreter."""
+    """Within this block, a thread that stops waiting gets the interpreter quickly."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_S))
     try:
@@ -23,13 +23,14 @@ def short_switch_interval() -> Iterator[None]:
 
 
 def threads_of_torch(max_lag: int) -> tuple[int | None, int | None]:
-    """How many threads an operation of torch takes on the thread of the learn lane, and on any other; None for torch's own.
+    """The number of torch threads per operation on the learn lane, and on any other lane; None for torch's default.
 
-    They belong to the lane, wherever it is carried out: with another number some results differ in their last bits. With
-    `max_lag=0` it is what a plain loop has. Where iterations overlap, the learn lane has half of the cores, since an operation
-    on all of them waits for one that is busy. Measured with one worker process on two cores: 1 ms a gradient step on one
-    thread, up to 66 on two. The others have one: on a fresh thread, torch gathers a team for each operation, which takes
-    several times longer than a small operation itself.
+    The number belongs to the lane, on any thread that runs it, because some results differ in their last bits with another
+    number. With `max_lag=0` it is the same as in a plain loop. Where iterations overlap, the learn lane gets half of the cores,
+    because an operation on all cores waits for the busy ones: with one worker process on two cores, a gradient step took 1 ms
+        on
+    one thread and up to 66 ms on two. The other lanes get one thread, because on a new thread torch starts a team of threads
+    for each operation, which takes several times as long as a small operation.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or max_lag == 0:

@@ -1,4 +1,4 @@
-"""Deferrals: long work that a middleware begins in one iteration and takes the result of in a later one."""
+"""Deferrals: long work that one iteration begins, and whose result a later iteration takes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ding_lite.pipeline.pipeline_checks import Entry
 
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
-"""What the names of threads begin with that run deferred work."""
-_PATIENCE_S = 5.0  # that work may take after the run has ended, before a warning says what is waited for
-_WATCHED = 5  # works of a function whose inputs are watched
+"""Prefix of the names of threads that run deferred work."""
+_PATIENCE_S = 5.0  # after the end of the run, before a warning names the work that is waited for
+_WATCHED = 5  # calls per function whose inputs are checked
 Place = tuple[int, int]
-"""(iteration, position) of the step that deferred something."""
+"""(iteration, position) of the half that deferred the work."""
 
 
 class Origin(NamedTuple):
-    """Where work was deferred."""
+    """The place where work was deferred."""
 
     place: Place
     words: str
@@ -45,10 +45,10 @@ BrokenOff = WorkCancelled  # its name in earlier versions
 
 
 class Deferred(Generic[Result]):
-    """Work that runs beside the iterations that follow, or has run already where nothing overlaps."""
+    """Work that runs in parallel with later iterations; without overlap, it is done when it is created."""
 
     changes_by_itself = True
-    """In a field of a context it changes, and no middleware has changed it."""
+    """As the value of a context's field, it may change without being changed by a middleware."""
 
     def __init__(
         self,
@@ -71,30 +71,30 @@ class Deferred(Generic[Result]):
         self._prints: InputFingerprints | None = None
         self._result: Result
         self.error: BaseException | None = None
-        """What it raised, until `result()` has raised it."""
+        """The error of the work, until `result()` has raised it."""
         self._has_failed: BaseException | None = None
         self.done = False
-        """Whether the result is there."""
+        """Whether the result is available."""
         self.thread: threading.Thread | None = None
-        """On which it runs; None where it ran at once."""
+        """The thread that runs it; None if it was done at once."""
         self.outlasts = False
-        """Whether it goes on when the run has ended in order, for an `end_run` that takes its result."""
+        """Whether it continues after the last iteration, for an `end_run` that takes its result."""
         self.owns_inputs = False
         """Whether it changes what it was given, such as a module that it trains, and nothing else does before its result is
         taken."""
         self.is_over: bool = outer is not None and outer.is_over
         """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
         self.knows_that_it_is_over = False
-        """Whether it has asked since, so that an error may be its way to end."""
+        """Whether it has noticed that, so that an error may be its way to end."""
         self.is_left = False
-        """Whether the run did not wait for its end."""
+        """Whether the run ended without waiting for it."""
 
     def watch(self, prints: InputFingerprints) -> None:
-        """Before the work: let `result()` refuse one whose inputs have changed since it began."""
+        """Call before the work starts: `result()` will then raise an error if the inputs have changed."""
         self._prints = prints
 
     def run(self) -> None:
-        """Do the work. What it raises is kept."""
+        """Do the work. An error is stored."""
         assert self._call is not None
         token = _current.set(self)
         try:
@@ -144,22 +144,22 @@ class Deferred(Generic[Result]):
         return self._owner is owner
 
     def cancel(self) -> None:
-        """The run that it belongs to has ended: its result is not taken any more, and `result()` raises at once."""
+        """The run has ended: `result()` raises WorkCancelled from now on."""
         self.is_over = True
         self._owner.notify()
 
     def result(self) -> Result:
-        """Wait for the result. A middleware whose iteration may still be dropped waits until that is known as well.
+        """Wait for the result. If the iteration of the caller may still be dropped, wait until that is known as well.
 
         Raises:
-            WorkCancelled: the run ended meanwhile, or the iteration of the caller is dropped.
-            RuntimeError: what the work was given has changed since it began: a list, an array, a module.
-            Exception: what the work raised.
+            WorkCancelled: the run has ended, or the iteration of the caller is dropped.
+            RuntimeError: an input of the work, such as a list, array or module, has changed since the work began.
+            Exception: the error of the work.
         """
         if not self._owner.wait_for(self) or not isinstance(self._has_failed, Exception | None):
             raise WorkCancelled(
-                f"the run has ended, and with it {self.name}, which it deferred. Where `end_run` takes the result, set "
-                "`work.outlasts = True` on what task.defer() returned; where the next run takes it, end this one by "
+                f"the run has ended, and with it {self.name}, which it deferred. If `end_run` takes the result, set "
+                "`work.outlasts = True` on the object that task.defer() returned; if the next run takes it, end this run by "
                 "task.run(n, final=False)."
             )
         self._refuse_changes()
@@ -188,56 +188,56 @@ class Deferred(Generic[Result]):
 
 
 class Caller(NamedTuple):
-    """What a task says of the middleware that asks for a result."""
+    """What a task knows about the middleware that asks for a result."""
 
     belongs_to_run: Callable[[], bool]
-    """Whether its iteration belongs to the run; waits until that is known."""
+    """Whether the caller's iteration belongs to the run; waits until that is known."""
     is_stopped: Callable[[], bool]
-    """Whether the run has ended for it, or failed before it."""
+    """Whether the run has ended for the caller, or failed before its half."""
     resting: Callable[[], AbstractContextManager[Any]]
-    """For the time of this block it waits for others."""
+    """A block within which the caller waits for others."""
     is_at_end: Callable[[], bool]
-    """Whether at most one iteration follows that of the caller."""
+    """Whether at most one iteration follows the caller's."""
     fail: Callable[[BaseException], None]
-    """Ends the run at once where it overlaps, by what ends a program: SystemExit or KeyboardInterrupt."""
+    """Ends an overlapping run at once with SystemExit or KeyboardInterrupt."""
 
 
 class Deferrals:
-    """The deferred work of one task, with one meaning on one thread and on several.
+    """The deferred work of one task, with the same behaviour on one thread and on several.
 
-    Work belongs to the run that began it. Its result may be taken until that run has ended for good, and by middleware only in
-    iterations that belong to the run; later, `result()` raises WorkCancelled. What work raises is raised by `result()`; where
-    nobody has asked, at the end of the run.
+    Work belongs to the run that began it. Its result may be taken until that run has finally ended, and by middleware only in
+    iterations that belong to the run; later, `result()` raises WorkCancelled. An error of the work is raised by `result()` or, if
+    that is not called, at the end of the run.
 
     Args:
-        caller: what is known about the one that asks for a result.
-        changed: notified when work ends or is cancelled.
+        caller: information about the caller of `result()`.
+        changed: notified when work ends or is broken off.
     """
 
     def __init__(self, caller: Caller, changed: threading.Condition) -> None:
         self._caller, self._changed = caller, changed
-        self._open: list[Deferred[Any]] = []  # that is under way, or has failed and nobody knows
-        self._done: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()  # whose result somebody may ask for
+        self._open: list[Deferred[Any]] = []  # in progress, or failed with an error that was not raised yet
+        self._done: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()  # whose result may still be taken
         self._numbers = itertools.count()
         self._watched: Counter[Any] = Counter()
         self.is_ending = False
-        """Whether the run has ended, so that a wait for work is a wait for the end."""
+        """Whether the run has ended and waits for work."""
 
     def fail(self, error: BaseException) -> None:
-        """End the run at once: work has raised what ends a program."""
+        """End the run at once, because work has raised SystemExit or KeyboardInterrupt."""
         self._caller.fail(error)
 
     def begin(
         self, fn: Callable[..., Result], args: tuple[Any, ...], origin: Origin, is_beside: bool, torch_count: int | None
     ) -> Deferred[Result]:
-        """Do this work on a thread of its own, or now.
+        """Do this work on a new thread, or at once.
 
         Args:
             fn: the work.
-            args: what it is called with.
-            origin: the step that defers it.
-            is_beside: whether it runs on a thread of its own.
-            torch_count: threads of torch that its operations take; None for torch's own.
+            args: its positional arguments.
+            origin: the half that defers it.
+            is_beside: whether it runs on a new thread.
+            torch_count: torch threads per operation; None for torch's default.
         """
         outer = self.current()
         # By where and when it begins, never by when it ends.
@@ -269,7 +269,7 @@ class Deferrals:
         return work
 
     def _run_beside(self, work: Deferred[Any], torch_count: int | None) -> None:
-        enter(None)  # it belongs to no iteration any more
+        enter(None)  # this thread belongs to no lane
         use_torch_threads(torch_count)
         work.run()
         with self._changed:
@@ -288,7 +288,7 @@ class Deferrals:
         return work if work is not None and work.belongs_to(self) else None
 
     def notify(self) -> None:
-        """Let everyone who waits look again at what the run has come to."""
+        """Wake all waiting threads, so that they check the state of the run."""
         with self._changed:
             self._changed.notify_all()
 
@@ -314,11 +314,11 @@ class Deferrals:
             return self._changed.wait_for(condition, timeout)
 
     def cancel(self, last: int | None = None) -> None:
-        """The run has ended: no result is taken any more.
+        """The run has ended: results can no longer be taken.
 
         Args:
-            last: the last iteration, where an `end_run` may follow, which takes the results of what outlasts the run; not of
-                what was begun in a later iteration, which is dropped.
+            last: the last iteration, if an `end_run` may follow, which can take results of work with `outlasts`, unless a
+                later, dropped iteration began it.
         """
         with self._changed:
             self.is_ending = True
@@ -331,7 +331,7 @@ class Deferrals:
         """Wait until everything that is cancelled has ended, and what that defers meanwhile.
 
         Args:
-            is_at_once: the run ends at once: what has not ended after some seconds is left behind, with a warning.
+            is_at_once: the run ends at once: work that has not ended after some seconds is abandoned, with a warning.
         """
         self._wait(lambda work: work.is_over, is_at_once)
 
@@ -363,11 +363,11 @@ class Deferrals:
             raise
 
     def failures(self, last: int | None = None) -> Iterator[BaseException]:
-        """What work has raised that nobody has asked for, in the order in which it was begun; each once.
+        """Errors of work that `result()` has not raised, in the order in which the work was begun; each once.
 
         Args:
-            last: the last iteration of the run; what was begun in a later one, which was dropped, is a warning, unless it ends
-                a program. None takes all.
+            last: the last iteration of the run. An error of work from a later, dropped iteration is only a warning, unless it
+                is SystemExit or KeyboardInterrupt. None takes all.
         """
         with self._changed:
             failed = sorted((work for work in self._open if work.has_errors), key=lambda work: work.order)
@@ -387,19 +387,19 @@ class Deferrals:
 
 
 def _leave(works: Iterable[Deferred[Any]]) -> None:
-    """Do not wait for the end of this work any more. Its threads are daemons, which end with the program."""
+    """Abandon this work. Its threads are daemons, which end with the program."""
     left = [work for work in works if not work.done]
     for work in left:
         work.is_left = True
     if left:
         names = "; ".join(work.description for work in left)
-        warnings.warn(f"deferred work did not end, and is left behind: {names}.", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"deferred work did not end and is abandoned: {names}.", RuntimeWarning, stacklevel=4)
 
 
 def _warn_of_waiting(works: Iterable[Deferred[Any]]) -> None:
     names = "; ".join(work.description for work in works if not work.done)
     warnings.warn(
-        f"the run ends, and waits for deferred work, which did not return within {_PATIENCE_S:g} s: {names}. Let long "
+        f"the run has ended, and waits for deferred work, which did not return within {_PATIENCE_S:g} s: {names}. Let long "
         "work end when task.stopping is true. Ctrl-C, twice at most, ends the wait.",
         RuntimeWarning,
         stacklevel=4,
@@ -407,8 +407,8 @@ def _warn_of_waiting(works: Iterable[Deferred[Any]]) -> None:
 
 
 def warn_of(error: BaseException, where: str) -> None:
-    """Warn of what deferred work has raised, where no run is left to raise it."""
-    text = f"{where}, and raised {type(error).__name__}: {error}. Nobody has taken its result."
+    """Warn of an error of deferred work that no run can raise any more."""
+    text = f"{where}, and raised {type(error).__name__}: {error}. Its result was never taken."
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
@@ -416,7 +416,7 @@ _current: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar(
 
 
 def middleware_around(entries: Iterable[Entry], frame: FrameType) -> str:
-    """The middleware that runs in this frame or around it, with its place; where there is none, the function of the frame."""
+    """Name and place of the middleware that runs in this frame or around it, else of the function of the frame."""
     codes = [(entry, _code_of(entry.fn)) for entry in entries]
     here: FrameType | None = frame
     while here is not None:
@@ -434,7 +434,7 @@ def _code_of(fn: Any) -> Any:
 
 
 def _is_of(fn: Any, frame: FrameType) -> bool:
-    """Whether a frame with the code of `fn` runs for this object, where `fn` is one or a method of one."""
+    """Whether a frame with the code of `fn` belongs to the object of `fn`, if `fn` is an object or a bound method."""
     owner = getattr(fn, "__self__", None if hasattr(fn, "__code__") or isinstance(fn, functools.partial) else fn)
     names = frame.f_code.co_varnames[:1]
     return owner is None or not names or frame.f_locals.get(names[0], owner) is owner

@@ -1,4 +1,4 @@
-"""Deferred inputs: what deferred work is given, by its arguments and from around it, and whether that has changed since."""
+"""Inputs of deferred work: its arguments and closure, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.lifecycle import Lifecycle
 
 _MOST_VALUES = 2_000
-"""Values inside what work is given that are looked at."""
+"""Number of values inside the inputs that are searched for a context."""
 _CONTAINERS = (list, tuple, deque, Set, Mapping)
 _CALLS = (functools.partial, MethodType, FunctionType)
 _OTHER = "<an object>"
 
 
 class Input(NamedTuple):
-    """One thing that work is given."""
+    """One input of work."""
 
     name: str
-    """As the code of the work calls it."""
+    """Its name in the code of the work."""
     get: Callable[[], Any]
-    """The value: of a closure, the one that it has now."""
+    """Returns the current value."""
     kind: str
     """argument, default, closure or self."""
 
 
 def inputs_of(fn: Any, args: tuple[Any, ...]) -> list[Input]:
-    """What a function works on: its arguments, closure and defaults, and the object of a method."""
+    """The inputs of a function: arguments, closure, defaults, and the object of a method."""
     given: dict[str, Any] = {}
     while isinstance(fn, functools.partial):
         args, given, fn = (*fn.args, *args), {**fn.keywords, **given}, fn.func
@@ -81,19 +81,19 @@ def _content_of(cell: Any) -> Any:
         return None
 
 
-# What work must not be given.
+# Refused inputs.
 
 
 def require_work(fn: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """Refuse what can be no work, and arguments that do not fit.
+    """Refuse functions that cannot be deferred, and wrong arguments.
 
     Raises:
-        TypeError: `fn` is not callable, an async function or a generator function, does not take these arguments, is given
-            a context, or uses one from around it: middleware see it through their contracts.
+        TypeError: `fn` is not callable, is an async or generator function, does not take these arguments, or gets a context as
+            an argument or from its closure.
     """
     if not callable(fn):
         raise TypeError(
-            f"task.defer() wants a function, and behind it its arguments, got {reprlib.repr(fn)} of type {type(fn).__name__}. "
+            f"task.defer() wants a function and then its arguments, got {reprlib.repr(fn)} of type {type(fn).__name__}. "
             "Do not call the function there: write task.defer(work, 3), not task.defer(work(3))."
         )
     name = name_of(fn)
@@ -124,10 +124,10 @@ def require_work(fn: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> No
 def _refuse_functions_that_only_begin(fn: Any, name: str) -> None:
     calls = (fn, call_of(fn))
     if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in calls):
-        raise TypeError(f"task.defer({name}) got an async function, which nobody would await: write a plain function.")
+        raise TypeError(f"task.defer({name}) got an async function, which would not be awaited: write a plain function.")
     if any(inspect.isgeneratorfunction(one) for one in calls):
         raise TypeError(
-            f"task.defer({name}) got a generator function: called, it does no work until somebody asks for its values. Write a "
+            f"task.defer({name}) got a generator function: a call does no work until its values are read. Write a "
             "function that returns them, such as `return list(values())`."
         )
 
@@ -136,24 +136,24 @@ def _refuse_context(fn: Any, way: str) -> NoReturn:
     how = f"uses {way}, a context," if way else "is given a context,"
     place = f", {location_of(fn)}" if location_of(fn) else ""
     raise TypeError(
-        f"task.defer({name_of(fn)}){place}: the work {how} which the iteration goes on to change while the "
-        "work runs. Take the values before, and pass them on: task.defer(work, ctx.train_iter)."
+        f"task.defer({name_of(fn)}){place}: the work {how} which the iteration changes while the "
+        "work runs. Read the values first, and pass them: task.defer(work, ctx.train_iter)."
     )
 
 
 class _Place(NamedTuple):
-    """A value that work can get at."""
+    """A value that work can reach."""
 
     name: str
     around: str
-    """The functions around it, as a message says it."""
+    """The functions around it, for the message."""
     value: Any
     is_attribute: bool
-    """Whether it belongs to an object, whose own objects are not looked into."""
+    """Whether it is an attribute of an object; objects inside it are not searched."""
 
 
 def _way_to_context(fn: Any, args: tuple[Any, ...]) -> str | None:
-    """How the work gets at a context, as code; an empty string where it is an argument, None where there is none."""
+    """The code by which the work reaches a context; "" if it is an argument, None if it reaches none."""
     first = inputs_of(fn, args)
     if any(one.kind == "argument" and isinstance(one.get(), Context) for one in first):
         return ""
@@ -170,7 +170,7 @@ def _way_to_context(fn: Any, args: tuple[Any, ...]) -> str | None:
 
 
 def _inside(place: _Place) -> Iterator[_Place]:
-    """Items of containers, what functions use, and attributes of objects."""
+    """Items of containers, inputs of functions, and attributes of objects."""
     name, around, value, is_attribute = place
     if isinstance(value, _CALLS):
         inner = f" in `{name}`{around}"
@@ -202,11 +202,11 @@ def _slots_of(cls: type) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith("__"))
 
 
-# What must not change until the result is taken.
+# Inputs that must not change until the result is taken.
 
 
 class InputFingerprints:
-    """What work is given, as it is before the work and behind it: plain data, arrays and modules of torch, no other objects."""
+    """Fingerprints of the inputs before and after the work: of plain data, arrays and torch modules."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._inputs, self._name = inputs_of(fn, args), name_of(fn)
@@ -216,30 +216,30 @@ class InputFingerprints:
         return [fingerprint(_plain(one.get())) for one in self._inputs]
 
     def take(self) -> None:
-        """The work has ended: remember what its inputs hold now."""
+        """Take the fingerprints at the end of the work."""
         self._at_end = self._now()
 
     def problem(self, owns: bool) -> str | None:
-        """What has changed, and how to prevent it; None where nothing has.
+        """Which input has changed, and how to prevent that; None if none has.
 
         Args:
-            owns: whether the work itself may have changed its inputs, so that only what came later counts.
+            owns: whether the work itself may change its inputs; then only later changes count.
         """
         now = self._now()
         for one, at_first, at_end, last in zip(self._inputs, self._at_first, self._at_end, now):
             while_it_ran = None if owns else changed(at_first, at_end, private="all")
             if while_it_ran is not None:
                 return (
-                    f"`{one.name}{while_it_ran}`, {_KINDS[one.kind]}, was changed while the work ran. Where a middleware "
-                    f"changes it, the result depends on which is faster. {_fix(one, self._name)} Where the work does, let it "
-                    "return what it has made, or say that nothing else changes it: `work.owns_inputs = True` on what "
-                    "task.defer() returns."
+                    f"`{one.name}{while_it_ran}`, {_KINDS[one.kind]}, was changed while the work ran. If a middleware "
+                    f"changes it, the result depends on which is faster. {_fix(one, self._name)} If the work changes it, "
+                    "return the new value instead, or declare that nothing else changes it: `work.owns_inputs = True` on the "
+                    "object that task.defer() returns."
                 )
             later = changed(at_end, last, private="all")
             if later is not None:
                 return (
                     f"`{one.name}{later}`, {_KINDS[one.kind]}, was changed after the work had ended and before its result was "
-                    "taken. On several threads such a change may come while the work runs, and the result depends on which is "
+                    "taken. On several threads, the change may happen while the work runs, and the result depends on which is "
                     f"faster. {_fix(one, self._name)}"
                 )
         return None
@@ -248,7 +248,7 @@ class InputFingerprints:
 _KINDS = {
     "argument": "an argument",
     "default": "a default",
-    "closure": "which it uses from around it",
+    "closure": "a variable of its closure",
     "self": "the object of the method",
 }
 
@@ -258,20 +258,20 @@ def _fix(one: Input, work: str) -> str:
     torch = sys.modules.get("torch")
     if one.kind == "self":
         is_method = not _is_module(value) or hasattr(type(value), work)
-        return f"Defer that of a copy: task.defer(copy.deepcopy(it){f'.{work}' if is_method else ''})."
+        return f"Defer the method of a copy: task.defer(copy.deepcopy(it){f'.{work}' if is_method else ''})."
     if is_scalar(value):
-        return f"Pass its value on as an argument: task.defer({work}, {name})."
+        return f"Pass its value as an argument: task.defer({work}, {name})."
     if _is_module(value):
         copied = f"copy.deepcopy({name})"
     elif torch is not None and isinstance(value, torch.Tensor):
         copied = f"{name}.clone()"
     elif isinstance(value, Mapping) and any(torch is not None and isinstance(it, torch.Tensor) for it in list(value.values())):
-        return f"Give it a copy: copy.deepcopy({name}); of a policy's weights, policy.get_weights() is one."
+        return f"Pass a copy: copy.deepcopy({name}); for a policy's weights, policy.get_weights()."
     elif hasattr(value, "copy") and (not isinstance(value, _CONTAINERS) or all(is_scalar(it) for _, it in _items(value))):
         copied = f"{name}.copy()"
     else:
         copied = f"copy.deepcopy({name})"
-    return f"Give it a copy: {copied}."
+    return f"Pass a copy: {copied}."
 
 
 def _is_module(value: Any) -> bool:
@@ -280,7 +280,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The same with a sign in the place of objects, whose changes say nothing; modules are their parameters and buffers."""
+    """The value with objects replaced by a placeholder; modules are replaced by their parameters and buffers."""
     return _Reduced().of(value)
 
 
@@ -311,7 +311,7 @@ class _Reduced:
 
 
 def _is_array(value: Any) -> bool:
-    """Of numpy or torch, or a tree of them."""
+    """Whether it is an array of numpy or torch, or a tree of arrays."""
     numpy, torch, cls = sys.modules.get("numpy"), sys.modules.get("torch"), type(value)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return not value.dtype.hasobject

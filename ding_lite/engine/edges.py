@@ -1,7 +1,7 @@
-"""Edges: how tokens get from one step to another, on one thread or between threads.
+"""Edges: pass tokens from one half to another, on one thread or between threads.
 
-A step takes from all edges that lead to it, runs, and gives to all that leave it. What a run computes depends on nothing but
-the order of tokens on each edge, not on which lane is faster.
+A half takes a token from each incoming edge, runs, and puts a token on each outgoing edge. The result of a run depends only on
+the order of tokens on each edge, not on timing.
 
 Reference:
     Kahn (1974), "The semantics of a simple language for parallel programming", IFIP Congress.
@@ -26,9 +26,9 @@ _CLOSED, _UNSET = object(), object()
 
 
 class EdgeClosed(IndexError):
-    """Nothing more comes along an edge: the lane that takes from it has nothing more to do, either.
+    """The edge is closed, so the lane that takes from it ends as well.
 
-    An IndexError, because that is what an empty deque raises, which is such an edge where one thread does all.
+    An IndexError, because an empty deque, which is the edge on a single thread, raises that.
     """
 
 
@@ -36,10 +36,10 @@ class EdgeEnds:
     """Both ends of an edge.
 
     Args:
-        edge: what it carries.
-        kept: the fields that carry over; each reader gets a copy of its own of what can be changed in place.
-        taker: the thread that takes from it, if others give to it; None where one thread does both.
-        timeline: records how long it waited.
+        edge: the edge of the plan.
+        kept: the fields that carry over; each reader gets its own copy of mutable values.
+        taker: the thread that takes from the edge, if another one gives; None if one thread does both.
+        timeline: records waiting times.
     """
 
     def __init__(self, edge: Edge, kept: Sequence[str], taker: LaneThread | None, timeline: Timeline) -> None:
@@ -49,22 +49,22 @@ class EdgeEnds:
         self._is_between_threads = taker is not None
         carries = edge.fields or edge.follows
         self.token_of = self._token_maker() if carries else self._turn_maker()
-        """What it carries of a lane, as it is now."""
+        """Make a token from the current state of a lane."""
         self.take = self._taker() if carries else self._turn_taker()
-        """Wait for the next token, and hand it to a lane. IndexError, or EdgeClosed, where none comes."""
+        """Wait for the next token, and apply it to a lane. Raises IndexError, or EdgeClosed, if there is none."""
 
     def close(self) -> None:
-        """Nothing more comes: who takes, when all that was given is taken, ends."""
+        """Close the edge: the taker ends when it has taken all tokens."""
         if self._is_between_threads:
             self.put(_CLOSED)
 
     def begin(self, lane: Lane) -> None:
-        """Put the tokens of the first iterations: what the context of this lane, and the leaders, start with."""
+        """Put the initial tokens, from this lane's context and the leaders' state."""
         for _ in range(self.edge.distance):
             self.put(self.token_of(lane))
 
     def replace(self, changed: Mapping[str, Any]) -> None:
-        """Put these values in the place of those that are on their way."""
+        """Replace the values of the tokens on this edge."""
         places = {place: changed[name] for place, name in enumerate(self._names) if name in changed}
         tokens = list(iter(self.pop, _CLOSED)) if places else ()
         for token in tokens:
@@ -73,7 +73,7 @@ class EdgeEnds:
             self.put(token)
 
     def set_kept(self, ctx: Any, token: Any) -> None:
-        """Set what a token that was popped holds of kept fields."""
+        """Write the kept fields of a popped token to the context."""
         if token is not _CLOSED and self._names:
             for name, value in zip(self._names, token[1]):
                 if name in self._kept and value is not _UNSET:
@@ -102,7 +102,7 @@ class EdgeEnds:
             for place in kept:
                 value = values[place]
                 if type(value) not in SCALARS and value is not _UNSET:
-                    values[place] = _copied(value, names[place])  # another lane may change it in place meanwhile
+                    values[place] = _copied(value, names[place])  # because another lane may change it in place
             return says_skips and lane.skips, values, [leader.snapshot() for leader in leaders] if leaders else None
 
         return token_of
@@ -126,7 +126,7 @@ class EdgeEnds:
 
 
 def giver(ends: Sequence[EdgeEnds]) -> Callable[[Lane], None]:
-    """What gives to all these edges. Everything is made before anything is given: who gets it may change the leaders."""
+    """A function that gives to all these edges. It makes all tokens first, because a taker may change the leaders."""
     if not any(it.edge.follows for it in ends):
         each = tuple((it.put, it.token_of) for it in ends)
 
@@ -148,12 +148,12 @@ def _copied(value: Any, name: str) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:
-        add_note(error, f"when ctx.{name} was copied for another lane: what is kept and is no number or text is copied")
+        add_note(error, f"when ctx.{name} was copied for another lane: kept fields other than numbers and text are copied")
         raise
 
 
 def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:
-    """put; get, which raises IndexError where nothing is left, since what is empty here stays empty; and pop."""
+    """put, get and pop. get raises IndexError if the deque is empty, because on one thread it would stay empty."""
     tokens: deque[Any] = deque()
     get = tokens.popleft
 
@@ -163,7 +163,7 @@ def _on_one_thread() -> tuple[Callable[[Any], None], Callable[[], Any], Callable
 def _between_threads(
     edge: Edge, taker: LaneThread, timeline: Timeline
 ) -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]]:
-    """put, get, which waits, and pop, which does not."""
+    """put, get and pop. get waits for a token; pop does not."""
     tokens: queue.SimpleQueue[Any] = queue.SimpleQueue()
     next_token, is_empty = tokens.get, tokens.empty
     lane = next(lane for lane in taker.lanes if lane.number == edge.target.lane)

@@ -1,4 +1,4 @@
-"""Endings: why a run ended, and what middleware do once its last iteration is complete."""
+"""Endings: the reason for the end of a run, and calling `end_run` after the last iteration."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class EndReason:
     """max_step; finish, which a middleware set; signal; stop; or error."""
 
     words: str
-    """What happened, as a clause: "max_step=100 was reached"."""
+    """The cause, as a clause: "max_step=100 was reached"."""
 
     def __str__(self) -> str:
         return self.words
 
 
 class Request(NamedTuple):
-    """What a middleware asked of `finish`."""
+    """A middleware's request to set or reset `finish`."""
 
     position: int
-    """Of the step that asked, in the sequential order of an iteration."""
+    """Position of the half that asked, in the sequential order of an iteration."""
     reason: EndReason | None
-    """None takes back what was asked before."""
+    """None withdraws earlier requests."""
 
 
 def decide(requests: Iterable[Request]) -> EndReason | None:
-    """Why this iteration is the last one, or None: the last word counts, but nothing takes back a signal."""
+    """The reason why this iteration is the last one, or None: the last request counts, but a signal cannot be withdrawn."""
     standing: EndReason | None = None
     for _, reason in sorted(requests, key=lambda request: request.position):
         standing = settle(standing, reason)
@@ -51,14 +51,14 @@ def decide(requests: Iterable[Request]) -> EndReason | None:
 
 
 def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | None:
-    """What holds when `reason` is asked after `standing`."""
+    """The valid reason after a request for `reason`, if `standing` was valid before."""
     if reason is None:
         return standing if standing is not None and standing.kind == "signal" else None
     return standing or reason
 
 
 class EndingMixin:
-    """Something that runs, and ends."""
+    """The part of a task that deals with the end of a run."""
 
     _ctx: Any
     _entries: list[Entry]
@@ -75,7 +75,7 @@ class EndingMixin:
     @property
     def end_reason(self) -> EndReason | None:
         """Why the last run ended; None before a run, and during its iterations."""
-        if self._end_reason is not None and self._signal is not None:  # which also came while the run was ending
+        if self._end_reason is not None and self._signal is not None:  # the signal may also have come while the run was ending
             return EndReason("signal", f"{self._signal} was received")
         return self._end_reason
 
@@ -83,9 +83,9 @@ class EndingMixin:
 
     @property
     def progress(self) -> float | None:
-        """Which fraction of the run is over, in [0, 1], by the middleware that will end it; None where nobody knows.
+        """The completed fraction of the run, in [0, 1], set by a middleware that will end it; None if unknown.
 
-        Where several set it, the largest counts. It serves what a person sees, and nothing else.
+        If several middleware set it, the largest value counts. It is only for display.
         """
         return self._progress
 
@@ -94,7 +94,7 @@ class EndingMixin:
         self._progress = max(value, self._progress or 0.0)
 
     def repeat_end(self) -> None:
-        """Inside an `end_run`: call every one once more, when the others have taken in what this one has written."""
+        """Inside an `end_run`: call every `end_run` once more after this pass."""
         self._is_repeated = True
 
     @property
@@ -103,10 +103,10 @@ class EndingMixin:
         return self._is_repeated
 
     def _end_run(self) -> None:
-        """What is done when the last iteration is complete, each step in the order that iterations have.
+        """Call every `end_run` after the last iteration, half by half in the order of an iteration.
 
-        Each round has a context of its own: what is kept carries over, everything else starts again. What is written there
-        is in the last iteration's context afterwards.
+        Each pass has a new context, to which kept fields carry over. Values written there are copied to the context of the last
+        iteration.
         """
         self._ends[:] = _ends_of(self._entries, self._touches)
         self._is_repeated = True
@@ -123,7 +123,7 @@ class EndingMixin:
 
 
 def where_set(depth: int = 2) -> str:
-    """`NAME (file:line)` of the code that set something, so many calls up."""
+    """`NAME (file:line)` of the caller `depth` calls up."""
     frame = sys._getframe(depth)
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 

@@ -1,4 +1,4 @@
-"""Events: in order, each exactly once, and a listener's error leaves the `emit` that called it."""
+"""Events: delivered in order, each exactly once; an error of a listener is raised by `emit`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _delivery: contextvars.ContextVar[_Delivery | None] = contextvars.ContextVar("de
 class Events:
     """Listeners by event name.
 
-    Delivery happens on the thread that emits, before `emit` returns, and one listener runs at a time: another thread that emits
-    meanwhile waits for its turn. What a listener emits is queued behind the events before it.
+    Events are delivered on the thread that emits, before `emit` returns. One listener runs at a time; other threads that emit
+    wait for their turn. Events that a listener emits are queued.
 
     Args:
-        changed: notified when an event comes that somebody waits for, and by others when such waiting may end.
+        changed: notified when an awaited event is emitted, or when waiting may end for another reason.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
@@ -53,7 +53,7 @@ class Events:
 
     @property
     def is_delivering_here(self) -> bool:
-        """Whether a listener is what asks."""
+        """Whether a listener calls this."""
         return self._deliverer == threading.get_ident()
 
     @property
@@ -70,7 +70,7 @@ class Events:
             self._listeners.setdefault(event, []).append((fn, once))
 
     def off(self, event: str, fn: Listener | None = None) -> None:
-        """Forget one listener of this event, or all of them."""
+        """Remove one listener of this event, or all of them."""
         with self._lock:
             left = [] if fn is None else [entry for entry in self._listeners.get(event, []) if entry[0] != fn]
             self._listeners[event] = left
@@ -79,7 +79,7 @@ class Events:
         """Deliver to every listener, in the order in which they registered.
 
         Raises:
-            BaseException: what the first failing listener raised, when all others have been called; their errors as notes.
+            BaseException: the first error of a listener, after all listeners were called; later errors are notes.
         """
         if self.is_delivering_here:
             self._queue.append((event, args, kwargs))
@@ -125,17 +125,17 @@ class Events:
         waiting: AbstractContextManager[Any],
         came: Callable[[], None] | None = None,
     ) -> EventArguments | None:
-        """Block until `event` is next emitted; its arguments, or None.
+        """Block until `event` is next emitted. Returns its arguments, or None.
 
-        It ends when the event comes, after the timeout, when the task stops, or when `give_up()` is true; the one that makes
-        it true notifies `changed`.
+        Waiting ends with the event, after the timeout, when the task stops, or when `give_up()` is true. Code that makes it
+        true must notify `changed`.
 
         Args:
-            event: its name.
+            event: name of the event.
             timeout: seconds; None for no limit.
-            give_up: whether waiting ends.
-            waiting: entered when it listens, for the time in which it waits.
-            came: called by the thread that emits, once, when the event comes.
+            give_up: whether to end waiting.
+            waiting: context manager that is entered while waiting, after the listener is registered.
+            came: called once by the thread that emits.
         """
         received: list[EventArguments] = []
 
@@ -158,7 +158,7 @@ class Events:
         return received[0] if received else None
 
     def close(self, timeout: float = 5.0) -> None:
-        """Deliver what is queued, or wait until the thread that delivers has done so; then forget every listener."""
+        """Deliver queued events, or wait for the thread that delivers them; then remove all listeners."""
         if self.is_delivering_here:  # a listener is closing
             self._deliver()
         elif self._turn.acquire(timeout=timeout):
@@ -179,11 +179,11 @@ class EventsMixin(Lifecycle):
     _pool: Pool
 
     def emit(self, event: str, *args: Any, only_remote: bool = False, only_local: bool = False, **kwargs: Any) -> None:
-        """Call every listener of `event` with these arguments, in order; their errors leave here.
+        """Call every listener of `event` with these arguments, in order; raises the errors of listeners.
 
         Args:
-            only_remote: leave out this process.
-            only_local: leave out other processes.
+            only_remote: skip listeners of this process.
+            only_local: skip listeners of other processes.
         """
         self._require_open(f"emit({event!r})")
         if not only_remote:
@@ -200,7 +200,7 @@ class EventsMixin(Lifecycle):
         self._events.on(event, fn, once=True)
 
     def off(self, event: str, fn: Listener | None = None) -> None:
-        """Forget this listener of the event, or all of them."""
+        """Remove this listener of the event, or all of them."""
         self._require_open(f"off({event!r})")
         self._events.off(event, fn)
 
@@ -209,20 +209,20 @@ class EventsMixin(Lifecycle):
     ) -> EventArguments | None:
         """Block until another thread emits `event`.
 
-        What ends it: the event, the timeout, `task.stop()`, and the end of the run for the middleware that waits. Without a
-        timeout, the thread that runs the task, and parts of `parallel` and `forward`, wait only as long as another of these,
-        or a thread of the script's own, may emit. A thread of the script's own waits without a limit until the task stops.
+        Waiting ends with the event, the timeout, `task.stop()`, or, in a middleware, the end of the run. Without a timeout, the
+        thread that runs the task, and parts of `parallel` and `forward`, wait only while another of these, or another thread of
+        the script, may emit. Another thread of the script may wait without a limit, until the task stops.
 
         Args:
-            timeout: seconds; None for no limit. Where iterations overlap, middleware need one.
+            timeout: seconds; None for no limit. Where iterations overlap, middleware must set one.
             ignore_timeout_exception: return None after the timeout instead of raising.
 
         Returns:
             The arguments of `emit`, as (args, kwargs).
 
         Raises:
-            TimeoutError: nobody emitted it in time.
-            TypeError: the event is no text, or the timeout no number.
+            TimeoutError: the event was not emitted in time.
+            TypeError: the event is not a string, or the timeout not a number.
             ValueError: the timeout is negative or NaN.
             RuntimeError: no timeout is set, and nothing is left to emit it, or iterations overlap; or a listener asks, to which
                 no other event can come.
@@ -239,11 +239,11 @@ class EventsMixin(Lifecycle):
         else:
             received = self._events.wait_for(event, limit, lambda: self.stopping, self._pool.resting())
         if received is None and not ignore_timeout_exception:
-            raise TimeoutError(f"task.wait_for({event!r}): nobody emitted it within {timeout} s.")
+            raise TimeoutError(f"task.wait_for({event!r}): not emitted within {timeout} s.")
         return received
 
     def _wait_without_limit(self, event: str) -> EventArguments | None:
-        """Wait in the thread that runs the task, or in one that it began: as long as another of them is awake to emit it."""
+        """Wait on a thread of the task, as long as another of its threads is running and could emit."""
         if self._network is not None:
             raise RuntimeError(
                 f"task.wait_for({event!r}) may block for ever: no contract says that another lane emits it. Set a timeout "
@@ -257,12 +257,12 @@ class EventsMixin(Lifecycle):
 
         received = self._events.wait_for(event, None, nobody_is_left, sleep, sleep.end)
         if received is None and not self.stopping:
-            raise WouldBlockError(f"task.wait_for({event!r}) would block for ever: nobody is left to emit it. Set a timeout.")
+            raise WouldBlockError(f"task.wait_for({event!r}) would block for ever: nothing is left to emit it. Set a timeout.")
         return received
 
 
 def _is_script_on_other_threads(pool: Pool) -> bool:
-    """Whether there are threads that the task has not begun. When they end nothing says so, hence one has to look."""
+    """Whether there are threads that the task did not start. Their end is not signalled, so this has to be polled."""
     mine = pool.home, threading.get_ident()
     return any(it.ident not in mine and not it.name.startswith("task.") for it in threading.enumerate())
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first lets the iteration finish, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first signal ends the run after the iteration, the second one at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NoReturn
 
 
 class RunInterrupted(KeyboardInterrupt, SystemExit):
-    """Ctrl-C ended a run, whose last iteration is complete: a KeyboardInterrupt that ends a script without a traceback, with
-    exit status 130."""
+    """Ctrl-C ended a run after its last iteration: a KeyboardInterrupt that ends a script without a traceback, with exit
+    status 130."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Interrupts:
         self.received: int | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The first signal asks the run to finish, so that savers write the final state; the second raises here and now."""
+        """The first signal asks the run to finish, so that savers write the final state; the second raises at once."""
         if self.received is not None:
             _raise(number, KeyboardInterrupt())
         self.received = number
@@ -38,7 +38,7 @@ class Interrupts:
         self._finish(name)
 
     def raise_again(self) -> None:
-        """Raise what the received signal stands for, if there was one: RunInterrupted, or SystemExit(143) for SIGTERM."""
+        """Raise the error of the received signal, if any: RunInterrupted, or SystemExit(143) for SIGTERM."""
         if self.received is not None:
             _raise(self.received, RunInterrupted())
 
@@ -49,11 +49,10 @@ def _raise(number: int, interrupted: KeyboardInterrupt) -> NoReturn:
 
 @contextlib.contextmanager
 def interruptible(finish: Callable[[str], None]) -> Iterator[Interrupts]:
-    """Turn SIGINT and SIGTERM into `finish(name of the signal)` for the time of the block. Only the main thread can, and only
-    there it does.
+    """Within this block, SIGINT and SIGTERM call `finish(name of the signal)`. Works only on the main thread, and does nothing
+    on others.
 
-    A handler that the program installed itself is respected: where SIGINT is not Python's default, or SIGTERM not the
-    system's, that signal is left alone.
+    Handlers installed by the program are kept: a signal is handled only if it has its default handler.
     """
     interrupts = Interrupts(finish)
     before = {}

@@ -1,4 +1,4 @@
-"""Lanes: what each is doing at this moment, and what the middleware that runs there asks about it."""
+"""Lanes: the state of each lane, and access to the current one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ding_lite.pipeline.pipeline_checks import Entry
 
 
 class Lane:
-    """One lane at work: its iteration, its context, and the generators that wait there for their backward step.
+    """The state of a lane: its iteration, its context, and the generators that wait for their second half.
 
     Args:
-        number: in the order of `LANES`.
-        ctx: its own context of the first iteration.
+        number: index in `LANES`.
+        ctx: the lane's own context of the first iteration.
     """
 
     __slots__ = (
@@ -45,41 +45,41 @@ class Lane:
     def __init__(self, number: int, ctx: Any) -> None:
         self.number, self.ctx = number, ctx
         self.iteration = -1
-        """The one that it works on, from 0; -1 before the first."""
+        """Current iteration, from 0; -1 before the first."""
         self.position = -1
-        """Of the step that runs, or is next, in the sequential order of an iteration."""
+        """Position of the current or next half, in the sequential order of an iteration."""
         self.done = 0
-        """Halves done since the first iteration."""
+        """Number of halves done since the first iteration."""
         self.taken = 0
-        """Along how many edges the end of the iteration, where it is next, has taken what they hold."""
+        """Number of edges from which the end of the iteration, if it is next, has taken its token."""
         self.is_beside_learning = False
-        """Whether it has another thread than the learn lane, where each lane has one."""
+        """Whether it runs on another thread than the learn lane, if lanes have threads."""
         self.torch_threads: int | None = None
-        """How many an operation of torch takes there; None for torch's own."""
+        """Torch threads per operation; None for torch's default."""
         self.is_renewed = True
         """Whether its context is already that of the next iteration."""
         self.is_over = False
-        """Whether it has nothing more to do: what it needs will not come."""
+        """Whether it has ended."""
         self.adoptions: list[tuple[Any, Any]] = []
-        """(follower, snapshot): to be adopted before the step runs."""
+        """(follower, snapshot) pairs to apply before the half runs."""
         self.waiting: list[Half] = []
         self.begun: dict[int, Half] = {}
-        """What waits, by id of its entry."""
+        """Waiting generators, by id of their entry."""
         self.error: BaseException | None = None
-        """What a step raised, on its way to the generators that wait here."""
+        """Error of a half that will be thrown into waiting generators."""
         self.failed_at = -1
-        """The position of that step; -1 where none has failed in this iteration."""
+        """Position of the failed half; -1 if none has failed in this iteration."""
         self.skips = False
-        """Whether the forward steps that are left of this iteration are skipped: one failed, or needs what was skipped."""
+        """Whether the remaining first halves of this iteration are skipped, after a failed or skipped half."""
         self.busy_ns = 0
-        """Time in all that its middleware ran, without waiting for other lanes."""
+        """Total time of its middleware, without waiting for other lanes."""
         self.waited_ns = 0
-        """Time that the step that runs spent waiting for other lanes, because of what it asked."""
+        """Time that the current half waited for other lanes because of its requests."""
         self.released_ns = 0
-        """Time in all that its middleware are known to have waited for other processes."""
+        """Total time that its middleware waited for other processes, as far as known."""
 
     def begin(self) -> None:
-        """Go on to the next iteration."""
+        """Start the next iteration."""
         self.iteration += 1
         if not self.is_renewed:
             self.ctx = self.ctx.renew()
@@ -93,9 +93,9 @@ class Lane:
         self.begun[id(entry)] = half
 
     def end(self, entry: Entry) -> None:
-        """Run the backward step of this middleware, and before it what it began and left to the end of the iteration.
+        """Run the second half of this middleware, after any second halves that it started and left open.
 
-        An error that is on its way is thrown in at the `yield`.
+        A pending error is thrown in at the `yield`.
         """
         mine = self.begun.pop(id(entry), None)
         while mine is not None:
@@ -103,7 +103,7 @@ class Lane:
             error, self.error = self.error, None
             try:
                 backward_step(half, error)
-            except BaseException as raised:  # noqa: BLE001  those that still wait see it
+            except BaseException as raised:  # noqa: BLE001  the other waiting generators see it
                 self.error = raised
             if half is mine:
                 break
@@ -112,23 +112,23 @@ class Lane:
             raise error
 
     def end_rest(self) -> None:
-        """Run the backward steps that no middleware of the pipeline is left to run: of wrappers, and what `task.wrap` began."""
+        """Run the remaining second halves: those of wrappers, and those that `task.wrap` started."""
         error, self.error = self.error, None
         unwind(self.waiting, error)
 
 
 class LaneThread:
-    """One thread of a run, and the lanes that it carries out."""
+    """One thread of a run, and the lanes that it runs."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = tuple(lanes)
         self.has_ended = False
-        """Whether it has nothing more to do in this run."""
+        """Whether it has ended in this run."""
 
 
 @contextmanager
 def interpreter_released() -> Iterator[None]:
-    """Tell the timeline that what runs here waits for another process, and leaves the interpreter to other threads."""
+    """Record for the timeline that this block waits for another process, and that other threads can use the interpreter."""
     lane, begun = _lane.get(), time.perf_counter_ns()
     try:
         yield
@@ -144,10 +144,10 @@ _lane: ContextVar[Lane | None] = ContextVar("lane", default=None)
 
 
 def current_lane() -> Lane | None:
-    """The lane of the middleware that calls this, also through threads that it started with its context; None outside."""
+    """The lane of the calling middleware, also on threads that it started with its context variables; else None."""
     return _lane.get()
 
 
 def enter(lane: Lane | None) -> None:
-    """From here on this thread works for that lane."""
+    """Set the lane of this thread."""
     _lane.set(lane)

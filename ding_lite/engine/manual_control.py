@@ -24,7 +24,7 @@ _current: ContextVar[Any] = ContextVar("current_task", default=None)
 
 
 def running_task() -> Any:
-    """The task that runs the middleware that calls this, or None outside of any."""
+    """The task whose middleware calls this, or None."""
     return _current.get()
 
 
@@ -32,7 +32,7 @@ class ManualControl(PipelineMixin):
     """Something whose middleware can be run by hand, step by step."""
 
     async_mode: bool
-    """Whether what is run by hand runs on the pool's threads, by default."""
+    """Default of `async_mode` in `forward`: whether to use the pool's threads."""
 
     def _clear_halves(self) -> None:
         self._own_waiting: list[Half] = []
@@ -40,7 +40,7 @@ class ManualControl(PipelineMixin):
 
     @property
     def _waiting(self) -> list[Half]:
-        """The generators that wait where this is called: of the lane that runs, or of the task."""
+        """The waiting generators of the current lane, or of the task."""
         lane = current_lane() if self._network is not None else None
         return self._own_waiting if lane is None else lane.waiting
 
@@ -53,13 +53,13 @@ class ManualControl(PipelineMixin):
             _current.reset(token)
 
     def forward(self, fn: Middleware, ctx: Any = None, async_mode: bool | None = None) -> Any:
-        """Run the forward step of `fn` by hand, on this context or the task's. Its generator, if it is one, waits.
+        """Run the first half of `fn` by hand, on this context or the task's. If it is a generator, it then waits.
 
         Args:
             fn: a middleware.
             ctx: None for the task's own.
-            async_mode: run it on one of the `n_async_workers` threads, beside what follows; `sync` waits for it. None is the
-                task's mode, or False inside a middleware.
+            async_mode: run it on one of the `n_async_workers` threads; `sync` waits for it. None means the task's mode, or
+                False inside a middleware.
 
         Returns:
             The waiting generator, or None; with `async_mode` a `concurrent.futures.Future` of it.
@@ -80,10 +80,10 @@ class ManualControl(PipelineMixin):
             return forward_step(fn, fn(ctx), ctx)
 
     def sync(self) -> None:
-        """Wait for what `forward(..., async_mode=True)` began.
+        """Wait for all calls of `forward(..., async_mode=True)`.
 
         Raises:
-            BaseException: what the first of them raised, in the order in which they were begun; the others as notes.
+            BaseException: the first error in the order of the calls; later ones are added as notes.
         """
         first: BaseException | None = None
         others = 0
@@ -93,7 +93,7 @@ class ManualControl(PipelineMixin):
             error = future.exception()
             if error is None:
                 half = future.result()
-                if half is not None:  # in the order of their beginning, not of their end
+                if half is not None:  # in the order of the calls, not in the order of completion
                     self._waiting.append(half)
             elif first is None:
                 first = error
@@ -104,15 +104,15 @@ class ManualControl(PipelineMixin):
             raise first
 
     def backward(self, backward_stack: list[Half] | None = None) -> None:
-        """Run the backward steps that wait, last first: all of this task's, or just those given. Waits for what was begun."""
+        """Run the waiting second halves, last first: all of this task's, or only those given. Calls `sync` first."""
         self.sync()
         with self._current():
             unwind(self._waiting if backward_stack is None else backward_stack)
 
     def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
-        """`fn` for use inside another middleware: calling it runs its forward step and returns a function that ends it.
+        """Wrap `fn` for use inside another middleware: a call runs its first half and returns a function for its second half.
 
-        Whoever does not end it leaves that to the end of the iteration.
+        If that function is not called, the second half runs at the end of the iteration.
         """
         require_middleware(fn)
         held = self._held(lock)

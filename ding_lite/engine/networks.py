@@ -1,8 +1,8 @@
-"""Networks: a plan carried out, on a thread a lane or all on one, and what becomes of ends and errors.
+"""Networks: run a plan, with one thread per lane or on a single thread, and handle ends and errors.
 
-Each lane runs its steps in order: it takes from the edges that lead to a step, runs the step, and gives to the edges that
-leave it. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends on the plan
-alone.
+Each lane runs its halves in order: it takes tokens from the incoming edges of a half, runs the half, and puts tokens on the
+outgoing edges. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends only on
+the plan.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
 
 LANE_THREAD = "task.lane"
-"""What the names of lanes' threads begin with."""
+"""Prefix of the names of the lanes' threads."""
 
-_PATIENCE_S = 60.0  # that a middleware may take after the run has ended, before a warning says what is waited for
+_PATIENCE_S = 60.0  # after the end of the run, before a warning names the middleware that is waited for
 _AT_ONCE = -1, -1  # before every step
 _ENDLESS = int(1e12)
 
 
 @dataclasses.dataclass(slots=True)
 class _Work:
-    """One step as a network carries it out."""
+    """One half, as a network runs it."""
 
     half: MiddlewareStep
     entry: Entry | None
@@ -51,26 +51,26 @@ class _Work:
     position: int
     takes: tuple[Callable[[Lane], None], ...]
     call: Callable[[Any], Any]
-    """The middleware under its contract."""
+    """The middleware, with its contract enforced."""
     give: Callable[[Lane], None] | None
     is_first: bool
-    """Of its lane."""
+    """Whether it is the first half of its lane in an iteration."""
     is_closing: bool
-    """Whether behind it runs what wrappers and `task.wrap` left to the end of the iteration: it is the lane's last one."""
+    """Whether second halves left by wrappers and `task.wrap` run after it, because it is the lane's last half."""
     ran: Callable[[Ran], None]
-    """Records when it ran."""
+    """Records its time."""
 
 
 class Network:
-    """A plan carried out: the steps of middleware on their lanes, what they ask of the run, and what becomes of errors.
+    """Runs a plan: the halves of middleware on their lanes, their requests to the run, and errors.
 
     Args:
         plan: the edges.
-        ctx: of the first iteration.
-        timeline: records what ran and what waited.
+        ctx: context of the first iteration.
+        timeline: records running and waiting times.
         checker: enforces the contracts, in every iteration.
         deferrals: the deferred work of the task.
-        is_threaded: on a thread a lane; else all on the one that calls `run`, with the same result.
+        is_threaded: whether each lane has a thread; otherwise all run on the thread that calls `run`, with the same result.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Network:
     ) -> None:
         self.plan, self.timeline, self._deferrals = plan, timeline, deferrals
         self.max_step = 0
-        """Iterations since the first one, when the run that goes on has ended."""
+        """Number of iterations at the end of the current run, since the first run."""
         self._is_final = True
         self.first_step = ctx.total_step
         self.asked_to_stop = False
         self.error: BaseException | None = None
         self.reason: EndReason | None = None
-        """Which request made the last iteration the last; None where it was `max_step`."""
+        """The request that made the last iteration the last; None if it was `max_step`."""
         self._last: int | None = None  # the last iteration, when it is complete
         self._failed_at = _AT_ONCE  # (iteration, position) of the error
-        self._stop_at: tuple[int, int] | None = None  # (iteration, position) behind which nothing begins: there it failed
+        self._stop_at: tuple[int, int] | None = None  # (iteration, position) of a failure; nothing after it begins
         _refuse_factories_that_count(ctx, plan)
-        # The caller's context is the one of the learn lane, which is the one that comes back.
+        # The learn lane uses the caller's context, which is also the result.
         self.lanes = tuple(
             Lane(number, ctx if number == LEARN else _copy_for_lane(ctx, plan, number)) for number in range(len(plan.lanes))
         )
@@ -97,7 +97,7 @@ class Network:
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
         self._threads = [LaneThread([self.lanes[number] for number in group]) for group in groups]
         self.torch_threads_beside: int | None = None
-        """How many an operation of torch takes beside the learn lane; None for torch's own."""
+        """Torch threads per operation outside of the learn lane; None for torch's default."""
         for lane in self.lanes:
             lane.is_beside_learning = not any({lane.number, LEARN} <= set(group) for group in plan.threads)
         thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
@@ -108,7 +108,7 @@ class Network:
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
-        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who waits for threads to end
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # signals the end of a thread
 
     def _work_of(self, half: MiddlewareStep, checker: Checker) -> _Work:
         takes = tuple(self._ends[edge].take for edge in half.inputs)
@@ -128,23 +128,23 @@ class Network:
 
     @property
     def ctx(self) -> Any:
-        """The context of the iteration that is complete next, or was last."""
+        """The context of the current iteration, or of the last one."""
         return self._learn.ctx
 
-    # What middleware ask, on whichever lane.
+    # Requests of middleware, on any lane.
 
     @property
     def stopping(self) -> bool:
-        """Whether what asks breaks off: the run is over for it, or failed before it."""
+        """Whether the caller should stop: the run has ended for it, or an earlier half has failed."""
         lane = current_lane()
         if lane is None:
             return self._last is not None or self._stop_at is not None
         return self._is_beyond_end(lane) or self._is_stopped(lane.iteration, lane.position)
 
     def is_last(self) -> bool:
-        """Whether the iteration of the caller is the last one, by what stands before it in the pipeline.
+        """Whether the caller's iteration is the last one, according to earlier middleware in the pipeline.
 
-        Waits until all of that has run, so that the answer does not depend on who was faster.
+        Waits until all of these have run, so that the answer does not depend on timing.
         """
         lane = current_lane() or self._learn
         if lane.iteration + 1 >= self.max_step and self._is_final:
@@ -157,31 +157,31 @@ class Network:
         return self._decided(lane.iteration, lane.position) is not None
 
     def is_certain(self) -> bool:
-        """Whether the iteration of the caller belongs to the run. Waits until those before it are complete."""
+        """Whether the caller's iteration belongs to the run. Waits until earlier iterations are complete."""
         lane = current_lane() or self._learn
         is_complete = lane is self._learn or self._has_come_to(self._learn, lane.iteration * len(self.plan.lanes[LEARN]), lane)
         return is_complete and not self._is_beyond_end(lane) and not self._is_stopped(lane.iteration, lane.position)
 
     def ask_to_finish(self, reason: EndReason | None) -> None:
-        """Make the iteration of the caller the last one, for this reason, or take that back."""
-        lane = current_lane() or self._learn  # a thread of the script's own counts as the caller's
+        """Make the caller's iteration the last one, for this reason; None withdraws that."""
+        lane = current_lane() or self._learn  # other threads of the script count as the learn lane
         iteration, position = lane.iteration, lane.position
         is_through = lane.done >= (iteration + 1) * len(self.plan.lanes[LEARN]) - 1
-        if lane is self._learn and is_through:  # a signal, and no saver of this iteration could know any more
+        if lane is self._learn and is_through:  # a signal, too late for the savers of this iteration
             iteration, position = iteration + 1, -1
         self._requests.setdefault(iteration, []).append(Request(position, reason))
 
     def fail_at_once(self, error: BaseException) -> None:
-        """End the run where it stands, by an error that belongs to no lane: deferred work ends the program."""
+        """End the run at once by SystemExit or KeyboardInterrupt of deferred work, which belongs to no lane."""
         self._fail(error)
 
     def ask_to_stop(self) -> None:
-        """End the run where it stands."""
+        """End the run at once."""
         self.asked_to_stop = True
         self._stop(_AT_ONCE)
 
     def steps_left(self) -> int:
-        """The most iterations that may follow that of the caller."""
+        """The maximum number of iterations after the caller's."""
         return self.max_step - 1 - (current_lane() or self._learn).iteration if self._is_final else _ENDLESS
 
     @property
@@ -191,12 +191,12 @@ class Network:
 
     @property
     def place(self) -> tuple[int, int]:
-        """(iteration, position) of the step that asks; a thread of the script's own counts as the learn lane."""
+        """(iteration, position) of the calling half; other threads of the script count as the learn lane."""
         lane = current_lane() or self._learn
         return self.first_step + lane.iteration, lane.position
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
-        """Wait until another lane has done so many steps; false if it ends before that."""
+        """Wait until another lane has done `done` halves; False if it ends before."""
         if other.done >= done or other.is_over or len(self._threads) == 1:
             return other.done >= done
         begun = time.perf_counter_ns()
@@ -225,17 +225,17 @@ class Network:
     # The threads.
 
     def run(self, max_step: int, is_final: bool) -> None:
-        """So many iterations more. Leaves in `ctx` the context of the last one.
+        """Run `max_step` more iterations. Leaves the context of the last one in `ctx`.
 
-        When it has ended by `max_step`, it can be called again: the edges hold what the iterations to come take.
+        After a run that ended by `max_step`, it can be called again: the edges hold the tokens for the next iterations.
 
         Args:
-            max_step: iterations, at most.
-            is_final: whether the last one by `max_step` is the last one of all.
+            max_step: maximum number of iterations.
+            is_final: False if another run follows.
 
         Raises:
-            BaseException: what a middleware raised and no generator on its lane handled. Of several errors the one that one
-                thread would have come to first.
+            BaseException: the error of a middleware that no generator on its lane handled. Of several errors, the one that a
+                single thread would raise.
         """
         outside = current_lane()
         self._is_final, self._last = is_final, None
@@ -245,7 +245,7 @@ class Network:
             self._allot_torch()
             with torch_threads(None):
                 self._carry_out(max_step)
-                if not is_final and self.reason is not None and self.error is None:  # other lanes go on, as if it had no limit
+                if not is_final and self.reason is not None and self.error is None:  # other lanes continue without a limit
                     self._carry_out(_ENDLESS)
         finally:
             self._end_work()
@@ -262,7 +262,7 @@ class Network:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the next run may begin with what the edges hold: the last one ended by `max_step`, and nothing is lost."""
+        """Whether the next run can start from the tokens on the edges: the last run ended by `max_step`, without losses."""
         is_whole = self.error is None and not self.asked_to_stop and self.reason is None
         return is_whole and self._learn.iteration + 1 == self.max_step and not any(lane.is_over for lane in self.lanes)
 
@@ -270,10 +270,10 @@ class Network:
         """Prepare for one more run.
 
         Args:
-            ctx: of its first iteration.
+            ctx: context of its first iteration.
             changed: kept fields that were set since the last run; every lane sees the new value.
         """
-        self._requests.clear()  # what a signal asked of the run before is done
+        self._requests.clear()  # a signal to the last run is dealt with
         self._learn.ctx, self._learn.is_renewed = ctx, True
         for lane in self.lanes:
             if lane is not self._learn and self.plan.lanes[lane.number]:
@@ -285,7 +285,7 @@ class Network:
             ends.replace(changed)
 
     def _allot_torch(self) -> None:
-        """Work out how many threads operations of torch take on each lane."""
+        """Set the number of torch threads of each lane."""
         learn, self.torch_threads_beside = threads_of_torch(self.plan.max_lag)
         for lane in self.lanes:
             lane.torch_threads = self.torch_threads_beside if lane.is_beside_learning else learn
@@ -333,7 +333,7 @@ class Network:
             self._ended.put(None)
 
     def _run_lanes(self, mine: LaneThread, max_step: int) -> None:
-        """Carry out these lanes on the thread that calls, in sequential order."""
+        """Run these lanes on the calling thread, in sequential order."""
         mine_in_order = [work for work in self._work if work.lane in mine.lanes]
         last = mine.lanes[-1]
         here: Lane | None = None
@@ -360,7 +360,7 @@ class Network:
                 self.timeline.end_lane(last.number)
 
     def _step(self, work: _Work, lane: Lane) -> None:
-        """Take, run, give."""
+        """Take tokens, run the half, give tokens."""
         if work.is_first:
             lane.begin()
         lane.position = work.position
@@ -376,7 +376,7 @@ class Network:
         try:
             if self._stop_at is not None and self._must_stop(lane, work.position):
                 raise EdgeClosed
-            if lane.adoptions:  # when all is taken: until then, who acts on it may be at work on another lane
+            if lane.adoptions:  # after all tokens are taken: before that, a user of the follower may still run on another lane
                 self._adopt(lane)
             if work.entry is None:
                 self._end_iteration(work, lane)
@@ -394,7 +394,7 @@ class Network:
             self._tell_askers()
 
     def _must_stop(self, lane: Lane, position: int) -> bool:
-        """Whether a step has failed before this one. Waits until it is known whether the iteration that failed counts."""
+        """Whether an earlier half has failed. Waits until it is known whether the failed iteration belongs to the run."""
         while (at := self._stop_at) is not None and (lane.iteration, position) > at:
             if at == _AT_ONCE or lane is self._learn:
                 return True
@@ -416,7 +416,7 @@ class Network:
             take(lane)
 
     def _end_lane(self, lane: Lane) -> None:
-        """Nothing more comes from here: who waits for it ends where it stands, and closes its own edges."""
+        """Close the edges of this lane; lanes that wait for them end as well, and close their own."""
         lane.is_over = True
         for half in self.plan.lanes[lane.number]:
             for edge in half.outputs:
@@ -431,10 +431,10 @@ class Network:
                 self._end_lane(lane)
 
     def _join(self, threads: dict[LaneThread, threading.Thread]) -> None:
-        """Wait until every lane has ended, and what was deferred, but for work that outlasts the run.
+        """Wait for the end of every lane and of all deferred work, except work with `outlasts`.
 
-        A signal that asks to stop at once is heard here as well; one more leaves behind what still runs. Deferred work that
-        alone is still waited for is left behind by the first.
+        A signal to stop at once is handled here as well; one more abandons everything that still runs. If only deferred work is
+        still running, the first signal abandons it.
         """
         is_asked = False
         while True:
@@ -451,15 +451,15 @@ class Network:
                 self._fail(error)
                 left = [thread.name for it, thread in threads.items() if not it.has_ended]
                 if is_asked and left:
-                    warnings.warn(f"{', '.join(left)} did not end, and is left behind.", RuntimeWarning, stacklevel=2)
-                if is_asked or not left:  # where only deferred work was waited for, that is left behind as well
+                    warnings.warn(f"{', '.join(left)} did not end and is abandoned.", RuntimeWarning, stacklevel=2)
+                if is_asked or not left:  # if only deferred work was left, it is abandoned
                     return
                 is_asked = True
             else:
                 return
 
     def _wait_for_lanes(self, threads: dict[LaneThread, threading.Thread]) -> None:
-        # Not by Thread.join alone: one that a signal interrupts takes a live thread for dead (until Python 3.13).
+        # Thread.join is not enough: if a signal interrupts it, it takes a live thread for dead (until Python 3.13).
         patience: float | None = _PATIENCE_S
         while left := [it for it in threads if not it.has_ended]:
             try:
@@ -467,8 +467,8 @@ class Network:
             except queue.Empty:
                 running = ", ".join(f"{threads[it].name} ({self._running_on(it)})" for it in left)
                 warnings.warn(
-                    f"the run has ended, and waits for {running}, which did not return within {_PATIENCE_S:.0f} s. Give what "
-                    "it waits for a timeout. Ctrl-C leaves it behind.",
+                    f"the run has ended, and waits for {running}, which did not return within {_PATIENCE_S:.0f} s. If it waits "
+                    "for something, set a timeout there. Ctrl-C abandons it.",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -486,7 +486,7 @@ class Network:
         half, thrown, lane.waited_ns = work.half, lane.error, 0
         begun = time.perf_counter_ns()
         try:
-            if half.is_second:  # also where others are skipped: it cleans up
+            if half.is_second:  # even if others are skipped, because it cleans up
                 lane.end(entry)
             elif lane.skips:
                 self._skip(half, lane)
@@ -506,13 +506,13 @@ class Network:
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
-            # The generators that wait may handle it, where their backward steps stand.
+            # Waiting generators may handle it in their second halves.
             lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # what is left are steps that no middleware ends
+        if work.is_closing and lane.error is not None:  # the remaining second halves belong to no middleware
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
-        if half.is_late:  # what it waited for stands on the lane that did it
+        if half.is_late:  # this waiting is recorded on the lane that did the work
             begun += lane.waited_ns
         work.ran((half, lane.iteration, begun, ended))
 
@@ -528,8 +528,8 @@ class Network:
         if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
             generator.close()
             raise TypeError(
-                f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that nobody could "
-                "know: put functools.wraps(...) on the decorator around it, or declare its contract."
+                f"{entry.name} ({entry.location}) returned a generator, but is not a generator function, so the plan could not "
+                "include its second half: put functools.wraps(...) on the decorator around it, or declare its contract."
             )
         lane.wait(entry, generator)
 
@@ -538,7 +538,7 @@ class Network:
             left[1].drop()
 
     def _take(self, half: MiddlewareStep, lane: Lane) -> None:
-        """Wait for what the forward step of this middleware left to others."""
+        """Take the remainder that the first half of this middleware returned."""
         asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
         if asked is None or pending is None:  # its forward step did all the work
             return
@@ -553,8 +553,8 @@ class Network:
         if kept is not self.plan.kept and kept != self.plan.kept:
             new = set(kept) - set(self.plan.kept)
             raise RuntimeError(
-                f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, what is kept "
-                "has to be known before the run. Call keep() in the context's __post_init__."
+                f"ctx.keep({', '.join(map(repr, sorted(new)))}) inside a middleware: where iterations overlap, kept fields "
+                "must be known before the run. Call keep() in the context's __post_init__."
             )
         self.reason = None
         if self._requests:
@@ -564,19 +564,19 @@ class Network:
         if is_finished or (lane.iteration + 1 >= self.max_step and self._is_final):
             self._last = lane.iteration
             self._deferrals.cancel(self.first_step + lane.iteration)
-        if is_finished:  # the end of the stream: what other lanes can do without more from here, they do
+        if is_finished:  # other lanes continue as far as they can without more tokens from this one
             lane.done += 1
             raise EdgeClosed
 
     # Errors and ends.
 
     def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
-        """The run fails there; lanes that are behind go on until there, so that the first error is the one that is raised."""
+        """The run fails at this half. Lanes behind it continue up to it, so that the first error is the one raised."""
         at = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
             at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
             if isinstance(error, WorkCancelled) and (self._last is not None or self._stop_at is not None):
-                return  # it waited for work that the end of the run broke off
+                return  # it waited for deferred work when the run ended
         with self._mutex:  # several lanes may fail at once
             first, other = error, self.error
             if other is not None and self._failed_at <= at:
@@ -584,7 +584,7 @@ class Network:
             else:
                 self.error, self._failed_at = error, at
             if other is not None and other is not first:
-                add_note(first, f"beside it, another lane raised {type(other).__name__}: {other}")
+                add_note(first, f"another lane also raised {type(other).__name__}: {other}")
         self._stop(at)
 
     def _stop(self, at: tuple[int, int]) -> None:
@@ -595,12 +595,12 @@ class Network:
         self._deferrals.notify()
 
     def _unwind_rest(self) -> None:
-        """Their iteration is dropped: generators that still wait see the error, or are closed, and pending work is dropped."""
+        """Clean up dropped iterations: waiting generators see the error or are closed, and remainders are dropped."""
         for _, pending in self._pending_work.values():
             pending.drop()
         self._pending_work.clear()
         for lane in self.lanes:
-            if lane.error is not None:  # it was on its way, and may be the first of the run
+            if lane.error is not None:  # it was pending, and may be the first of the run
                 enter(lane)
                 try:
                     lane.end_rest()
@@ -613,7 +613,7 @@ class Network:
         self._forgive_what_came_after()
 
     def _end_generator(self, generator: Half, lane: Lane) -> None:
-        """Its iteration breaks off: it sees the error of the run, which it cannot handle any more, or is closed."""
+        """End a generator of a dropped iteration: it sees the error of the run, but cannot handle it, or is closed."""
         error = self.error
         try:
             if error is None:
@@ -624,29 +624,29 @@ class Network:
             if error is None:
                 self._fail(raised, lane)
             elif raised is not error:
-                add_note(error, f"beside it, a generator that saw it raised {type(raised).__name__}: {raised}")
+                add_note(error, f"a generator that saw it then raised {type(raised).__name__}: {raised}")
 
     def _forgive_what_came_after(self) -> None:
-        """An error in an iteration behind the last one, which other lanes had begun, is no error of the run."""
+        """Turn an error in an iteration after the last one, which other lanes had begun, into a warning."""
         if self.error is None or self._last is None or self._failed_at[0] <= self._last:
             return
         error, self.error = self.error, None
         notes = "; ".join(getattr(error, "__notes__", ()))
         warnings.warn(
-            f"the run had ended when {type(error).__name__} was raised in an iteration that was begun beside the last one: "
+            f"the run had ended when {type(error).__name__} was raised in a later iteration that had already begun: "
             f"{error} ({notes})",
             RuntimeWarning,
             stacklevel=2,
         )
 
     def _gather(self) -> None:
-        """Complete the context of an iteration that broke off by what the other lanes had kept by then."""
+        """Complete the context of a failed iteration with the kept fields of the other lanes."""
         lane, end = self._learn, self.plan.halves[-1]
         for edge in end.inputs[lane.taken if lane.position == end.position else 0 :]:
             self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
 
     def _end_work(self) -> None:
-        """Break off what is deferred, unless another run takes its result."""
+        """Break off deferred work, unless another run may take its result."""
         if self._last is not None and (self._stop_at is None or self._stop_at[0] > self._last):
             self._deferrals.cancel(self.first_step + self._last)
         elif self._stop_at is not None:
@@ -654,14 +654,14 @@ class Network:
 
 
 def _nothing(ctx: Any) -> None:
-    """What the end of an iteration calls."""
+    """The function of the half that ends an iteration."""
 
 
 def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
-    """Refuse a default_factory that gives another number each time to fields that several lanes touch.
+    """Refuse a default_factory with varying values, such as a counter or clock, for fields that several lanes touch.
 
     Raises:
-        PipelineError: such as a counter or a clock; each lane would begin an iteration with a value of its own.
+        PipelineError: there is one; each lane would start an iteration with a different value.
     """
     touched = [{name for half in lane if half.entry is not None for name in half.reads | half.writes} for lane in plan.lanes]
     users = Counter(name for names in touched for name in names)
@@ -671,13 +671,13 @@ def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
             if is_scalar(first) and repr(first) != repr(second):
                 raise PipelineError(
                     f"the default_factory of {type(ctx).__name__}.{name} gives another value each time ({first!r}, then "
-                    f"{second!r}), and several lanes touch the field: each would begin an iteration with a value of its own. "
-                    f"Give ctx.{name} its value in a middleware, which hands it over."
+                    f"{second!r}), and several lanes touch the field: each would start an iteration with a different value. "
+                    f"Set ctx.{name} in a middleware instead."
                 )
 
 
 def _copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
-    """The same context for another lane, which may change in place what it starts with.
+    """A copy of the context for another lane, which may change its start values in place.
 
     Raises:
         PipelineError: a value that the lane touches cannot be copied.

@@ -1,4 +1,4 @@
-"""The pipeline of a task: what `use` adds, what wrappers and locks put around it, and how it is shown."""
+"""The pipeline of a task: adding middleware, wrappers and locks, and showing the pipeline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Self_ = TypeVar("Self_", bound="PipelineMixin")
 
 
 class _Void:
-    """Stands for no middleware at all."""
+    """A placeholder for no middleware."""
 
     def __call__(self, ctx: Context) -> None:
         return None
@@ -39,7 +39,7 @@ class PipelineMixin(Lifecycle):
     """Middleware in order, each with its contract."""
 
     n_async_workers: int
-    """How many of what `parallel` and `forward` begin are at work at a time."""
+    """Maximum number of parts of `parallel` and calls of `forward` that run at a time."""
     _pool: Pool
     _iterating: bool
     _network: Network | None
@@ -48,15 +48,15 @@ class PipelineMixin(Lifecycle):
 
     @property
     def ctx(self) -> Any:
-        """The context of the iteration that runs where this is asked, or of the last one. Deferred work has none.
+        """The context of the current iteration of the caller, or of the last one.
 
         Raises:
-            RuntimeError: deferred work asks.
+            RuntimeError: deferred work calls this; it belongs to no iteration.
         """
         if self._deferrals.current() is not None:
             raise RuntimeError(
-                "task.ctx was asked by deferred work, which belongs to no iteration: take the values in the middleware that "
-                "defers it, and pass them on: task.defer(work, ctx.train_iter)."
+                "task.ctx was used in deferred work, which belongs to no iteration: read the values in the middleware that "
+                "defers it, and pass them: task.defer(work, ctx.train_iter)."
             )
         lane = current_lane() if self._network is not None else None
         return self._ctx if lane is None else lane.ctx
@@ -74,9 +74,9 @@ class PipelineMixin(Lifecycle):
         """Add a middleware at the end of the pipeline.
 
         Args:
-            fn: a function or object of one argument, ctx; it may be a generator with one `yield`. A method `end_run(ctx)` of
-                it, likewise, is called when a run has ended in order.
-            lock: run each step while holding the task's lock, or this one.
+            fn: a function or object of one argument, ctx; it may be a generator with one `yield`. If it has a method
+                `end_run(ctx)`, which may be a generator too, this is called after the last iteration of a run.
+            lock: True to hold the task's lock while each half runs; or another lock.
 
         Raises:
             RuntimeError: the task is not open.
@@ -99,8 +99,7 @@ class PipelineMixin(Lifecycle):
         entry = Entry(fn, call, name_of(fn), location_of(fn), contract_of(fn), used_at, held)
         if self._iterating and self._network is not None:
             raise RuntimeError(
-                f"task.use({entry.name!r}) while iterations overlap: what waits for what was worked out before. Add it before "
-                "run()."
+                f"task.use({entry.name!r}) while iterations overlap: the plan of the run is fixed. Add it before run()."
             )
         if self._iterating:
             with seen_whole(self.ctx):
@@ -109,9 +108,9 @@ class PipelineMixin(Lifecycle):
         return self
 
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
-        """Apply a decorator to every middleware, those already there and those to come. The last one is the outermost.
+        """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
 
-        A decorator that knows nothing of generators is fine: it sees the forward step, and the backward step still runs.
+        The decorator need not support generators: it wraps the first half, and the second half still runs.
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")
@@ -132,7 +131,7 @@ class PipelineMixin(Lifecycle):
 
     @staticmethod
     def void() -> Middleware:
-        """A middleware that `use` leaves out: what a factory returns when it has nothing to do in this process."""
+        """A middleware that `use` ignores, for a factory that has nothing to do in this process."""
         return _Void()
 
     def describe(self) -> str:
@@ -150,7 +149,7 @@ class PipelineMixin(Lifecycle):
         return draw_pipeline(self._entries, type(self.ctx).__name__, Path(path))
 
     def _held(self, lock: bool | AbstractContextManager[Any]) -> AbstractContextManager[Any] | None:
-        """The lock that is meant, if any."""
+        """The lock for an argument `lock`, if any."""
         if isinstance(lock, bool):
             return self._lock if lock else None
         return lock

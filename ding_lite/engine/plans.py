@@ -1,6 +1,6 @@
-"""Plans: the edges between the steps of a pipeline's middleware, worked out from contracts before anything runs.
+"""Plans: the edges between the halves of a pipeline's middleware, derived from contracts before the run.
 
-An edge leads from the step that has something to the step that needs it, and holds a token for each iteration that it is late.
+An edge leads from a half that provides something to a half that needs it, and initially holds one token per iteration of lag.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 
 
 class Leader(Protocol):
-    """An object whose state others take over, such as the learning mode of a policy."""
+    """An object whose state followers copy, such as the learn_mode of a policy."""
 
     shares_state_with: Sequence[Any]
     """Objects that hold the same state, such as the policy itself: naming one of them in `uses` is naming this one."""
 
     def snapshot(self) -> Any:
-        """Its state now, which nothing changes any more; the same object as before where the state is the same."""
+        """An immutable copy of the current state; the same object as before if the state is the same."""
 
 
 class Follower(Protocol):
     """An object in the `uses` of a contract that acts on the state of another, its leader."""
 
     leader: Any
-    """The object that it follows, as it stands in the `uses` of the middleware that change it."""
+    """The object that it follows, as named in the `uses` of the middleware that change it."""
 
     def adopt(self, snapshot: Any) -> None:
-        """Act on this snapshot of the leader from now on; None follows the leader itself again."""
+        """Use this snapshot of the leader from now on; None follows the leader itself again."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,11 +43,11 @@ class MiddlewareStep:
     """One step of one middleware, in every iteration."""
 
     entry: Entry | None
-    """None for what ends an iteration."""
+    """The middleware; None for the end of an iteration."""
     is_second: bool
     lane: int
     position: int = 0
-    """In the order in which a sequential iteration runs all steps."""
+    """Position in a sequential iteration."""
     index: int = 0
     """In the order of its lane."""
     reads: frozenset[str] = frozenset()
@@ -55,13 +55,13 @@ class MiddlewareStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes the pending work that the forward step left."""
+    """Whether it takes the remainder of the first half."""
     inputs: list[Edge] = dataclasses.field(default_factory=list)
     outputs: list[Edge] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name in messages."""
         if self.entry is None:
             return "end of iteration"
         if self.is_late:
@@ -75,47 +75,47 @@ class MiddlewareStep:
 
 @dataclasses.dataclass(eq=False)
 class Edge:
-    """From the source in iteration k to the target in iteration k + distance: values, snapshots, or only the turn to run."""
+    """From the source in iteration k to the target in iteration k + distance: values, snapshots, or only a signal."""
 
     source: MiddlewareStep
     target: MiddlewareStep
     distance: int
-    """How many tokens it holds before the run."""
+    """Number of tokens before the run."""
     fields: list[str] = dataclasses.field(default_factory=list)
-    """What it carries of the context."""
+    """Fields of the context that it carries."""
     follows: list[tuple[Leader, Follower]] = dataclasses.field(default_factory=list)
-    """Whose state it carries, and for whom."""
+    """(leader, follower) pairs whose state it carries."""
     reasons: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def why(self) -> str:
-        """What the target waits for, in words."""
+        """Why the target waits, for messages."""
         return ", ".join(dict.fromkeys(self.reasons))
 
 
 @dataclasses.dataclass
 class Plan:
-    """How a pipeline runs with this lag. Each edge leads forward in (iteration, position), so nothing can wait in a circle."""
+    """How a pipeline runs with this lag. Each edge leads forward in (iteration, position), so there is no deadlock."""
 
     max_lag: int
     halves: list[MiddlewareStep]
     """In sequential order."""
     lanes: tuple[list[MiddlewareStep], ...]
-    """By lane, each in its order; the learn lane ends with the end of the iteration."""
+    """The halves of each lane, in order; the learn lane includes the end of the iteration."""
     edges: list[Edge]
     kept: tuple[str, ...]
 
     @property
     def opaque(self) -> list[Entry]:
-        """The plain functions, which nothing overlaps with."""
+        """The middleware without a contract, which do not overlap with anything."""
         found = (half.entry for half in self.halves if half.is_opaque and not half.is_second)
         return [entry for entry in found if entry is not None]
 
     @property
     def threads(self) -> list[tuple[int, ...]]:
-        """The lanes that run on one thread together, for each thread; the last one is the caller's.
+        """The lanes of each thread; the last thread is the caller's.
 
-        Process and learn share it where all that processing waits for learning: two threads would only take turns.
+        The process and learn lanes share a thread if all processing waits for learning: two threads would only take turns.
         """
         alone = [(lane,) for lane in range(PROCESS) if self.lanes[lane]]
         if any(not half.is_late and not self._waits_for_learning(half) for half in self.lanes[PROCESS]):
@@ -123,24 +123,25 @@ class Plan:
         return [*alone, (PROCESS, LEARN)]
 
     def _waits_for_learning(self, half: MiddlewareStep) -> bool:
-        """Whether it cannot run before the learn lane has come to the step that it waits for, in the iteration before."""
+        """Whether it must wait for a half of the learn lane in the previous iteration."""
         earlier = [other for other in self.lanes[PROCESS] if other.index <= half.index]
         return any(edge.source.lane == LEARN and edge.distance <= 1 for other in earlier for edge in other.inputs)
 
 
 def make_plan(ctx: Context, entries: Sequence[Entry], max_lag: int) -> Plan:
-    """Work out the plan of a checked pipeline.
+    """Make the plan of a checked pipeline.
 
-    Within an iteration, steps that conflict keep the sequential order. From one iteration to the next: a step that writes a
-    kept field, or stands on the same lane as its last writer or on a later one, sees the exact value; one that only reads it
-    on an earlier lane sees that of `max_lag` iterations before. Users of one object alternate. A follower sees its leader's
+    Within an iteration, conflicting halves keep the sequential order. Between iterations, a half sees the exact value of a kept
+    field if it writes the field, or is on the lane of its last writer or a later one. A half that only reads the field on an
+    earlier lane sees the value of `max_lag` iterations before. Users of one object take turns. A follower sees its leader's
     state as if it were a kept field that the leader's users write.
 
-    Without lag, a pipeline with generators is one lane: what stands behind a generator may fail, the generator may handle
-    that, and then nothing behind what failed may have run.
+    Without lag, a pipeline with generators has a single lane: if a generator handles the error of a later half, the halves
+        after
+    the failed one must not have run.
 
     Args:
-        ctx: of the first iteration; says which fields are kept.
+        ctx: context of the first iteration; defines the kept fields.
         entries: the pipeline.
         max_lag: iterations, at least 0.
     """
@@ -165,7 +166,7 @@ def _halves(entries: Sequence[Entry], cls: type[Context], fields: frozenset[str]
         half.lane = LEARN if is_one_lane else half.lane
     _join_shared_state(halves)
     elsewhere = frozenset[str]().union(*(half.writes for half in halves if half.lane != LEARN))
-    return [*halves, MiddlewareStep(None, False, LEARN, reads=elsewhere)]  # the whole context comes together at the end
+    return [*halves, MiddlewareStep(None, False, LEARN, reads=elsewhere)]  # at the end, the whole context is collected
 
 
 def _join_shared_state(halves: Sequence[MiddlewareStep]) -> None:
@@ -179,9 +180,9 @@ def _join_shared_state(halves: Sequence[MiddlewareStep]) -> None:
 
 
 def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[MiddlewareStep]:
-    """The forward step, and behind it on the process lane the one that takes its pending work, where it may leave some."""
+    """The first half, and the half on the process lane that takes its remainder, if it may return one."""
     half, terms = _half(entry, FIRST, cls, fields), entry.contract
-    if terms is None or not terms.writes_late or entry.call is not entry.fn:  # what is wrapped around it waits for it
+    if terms is None or not terms.writes_late or entry.call is not entry.fn:  # a wrapper takes the remainder at once
         return [half]
     reads, writes = half_fields(cls, terms, LATE)
     return [
@@ -195,7 +196,7 @@ def _half(entry: Entry, which: int, cls: type[Context], fields: frozenset[str]) 
     if terms is None:
         return MiddlewareStep(entry, is_second, LEARN, reads=fields, writes=fields, is_opaque=True)
     reads, writes = half_fields(cls, terms, which, takes_at_once=entry.call is not entry.fn)
-    # Who holds a lock may ask for something that waits for others, so that users of one lock take turns as of any object.
+    # A half with a lock may wait for other halves, so users of one lock take turns, as for any object.
     uses = terms.uses if entry.lock is None else (*terms.uses, entry.lock)
     return MiddlewareStep(entry, is_second, LANES.index(terms.lane), reads=fields & reads, writes=fields & writes, uses=uses)
 
@@ -236,7 +237,7 @@ class _Wiring:
     def _source(
         self, half: MiddlewareStep, writers: Sequence[MiddlewareStep], is_writer: bool
     ) -> tuple[MiddlewareStep, int] | None:
-        """Whose value it sees, and of how many iterations ago: the last writer before it, else what iterations end with."""
+        """The source of its value, and the distance in iterations: the last writer before it, else the end of an iteration."""
         before = [writer for writer in writers if writer.position < half.position]
         if before or not writers:
             return (before[-1], 0) if before else None
@@ -244,7 +245,7 @@ class _Wiring:
         return writers[-1], 1 if is_exact else 1 + self._max_lag
 
     def _connect_values(self, writers: dict[str, list[MiddlewareStep]]) -> None:
-        held: dict[tuple[int, str], tuple[MiddlewareStep, int]] = {}  # the value that the lane's context holds by then
+        held: dict[tuple[int, str], tuple[MiddlewareStep, int]] = {}  # source of the value that the lane's context holds
         for half in self._halves:
             for name in sorted(half.reads | half.writes):
                 source = self._source(half, writers.get(name, ()), name in half.writes)
@@ -257,7 +258,7 @@ class _Wiring:
                 held[half.lane, name] = half, 0
 
     def _connect_readers(self, writers: dict[str, list[MiddlewareStep]]) -> None:
-        """A value that is handed over as it is may be changed in place by a later writer: who reads it comes first."""
+        """A later writer may change a handed-over value in place, so its readers come first."""
         for half in self._halves:
             for name in sorted(half.writes - self._kept):
                 first = writers[name][0].position
@@ -268,7 +269,7 @@ class _Wiring:
     def _connect_pending_work(self) -> None:
         for first, late in zip(self._halves, self._halves[1:]):
             if late.is_late and first.lane != late.lane:
-                self._edge(first, late, 0, "it takes what that asked for")
+                self._edge(first, late, 0, "it takes the remainder")
 
     def _connect_followers(self) -> None:
         for half in self._halves:
@@ -290,7 +291,7 @@ class _Wiring:
                     self._edge(before, half, int(before.position > half.position), _described(thing))
 
     def _connect_opaque(self) -> None:
-        """What has no contract conflicts with everything: on each lane, with what stands before it and what comes after."""
+        """A half without a contract conflicts with everything: on each lane, with the halves before and after it."""
         for half in self._halves:
             for lane in self._lanes[:LEARN] if half.is_opaque else ():
                 before = [other for other in lane if other.position < half.position]
@@ -301,7 +302,7 @@ class _Wiring:
                     self._edge(half, (after or lane)[0], 0 if after else 1, f"{half.name} has no contract")
 
     def _connect_ends(self) -> None:
-        """An iteration ends when all its steps are done, and at most `1 + max_lag` of them are under way."""
+        """An iteration ends when all its halves are done; at most `1 + max_lag` iterations are in progress."""
         end = self._halves[-1]
         for lane in self._lanes[:LEARN]:
             if lane:

@@ -1,4 +1,4 @@
-"""Labels and roles: what a script asks to find out what this process is for."""
+"""Labels and roles: the purpose of this process, for scripts that run in several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class Role(str, enum.Enum):
-    """What a process is for, where a script runs in several."""
+    """The purpose of a process, if a script runs in several."""
 
     LEARNER = "learner"
     COLLECTOR = "collector"
@@ -18,11 +18,11 @@ class Role(str, enum.Enum):
 
 
 class RolesMixin:
-    """Labels, matched by pattern, and roles. A process without any role has them all."""
+    """Labels and roles of a process. A process without any role has all roles."""
 
     role: ClassVar[type[Role]] = Role
     labels: set[str]
-    """What `match_labels` looks at."""
+    """Labels for `match_labels`."""
     _roles: set[str]
 
     def match_labels(self, patterns: Iterable[str] | str) -> bool:

@@ -1,4 +1,4 @@
-"""The synchronous loop: in which order the middleware of an iteration run."""
+"""Schedules: one iteration in sequential order."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ding_lite.pipeline.pipeline_checks import Entry
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:
-    """One iteration in sequence: every forward step in order, then the backward steps in reverse.
+    """Run one iteration: every first half in order, then the second halves in reverse order.
 
     Args:
         ctx: the iteration's context.
         entries: the pipeline.
-        waiting: generators that already wait, from by hand; those of this iteration join them. Empty afterwards.
+        waiting: generators that were started by hand and still wait; those of this iteration are added. Empty afterwards.
 
     Raises:
-        BaseException: what a middleware raised and no waiting generator handled, with a note naming it and the iteration.
+        BaseException: an error that no waiting generator handled, with a note that names the middleware and the iteration.
     """
     running: Entry | None = None
     try:

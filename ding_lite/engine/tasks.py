@@ -1,4 +1,4 @@
-"""The task: a pipeline of middleware over one context, run again and again."""
+"""The task: runs a pipeline of middleware over a context, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ENDLESS = int(1e12)
 
 
 class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
-    """A loop of middleware over a context. `ding_lite.task` is the one that scripts use; tests may make their own.
+    """A loop of middleware over a context. Scripts use the global `ding_lite.task`; tests may create their own.
 
-    Each iteration runs every middleware in order of `use`; then the backward steps of those that are generators, in reverse;
-    then the context is renewed. It ends after `max_step` iterations, or after the one in which `finish` was set. Then
-    the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
-    result on every run (docs/design.md says which).
+    Each iteration runs every middleware in order of `use`, then the second halves of generators in reverse order. The next
+    iteration gets a new context. The run ends after `max_step` iterations, or after the iteration in which `finish` was set.
+    Then the method `end_run` of each middleware that has one is called. In asynchronous mode iterations overlap, with the same
+    result on every run (see docs/design.md).
 
     Example:
         >>> loop = Task()
@@ -85,22 +85,22 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         labels: Iterable[str] = (),
         max_lag: int | None = None,
     ) -> Task:
-        """Open the task, empty, on this context. Use it in a `with` block, which stops it.
+        """Open the task with an empty pipeline. Use it in a `with` block, which stops the task at its end.
 
         Args:
-            async_mode: overlap evaluation, collection and training, each on its lane. The result is a function of the seeds
-                and of `max_lag` alone.
-            n_async_workers: how many of what `parallel`, and `forward(..., async_mode=True)`, begin are at work at a time. What
-                waits for another lane, for deferred work or for an event lends its place to the next.
+            async_mode: overlap evaluation, collection and training, each on its lane. The result depends only on the seeds
+                and on `max_lag`.
+            n_async_workers: the number of parts of `parallel`, and of calls of `forward(..., async_mode=True)`, that run at a
+                time. A part that waits for another lane, for deferred work or for an event frees its place.
             ctx: the context of the first iteration.
-            labels: what `match_labels` looks for, beside "local" and "node.0".
-            max_lag: by how many iterations exactly what only an earlier lane reads, such as the weights that collect, comes
-                late; up to `1 + max_lag` iterations are under way at a time. None is 1 in asynchronous mode, else 0. With
-                `async_mode=False` the same schedule runs on one thread, with the same result.
+            labels: labels for `match_labels`, besides "local" and "node.0".
+            max_lag: the exact number of iterations by which an earlier lane sees values of later lanes late, such as the
+                collector's weights. Up to `1 + max_lag` iterations are in progress at a time. None means 1 in asynchronous
+                mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
 
         Raises:
-            RuntimeError: it is open already.
-            TypeError: `ctx` is no Context, or is a class.
+            RuntimeError: the task is open already.
+            TypeError: `ctx` is not a Context, or is a class.
             ValueError: `n_async_workers` < 1 or `max_lag` < 0.
         """
         if self._started_at is not None:
@@ -129,16 +129,16 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return self
 
     def stop(self) -> None:
-        """Close the task: generators that still wait are closed, events delivered, threads joined, the pipeline forgotten.
+        """Close the task: close waiting generators, deliver events, join threads, and clear the pipeline.
 
-        What a contract's `uses` names and has a method `release()` is told, so that it gives back its processes. Inside a
-        middleware, `stop` ends the run there and then; `finish = True` is the gentle way.
+        It calls `release()` of objects in the `uses` of contracts, if they have it, so that they free their processes. Inside a
+        middleware, `stop` ends the run at once; `finish = True` completes the iteration first.
         """
         if self._started_at is None:
             return
         if self._iterating and self._end_reason is None:
             self._end_reason = EndReason("stop", f"task.stop() was called in {where_set()}")
-        if self._network is not None:  # other lanes run: run() stops the task when they are done
+        if self._network is not None:  # other lanes are running: run() stops the task when they are done
             self._network.ask_to_stop()
             return
         things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
@@ -153,11 +153,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._pool.close()
             try:
                 self._deferrals.close()
-            finally:  # also where a signal ends the wait
+            finally:  # even if a signal ends the wait
                 for error in self._deferrals.failures():
                     warn_of(error, "the task has stopped before deferred work could be asked for its result")
                 self._started_at = None
-                self._entries.clear()  # where an iteration is going through them, it ends
+                self._entries.clear()  # ends an iteration that is looping over them
                 self._clear()
             for thing in things.values():
                 release = getattr(thing, "release", None)
@@ -176,32 +176,34 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             add_note(error, f"and closing the task raised {type(closing).__name__}: {closing}")
 
     def run(self, max_step: int = _ENDLESS, final: bool = True) -> None:
-        """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it completes in full.
+        """Run `max_step` more iterations, or fewer if `finish` is set; the iteration that sets it is completed.
 
-        `finish` is true during the whole last iteration where it can be known, so that savers write the final state. Ctrl-C
-        and SIGTERM let the iteration finish as the last one; a second signal stops at once. Where iterations overlap, other
-        lanes have begun up to `max_lag` iterations more when `finish` ends the run. They do what does not need the iterations
-        that will not come, and what they did there is dropped.
+        `finish` is true during the whole last iteration if this can be known in advance, so that savers write the final state.
+        After Ctrl-C or SIGTERM the current iteration is the last; a second signal stops at once. Where iterations overlap,
+        other lanes have begun up to `max_lag` further iterations when `finish` ends the run. They complete the work that does
+        not depend on later iterations of other lanes, and its results are dropped.
 
-        A run that follows goes on where this one ended: two runs give the weights, data and environments that one of as many
-        iterations gives. What overlaps is begun again only after `finish`, an error, or a change of the pipeline.
+        A later run continues where this one ended: two runs give the same weights, data and environments as one run with as
+            many
+        iterations. Only after `finish`, an error or a change of the pipeline do overlapping lanes start again.
 
-        When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called,
-        in pipeline order and on this thread; what follows a `yield` in it, in reverse. Its context is a fresh one of the last
-        iteration: kept fields carried over, everything else as at the start of an iteration. What is written there is in
-        `task.ctx` afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()` nothing is called.
+        When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called
+        on this thread, in pipeline order; code after a `yield` in it runs in reverse order. Its context is a new one of the
+        last
+        iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
+        afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
         Args:
-            max_step: iterations, at most.
-            final: False says that another run follows, for a program that drives the task from outside: nothing is done then
-                as in the end, neither `finish` nor `end_run`, unless a middleware or a signal ends the run.
+            max_step: maximum number of iterations.
+            final: False if another run follows, for a program that calls `run` several times. Then `finish` is not true in the
+                last iteration and no `end_run` is called, unless a middleware or a signal ends the run.
 
         Raises:
             PipelineError: the contracts show that this pipeline cannot work. Nothing has run.
-            RunInterrupted: Ctrl-C ended it, a KeyboardInterrupt that ends a script with status 130 and without a traceback.
-            SystemExit: SIGTERM ended it, with status 143.
-            BaseException: what a middleware raised, with a note naming it and the iteration. The generators that had
-                yielded have seen it. Or what `raise_at_end` was given, after a run that went well otherwise.
+            RunInterrupted: Ctrl-C ended the run; a KeyboardInterrupt that ends a script with status 130 and no traceback.
+            SystemExit: SIGTERM ended the run, with status 143.
+            BaseException: the error of a middleware, with a note that names the middleware and the iteration, after waiting
+                generators have seen it. Or an error passed to `raise_at_end`, after a run without other errors.
         """
         self._require_open("run()")
         if self._iterating:
@@ -211,7 +213,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         if not self._entries or max_step == 0:
             words = f"max_step={max_step} was reached" if self._entries else "the pipeline has no middleware"
             if not self._entries:
-                warnings.warn("task.run() has nothing to do: add middleware before it, by task.use().", stacklevel=2)
+                warnings.warn("task.run() has nothing to do: add middleware with task.use() first.", stacklevel=2)
             self._end_reason = EndReason("max_step", words)
             return
         check_pipeline(self.ctx, self._entries)
@@ -252,7 +254,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._ended, self._iterating = True, False
 
     def _first_of(self, error: BaseException) -> BaseException:
-        """What the run raises that this error has ended: what deferred work ends the program with comes before an error."""
+        """The error that the run raises: SystemExit or KeyboardInterrupt of deferred work takes precedence over `error`."""
         self._deferrals.cancel()
         self._deferrals.wait(is_at_once=not isinstance(error, Exception))
         others = [*self._errors_at_end, *self._deferrals.failures()]
@@ -264,7 +266,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return first
 
     def _complete(self) -> None:
-        """What is done when the last iteration is complete: `end_run`, and the end of what was deferred."""
+        """After the last iteration: call every `end_run`, and end deferred work."""
         self._deferrals.cancel(self.ctx.total_step)
         self._deferrals.wait()
         try:
@@ -291,11 +293,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._ctx = self._ctx.renew()
 
     def _pipeline(self) -> list[tuple[int, int]]:
-        """Which middleware it has, with which wrappers: equal as long as nothing of that is changed."""
+        """Identifies the middleware and their wrappers; equal as long as none of them changes."""
         return [(id(entry), id(entry.call)) for entry in self._entries]
 
     def _checker(self) -> Checker:
-        """What enforces contracts in a plain loop: the same one as long as pipeline and context are the same."""
+        """Enforces contracts in a plain loop; the same object as long as pipeline and context are the same."""
         key = family_of(self.ctx), self._pipeline()
         if self._checked is None or self._checked[0] != key:
             checker = Checker(self.ctx, self._entries, 0, has_lanes=False, is_threaded=False, touches=self._touches)
@@ -333,7 +335,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return Network(plan, self.ctx, Timeline(), checker, self._deferrals, is_threaded=self.async_mode)
 
     def _resumed(self) -> Network | None:
-        """The network of the last run, if this one goes on with the same pipeline and context."""
+        """The network of the last run, if this run continues with the same pipeline and context."""
         paused = self._paused
         if paused is None or paused.pipeline != self._pipeline() or family_of(paused.ctx) is not family_of(self.ctx):
             return None
@@ -348,10 +350,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return paused.network
 
     def suggest_contracts(self) -> str:
-        """Print, for each function without a contract, the decorator to paste above it. Returns what it prints.
+        """Print, for each function without a contract, the decorator to paste above it. Returns the text.
 
-        It names the fields that the function was seen to touch in the first iterations, and the objects that it
-        holds; a branch that was not taken may touch more. Call it after `run`, or in a middleware, while the task is open.
+        It names the fields that the function touched in the first iterations, and the objects that it holds. A branch that was
+        not taken may touch more. Call it after `run`, or in a middleware, while the task is open.
 
         Raises:
             RuntimeError: the task is not open.
@@ -364,7 +366,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return text
 
     def renew(self) -> Task:
-        """Go on to a new context, as `run` does between iterations; a run that follows begins with it."""
+        """Replace the context by the next one, as `run` does between iterations; a later run begins with it."""
         if self._network is not None:
             raise RuntimeError("task.renew() inside a middleware, where iterations overlap: the engine renews each context.")
         self.ctx = self.ctx.renew()
@@ -372,39 +374,39 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return self
 
     def defer(self, fn: Callable[..., Result], *args: Any, **named: Any) -> Deferred[Result]:
-        """Begin long work whose result a later iteration takes: `fn(*args)`, beside what follows where iterations overlap.
+        """Start long work, `fn(*args)`, whose result a later iteration takes; it overlaps with the iterations in between.
 
-        Take the result in an iteration that does not depend on when the work is done, or the run depends on it too. What the
-        work raises is raised by `result()`, and where nobody asks, at the end of the run, as by `raise_at_end`. SystemExit and
-        KeyboardInterrupt end the run at once.
+        Choose the iteration that takes the result independently of when the work is done; otherwise the run depends on timing.
+        An error of the work is raised by `result()` or, if that is not called, at the end of the run, like by `raise_at_end`.
+        SystemExit and KeyboardInterrupt end the run at once.
 
-        The result may be taken until the run has ended for good; `run(n, final=False)` is no such end. Later, and in
-        iterations that are dropped, `result()` raises WorkCancelled. An `end_run` that takes the result sets `outlasts = True`
-        on what this returns: the work then goes on until every `end_run` is done.
+        The result may be taken until the run has finally ended; `run(n, final=False)` does not count as an end. Later, and in
+        dropped iterations, `result()` raises WorkCancelled. To take the result in an `end_run`, set `outlasts = True` on the
+        returned object: the work then continues until every `end_run` is done.
 
-        Give the work values that do not change any more: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In
-        the first works of each function, `result()` raises a RuntimeError where a list, a dict, an array or a module that the
-        work was given has changed since the work began. This is so on one thread, too. Other objects are not looked at. Work
-        that changes what it is given, such as a module that it trains, sets `owns_inputs = True` on what this returns: nothing
-        else may change it then, and only what comes after the work is noticed.
+        Pass values that will not change: a copy of a list, `copy.deepcopy(net)`, `policy.get_weights()`. In the first calls for
+        each function, `result()` raises a RuntimeError if an input (a list, dict, array or module) has changed since the work
+        began, also on one thread. Other objects are not checked. If the work itself changes an input, such as a module that it
+        trains, set `owns_inputs = True` on the returned object: nothing else may change it then, and only changes after the
+        work are detected.
 
-        On several threads, work that ends when `task.stopping` is true lets the task stop at once; the end of the run waits
-        for all work that has begun. On one thread the work is done at once, inside this call. `task.stopping` is then false
-        until it returns: work that only ends when `task.stopping` is true never ends there.
+        With several threads, the end of the run waits for all work; work that returns when `task.stopping` is true lets the
+        task stop sooner. On one thread, the work is done inside this call, and `task.stopping` is false until it returns: work
+        that ends only when `task.stopping` is true never ends there.
 
-        Outside of a run the work is done at once, and its error raised.
+        Outside of a run the work is done at once, and its error raised here.
 
         Args:
-            fn: a function. One that asks for `task.ctx` fails: work belongs to no iteration.
-            args: what it is called with.
-            named: none; `functools.partial` takes arguments by name.
+            fn: a function. It must not use `task.ctx`, because work belongs to no iteration.
+            args: positional arguments of `fn`.
+            named: not supported; use `functools.partial` for keyword arguments.
 
         Returns:
-            Something with `done`, `result()`, `outlasts` and `owns_inputs`.
+            An object with `done`, `result()`, `outlasts` and `owns_inputs`.
 
         Raises:
-            TypeError: `fn` can be no work, does not take these arguments, is given a context, or uses one from around it:
-                middleware see it through their contracts.
+            TypeError: `fn` is not a plain function, does not take these arguments, or gets a context as an argument or from its
+                closure.
         """
         self._refuse_beside_another("to defer work")
         require_work(fn, args, named)
@@ -440,10 +442,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             network.fail_at_once(error)
 
     def raise_at_end(self, error: Exception) -> None:
-        """Raise this error when the run has ended as it would without it: for a loss that need not stop the others.
+        """Raise this error at the end of the run, after all middleware have completed.
 
-        A saver calls it where the last state cannot be written: each middleware completes the iteration, and the program fails
-        nevertheless. Outside of a run the error is raised at once.
+        A saver calls it if the final state cannot be written: the other middleware still complete, and the program fails
+        afterwards. Outside of a run the error is raised at once.
         """
         work = self._deferrals.current()
         if work is not None:
@@ -462,7 +464,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
 
     @property
     def steps_left(self) -> int:
-        """The most iterations that may follow the current one in this run."""
+        """The maximum number of iterations after the current one in this run."""
         return self._left if self._network is None else self._network.steps_left()
 
     @property
@@ -476,9 +478,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
 
     @property
     def finish(self) -> bool:
-        """Whether the current iteration is the last. Set it to end the run; the iteration still completes in full.
+        """Whether the current iteration is the last. Set it to end the run; the iteration is still completed.
 
-        Where iterations overlap, asking waits until all that stands before the middleware that asks has run.
+        Where iterations overlap, reading it waits for all earlier middleware of the iteration.
         """
         if self._network is None:
             return self._finish
@@ -494,16 +496,16 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         """Set `finish`, and say why.
 
         Args:
-            words: a clause that stands behind "because", such as "the loss is below 0.1".
+            words: a clause that follows "because", such as "the loss is below 0.1".
         """
         self._ask(EndReason("finish", words))
 
     @property
     def is_certain(self) -> bool:
-        """Whether the current iteration belongs to the run. Where iterations overlap, one that was begun may still be dropped;
-        asking waits until those before it are complete.
+        """Whether the current iteration belongs to the run. Where iterations overlap, it may still be dropped; reading this
+        waits until the earlier iterations are complete.
 
-        What a middleware does then is the same in every run, wherever it ends.
+        An action that is limited to certain iterations is the same in every run, independent of where the run ends.
         """
         if self._network is None:
             return True
@@ -515,17 +517,17 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         """Refuse what waits for other lanes while these may wait for their turn to emit."""
         if self._events.is_within_listener:
             raise RuntimeError(
-                f"{asked} was asked by the listener of an event, where iterations overlap: the answer may take until other "
-                "lanes have gone on, and they wait to emit. Ask in the middleware that emits, and pass the answer on."
+                f"{asked} was asked by the listener of an event, where iterations overlap: the answer may have to wait for "
+                "other lanes, and these wait to emit. Ask in the middleware that emits, and pass the answer on."
             )
 
     def _refuse_beside_another(self, asked: str) -> None:
-        """Refuse a middleware's request to `ding_lite.task` where another task runs that middleware."""
+        """Refuse a request to `ding_lite.task` by a middleware of another task."""
         running = running_task()
         if self is task and not self._iterating and running is not None and running is not self:
             raise RuntimeError(
-                f"{asked} was asked of ding_lite.task, which does not run, by a middleware of another Task: ask that one, or "
-                "ding_lite.engine.current_task(), which is the one that runs."
+                f"{asked} was asked of ding_lite.task, which does not run, by a middleware of another Task: use that task, or "
+                "ding_lite.engine.current_task(), which returns the running one."
             )
 
     def _ask(self, reason: EndReason | None) -> None:
@@ -534,7 +536,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._network.ask_to_finish(reason)
             return
         self._asked = settle(self._asked, reason)
-        self._finish = self._asked is not None or (self._iterating and not self._left)  # the last of max_step stays the last
+        self._finish = self._asked is not None or (self._iterating and not self._left)  # the last one stays the last
         self._ended = False
 
     def _ask_to_finish(self, signal: str) -> None:
@@ -546,24 +548,24 @@ def _warn_of_barriers(plan: Plan) -> None:
     if plan.opaque:
         names = ", ".join(f"{entry.name} ({entry.location})" if entry.location else entry.name for entry in plan.opaque)
         warnings.warn(
-            f"asynchronous mode knows nothing of {names}: without a contract, everything before it in the pipeline is done "
-            "first, and nothing after it begins. Say what it touches, @contract(reads=..., writes=..., uses=..., stage=...), "
-            "and it overlaps with the rest; task.suggest_contracts() prints that line after some iterations.",
+            f"asynchronous mode knows nothing of {names}: a middleware without a contract runs after everything before it in "
+            "the pipeline, and before everything after it. To let it overlap, declare what it touches, @contract(reads=..., "
+            "writes=..., uses=..., stage=...); task.suggest_contracts() prints that line after some iterations.",
             stacklevel=5,
         )
 
 
 class _Paused(NamedTuple):
-    """A run that has ended by `max_step`, and may go on."""
+    """A run that has ended by `max_step`, and can be continued."""
 
     network: Network
     pipeline: list[tuple[int, int]]
     ctx: Context
-    """Of its last iteration."""
+    """The context of its last iteration."""
     kept: dict[str, Any]
-    """What was kept when its last iteration was complete."""
+    """The kept fields at the end of its last iteration."""
     prints: dict[str, Print]
-    """What of that may change in place, as it was."""
+    """Fingerprints of the mutable ones among them."""
 
 
 task = Task()
@@ -571,5 +573,5 @@ task = Task()
 
 
 def current_task() -> Task:
-    """The task that is running the middleware that calls this, or `ding_lite.task` outside of any."""
+    """The task whose middleware calls this, or `ding_lite.task` if there is none."""
     return running_task() or task

@@ -1,4 +1,4 @@
-"""Timeline reports: what overlapping brought, what it waited for, and what to do about it; as text, a trace and a picture."""
+"""Reports on overlapping: speed-up, waiting times and advice, as text, trace and picture."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ding_lite.engine.plans import LEARN
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contracts import LANES
 
-_SATURATED = 0.85  # of the wall time that lanes compute: then they wait for the interpreter, not for anything else
+_SATURATED = 0.85  # share of wall time in which lanes compute; above it, the interpreter is the bottleneck
 _COLOURS = ("#8fbbe0", "#f3c677", "#9fcfa3", "#c9b8e8")  # by iteration, in turn
 _INK, _FAINT = "#222222", "#888888"
 _WIDTH, _MARGIN, _ROW, _TOP = 1100, 90, 46, 50
 
 
 class TimelineMixin:
-    """Something that records what ran where and when, in runs whose iterations could overlap."""
+    """The part of a task that records running and waiting times, in runs with overlapping iterations."""
 
     _timeline: Timeline | None
 
     def timeline(self, path: str | PathLike[str], iterations: int = 12) -> Path:
-        """Write what ran where and when in the last run.
+        """Write the times of all halves in the last run.
 
         Args:
-            path: ends in .json for a trace that https://ui.perfetto.dev and chrome://tracing show, with the picture beside
-                it; in .svg for the picture alone.
-            iterations: how many the picture shows, the last ones. The trace has them all, up to 100,000 events a lane.
+            path: ends in .json for a trace for https://ui.perfetto.dev or chrome://tracing, with the picture in another file
+                beside it; or in .svg for the picture alone.
+            iterations: number of iterations in the picture, the last ones. The trace has all, up to 100,000 events per lane.
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
@@ -48,10 +48,10 @@ class TimelineMixin:
         return path
 
     def report(self, path: str | PathLike[str] | None = None) -> str:
-        """Print what overlapping brought in the last run: busy and waiting time by lane, speed-up, advice. Returns the text.
+        """Print busy and waiting times of each lane in the last run, speed-up and advice. Returns the text.
 
         Args:
-            path: of a text file to write instead of printing.
+            path: text file to write instead of printing.
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.
@@ -68,8 +68,8 @@ class TimelineMixin:
     def _require_timeline(self, verb: str) -> Timeline:
         if self._timeline is None or not self._timeline.iterations:
             raise RuntimeError(
-                f"task.{verb} has nothing to tell: only runs with async_mode=True, or max_lag, are recorded. "
-                "Write task.start(async_mode=True, ...), and ask after task.run()."
+                f"task.{verb} has no data: only runs with async_mode=True, or max_lag, are recorded. "
+                "Write task.start(async_mode=True, ...), and call it after task.run()."
             )
         return self._timeline
 
@@ -119,7 +119,7 @@ def _picture(timeline: Timeline, iterations: int) -> str:
         'font-family="Helvetica, Arial, sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{_MARGIN}" y="26" font-size="14" font-weight="bold" fill="{_INK}">iterations {first} to '
-        f"{timeline.first + timeline.iterations - 1}, {(ended - begun) / 1e6:.1f} ms; one colour an iteration</text>",
+        f"{timeline.first + timeline.iterations - 1}, {(ended - begun) / 1e6:.1f} ms; one colour per iteration</text>",
     ]
     for row, lane in enumerate(lanes):
         top = _TOP + _ROW * row
@@ -152,7 +152,7 @@ def _report(timeline: Timeline) -> Iterator[str]:
         if not timeline.ran[lane]:
             continue
         busy, waited, reasons = timeline.busy_ns[lane] / wall, sum(timeline.waiting_ns[lane].values()) / wall, ""
-        if timeline.elsewhere_ns[lane]:  # it waits while others do its work, which is no waiting
+        if timeline.elsewhere_ns[lane]:  # time in which others do its work does not count as waiting
             waited = min(waited, max(0.0, 1 - busy))
         else:
             waits = sorted(timeline.waiting_ns[lane].items(), key=lambda item: -item[1])[:3]
@@ -165,10 +165,10 @@ def _report(timeline: Timeline) -> Iterator[str]:
 
 
 def _work(timeline: Timeline, wall: int) -> list[int]:
-    """What each lane would have taken alone: its busy time, less what it stood in line for the interpreter."""
+    """The time that each lane would take alone: its busy time without waiting for the interpreter."""
     if sum(timeline.cpu_ns) < _SATURATED * wall:
         return list(timeline.busy_ns)
-    lanes = zip(timeline.busy_ns, timeline.cpu_ns, timeline.released_ns)  # a lane without a thread of its own has no time there
+    lanes = zip(timeline.busy_ns, timeline.cpu_ns, timeline.released_ns)  # a lane that shares a thread has no CPU time here
     return [max(0, min(busy, cpu + released)) if cpu else busy for busy, cpu, released in lanes]
 
 
@@ -178,9 +178,9 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
     cpu = timeline.cpu_ns[LANES.index("collect")]
     barred = max(sum(spent for (_, why), spent in lane.items() if "no contract" in why) for lane in timeline.waiting_ns) / wall
     if total / wall >= 0.9 * total / max(max(work), 1) and total / wall > 1.2:
-        yield "advice: this is as good as it gets; to go faster, make the busiest lane faster."
+        yield "advice: overlapping cannot gain more; to go faster, make the busiest lane faster."
     elif barred > 0.1:
-        yield f"advice: {barred:.0%} of the time goes to waiting for middleware without a contract: declare what they touch."
+        yield f"advice: {barred:.0%} of the time is spent waiting for middleware without a contract: declare what they touch."
     elif collect > 0.2 and cpu > 0.5 * work[LANES.index("collect")] and sum(timeline.cpu_ns) > _SATURATED * wall:
         yield (
             f"advice: collection takes {collect:.0%} of the time and holds the GIL: use make_envs(..., workers=2, "
@@ -188,7 +188,7 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
         )
     elif max(collect, learn) > 0.9:
         who, rest = ("collection", "training") if collect > learn else ("training", "collection")
-        mend = "take more workers" if collect > learn else "collect more an iteration, or make its steps cheaper"
+        mend = "use more workers" if collect > learn else "collect more per iteration, or make gradient steps cheaper"
         yield f"advice: {who} takes {max(collect, learn):.0%} of the time, so little {rest} can overlap with it: {mend}."
     else:
         lane = work.index(max(work))
@@ -196,6 +196,6 @@ def _advice(timeline: Timeline, wall: int, work: list[int]) -> Iterator[str]:
         if waits:
             spent, what, why = max(waits)
             spent = spent if not timeline.elsewhere_ns[lane] else min(spent, wall - timeline.busy_ns[lane])
-            mend = "a larger max_lag evens out what takes longer now and then" if "max_lag" in why else "look there first"
+            mend = "a larger max_lag evens out varying times" if "max_lag" in why else "look there first"
             finding = f"the busiest lane, {LANES[lane]}, spends {spent / wall:.0%} of the time waiting for {what} ({why})"
             yield f"advice: {finding}: {mend}."

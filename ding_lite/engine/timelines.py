@@ -1,4 +1,4 @@
-"""Timelines: what ran where and when, and what waited for what."""
+"""Timelines: records of running and waiting times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ding_lite.engine.lanes import Lane
 from ding_lite.engine.plans import Edge, MiddlewareStep
 from ding_lite.pipeline.contracts import LANES
 
-_REMEMBERED = 100_000  # events a lane; the oldest make room
+_REMEMBERED = 100_000  # events per lane; the oldest are dropped
 
 
 Ran: TypeAlias = "tuple[MiddlewareStep, int, int, int]"
-"""One step that ran: it, its iteration, when it began and ended, in nanoseconds on the clock of `time.perf_counter_ns`."""
+"""(half, iteration, begin, end) of a half that ran; times in nanoseconds of `time.perf_counter_ns`."""
 
 
 class Waited(NamedTuple):
@@ -25,31 +25,31 @@ class Waited(NamedTuple):
     begun: int
     ended: int
     edge: Edge | None
-    """What it waited for; None where a middleware asked whether this iteration is the last."""
+    """The edge that it waited for; None if a middleware asked whether this iteration is the last."""
 
 
 class Timeline:
-    """What happened in the last run whose iterations could overlap. Times of all iterations, events of the last ones."""
+    """The record of the last run with overlapping iterations: times of all iterations, events of the last ones."""
 
     def __init__(self) -> None:
         self.ran: list[deque[Ran]] = [deque(maxlen=_REMEMBERED) for _ in LANES]
         self.waited_for: list[deque[Waited]] = [deque(maxlen=_REMEMBERED) for _ in LANES]
         self.busy_ns = [0] * len(LANES)
         self.waiting_ns: list[dict[tuple[str, str], int]] = [{} for _ in LANES]
-        """By lane and (what it waited for, why)."""
+        """Waiting time by lane and (awaited half, reason)."""
         self.cpu_ns = [0] * len(LANES)
-        """Of the lane's own thread while it ran anything."""
+        """CPU time of the lane's own thread."""
         self.released_ns = [0] * len(LANES)
-        """That the lane's middleware waited for other processes."""
+        """Time in which the lane's middleware waited for other processes."""
         self.elsewhere_ns = [0] * len(LANES)
-        """Of work that the lane's middleware left to others."""
+        """Time of work that the lane's middleware delegated."""
         self.iterations = 0
         self.begun = self.ended = 0
         self.first = 0
-        """Number of the first iteration, from 0 where an earlier run has gone on."""
+        """Number of the first iteration; above 0 if an earlier run is continued."""
 
     def begin(self, iteration: int) -> None:
-        """A run begins with this iteration; what is known of the one before is forgotten."""
+        """Start recording a run with this iteration, and clear the record of the last one."""
         for lane in range(len(LANES)):
             self.ran[lane].clear()
             self.waited_for[lane].clear()
@@ -77,7 +77,7 @@ class Timeline:
             lane.busy_ns = lane.released_ns = 0
 
     def took(self, asked: MiddlewareStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
-        """A lane took what this step had asked for, after so long a wait; the work went on elsewhere, during this span."""
+        """A lane took the remainder of this half after waiting; the work itself was done elsewhere, during `span`."""
         spent, key = self.waiting_ns[lane], (asked.name, "its workers")
         spent[key] = spent.get(key, 0) + waited
         if span is not None:
@@ -90,7 +90,7 @@ class Timeline:
         key = (
             (edge.source.name, edge.why)
             if edge
-            else ("what stands before it", "it asked for task.finish, task.is_certain or a result")
+            else ("earlier halves", "it asked for task.finish, task.is_certain or a result")
         )
         spent = self.waiting_ns[lane]
         spent[key] = spent.get(key, 0) + ended - begun

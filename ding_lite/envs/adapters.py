@@ -1,4 +1,4 @@
-"""Adapters: vector environments made elsewhere, in each of gymnasium's autoreset modes."""
+"""Vector environments of other libraries, in each of gymnasium's autoreset modes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ding_lite.envs.steps import Step
 
 
 class VectorEnvAdapter:
-    """Steps any gymnasium VectorEnv, and gives the true last observation of every episode, whatever its autoreset mode.
+    """Steps any gymnasium VectorEnv, and returns the true final observation of every episode, in any autoreset mode.
 
     - SAME_STEP: `infos["final_obs"]` holds it.
-    - NEXT_STEP: the step returns it; the step after that is only a reset, and is marked as not valid.
-    - DISABLED: the step returns it; the environments concerned are reset here.
+    - NEXT_STEP: the step returns it; the next step is only a reset, and is marked as not valid.
+    - DISABLED: the step returns it; the finished environments are reset here.
 
     EpisodeResult statistics are counted here: gymnasium's wrapper loses them on partial resets.
     """
@@ -73,7 +73,7 @@ class VectorEnvAdapter:
         seed = None if seed is None else seed_of(seed, "reset(seed={})")
         try:
             if self._resetting is not None:
-                self.env.step(self._action)  # lets gymnasium do the resets it still owes, or it would do them after this one
+                self.env.step(self._action)  # completes pending resets of gymnasium, which would otherwise follow this one
             obs, _ = self.env.reset(seed=seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
@@ -91,7 +91,7 @@ class VectorEnvAdapter:
         self.current, self._ended = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
-        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        """Step with nested actions [B, ...], and write the next observations to `out`."""
         self._nested = action
         self._action = to_gymnasium(self.single_action_space, action) if type(action) is dict else action
         try:
@@ -106,7 +106,7 @@ class VectorEnvAdapter:
             raise self._placed(error)  # noqa: B904  the same error
 
     def _seen(self, result: Any, out: Any) -> Step:
-        """What this result of a step came to."""
+        """The checked result of a step."""
         obs, rewards, terminations, truncations, infos = result
         reward = self._rewards(rewards)
         terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
@@ -123,10 +123,10 @@ class VectorEnvAdapter:
         if self._resetting is not None:
             valid = ~self._resetting
             terminated, truncated = terminated & valid, truncated & valid
-            self._returns *= valid  # the step of the others only began their next episode
-        truncated = truncated > terminated  # where both are claimed, the task itself ended
+            self._returns *= valid  # the step of the others was only a reset
+        truncated = truncated > terminated  # if both are set, termination counts
         ended = terminated | truncated
-        # Whose observation comes from a reset, and how many episodes that one is ahead of those counted.
+        # Which observations come from a reset, and how many episodes these are ahead of the counted ones.
         self._resets, self._next = (ended, 1) if self.mode is AutoresetMode.SAME_STEP else (self._resetting, 0)
         if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
             out[...] = obs
@@ -155,7 +155,7 @@ class VectorEnvAdapter:
         return reward
 
     def _placed(self, error: EnvDataError) -> BaseException:
-        """The error with the place of its environment, or of all where it is not known which one is concerned."""
+        """The error with the place of its environment, or of all if the affected one is unknown."""
         index = error.env
         if index is None:
             return with_location(error, self._place_of_all(taken=1))
@@ -165,7 +165,7 @@ class VectorEnvAdapter:
         return f"environment {index}", self._place_of(index).sentence
 
     def _place_of(self, index: int) -> ErrorLocation:
-        """Its last step, which counts already, or the reset from which its observation came."""
+        """The place of its last step, which is already counted, or of the reset of its observation."""
         is_reset = self._resets is not None and bool(self._resets[index])
         place = ErrorLocation(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
         if not is_reset:
@@ -174,10 +174,10 @@ class VectorEnvAdapter:
         return place
 
     def _place_of_all(self, taken: int = 0) -> ErrorLocation:
-        """The step that all environments took together.
+        """The place of the joint step of all environments.
 
         Args:
-            taken: 1 where it counts already.
+            taken: 1 if it is already counted.
         """
         steps = [self._clock - begun - taken for begun in self._begun_at]
         seeded = "" if self._seed is None else f", since reset(seed={self._seed})"
@@ -196,7 +196,7 @@ class VectorEnvAdapter:
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
-        """[B] bool: whose episode `current` begins, or is about to."""
+        """[B] bool: whether `current` is the start of an episode, or the next step will be."""
         return self._ended if self._valid is None else self._ended | ~self._valid
 
     def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
@@ -228,9 +228,9 @@ class VectorEnvAdapter:
         return finals
 
     def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
-        """An environment that writes every observation into one array hands out the reset one as the final one.
+        """Refuse an environment that writes every observation into one array: its final observation is lost.
 
-        One that really ends where it begins is refused too: nothing tells them apart where the arrays came by a pipe.
+        An environment that really ends in its first observation is refused too, because the two cannot be distinguished.
         """
         began, before = dict(flatten(out)), dict(flatten(self.current))
         for path, leaf in flatten(final):
@@ -277,7 +277,7 @@ class VectorEnvAdapter:
         self._boxes.check(out, self._where)
 
     def _require_rows(self, obs: Any) -> None:
-        """Check row by row, so that the message names the environment, where there is a row for each."""
+        """Check row by row, if there is one per environment, so that the message names the environment."""
         try:
             batch = dict(flatten(to_nested(self.single_observation_space, obs)))
             specs = dict(flatten(self._obs_spec))
@@ -289,7 +289,7 @@ class VectorEnvAdapter:
 
 
 def _info_of(infos: Any, index: int) -> dict[str, Any]:
-    """What a vector environment's infos say of one environment: the columns whose mask has it."""
+    """The info of one environment from a vector environment's infos: the columns whose mask includes it."""
     if not isinstance(infos, dict):
         return {}
     columns = {key: value for key, value in infos.items() if isinstance(value, np.ndarray) and not key.startswith("_")}

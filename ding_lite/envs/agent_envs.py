@@ -1,4 +1,4 @@
-"""Agent environments: one environment of several agents each, watched so that wrong data is refused where it enters."""
+"""Copies: single multi-agent environments whose data is checked."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PARTS = ("obs", "rewards", "terminations", "truncations", "infos")
 
 
 class AgentEnv:
-    """One environment of several agents: who takes part, what they have earned, and how its episodes begin.
+    """One multi-agent environment: its current agents, their returns, and the start of its episodes.
 
-    It has what `EpisodeStarts` asks of an environment, so that episodes are seeded and replayed as all others are.
+    It has the methods that `EpisodeStarts` needs, so that episodes are seeded and replayed like those of other environments.
 
     Args:
         factory: returns a new environment with PettingZoo's parallel API.
@@ -34,7 +34,7 @@ class AgentEnv:
     def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
         self.env, self.index = _made_by(factory, index), index
         self.possible = tuple(self.env.possible_agents)
-        """Everybody who may take part."""
+        """All agents that may take part."""
         self.spaces = {agent: (self.env.observation_space(agent), self.env.action_space(agent)) for agent in self.possible}
         """Of observations and of actions."""
         for agent, (observation_space, action_space) in self.spaces.items():
@@ -42,17 +42,17 @@ class AgentEnv:
             require_elements(action_space, f"environment {index}, action_space of agent {agent!r}")
             space_spec(observation_space), space_spec(action_space)  # refuses what has no fixed layout
         self.acting: frozenset[Any] = frozenset()
-        """Who takes part in the next step."""
+        """The agents of the next step."""
         self._left: frozenset[Any] = frozenset()
         self._returns: dict[Any, float] = {}
         self._infos: dict[Any, Any] = {}
         self._length = 0
         self.ended_at: ErrorLocation | None = None
-        """The last step of the episode before, once that has ended."""
+        """The last step of the previous episode, after its end."""
         self.seed(run_seed)
 
     def seed(self, run_seed: int) -> None:
-        """Begin the next episodes as a new environment in a run with this seed does."""
+        """Seed the next episodes like a new copy in a run with this seed."""
         self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index)
 
     @property
@@ -64,38 +64,38 @@ class AgentEnv:
         """Reset the environment for its next episode. Returns observations by agent."""
         try:
             return self.starts.begin()[0]  # type: ignore[no-any-return]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
 
     def place(self) -> ErrorLocation:
-        """Its last step or, where none was taken since, the reset before it."""
+        """The place of its last step or reset."""
         place = ErrorLocation(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
         actions = self.starts.actions
         return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
 
     def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
-        """Play a saved episode again. Returns observations by agent."""
+        """Replay a saved episode. Returns observations by agent."""
         starts = self.starts
         try:
             return starts.load_state_dict(state)  # type: ignore[no-any-return]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
             if starts.replayed is not None:
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> AgentStepResult:
-        """One step, with the actions of those who take part, and a copy of these for the memory."""
+        """One step with the actions of the current agents, and a copy of these for recording."""
         acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
         try:
             obs, rewards, terminations, truncations, _ = self.step(actions)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place()._replace(step=step))  # noqa: B904  mostly it is the same error
         return AgentStepResult(acted, obs, rewards, terminations, truncations, self.acting, None)
 
     def finished(self) -> EpisodeResult:
-        """The episode that has ended: with the sum of all rewards, those of each agent, and the last info of each."""
+        """The finished episode: the sum of all rewards, and the return and the last info of each agent."""
         self.ended_at = self.place()
         info = {"return": dict(self._returns), "info": self._infos}
         return EpisodeResult(
@@ -106,7 +106,7 @@ class AgentEnv:
         """Begin an episode: observations and infos by agent.
 
         Raises:
-            EnvDataError: there are none, or nobody takes part.
+            EnvDataError: there are none, or no agent takes part.
         """
         result = self.env.reset(seed=seed, options=options)
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, Mapping) for part in result)):
@@ -118,7 +118,7 @@ class AgentEnv:
         self.acting = self._present(self.env.agents)
         self._returns, self._infos = dict.fromkeys(self.acting, 0.0), dict(result[1])
         if not self.acting:
-            raise EnvDataError(f"environment {self.index} begins an episode in which nobody takes part: env.agents is empty.")
+            raise EnvDataError(f"environment {self.index} begins an episode without agents: env.agents is empty.")
         self._require(self.acting, result[:1], "reset")
         return result
 
@@ -126,7 +126,7 @@ class AgentEnv:
         """One step: observations, rewards, terminations, truncations and infos by agent.
 
         Raises:
-            EnvDataError: one of them is missing, of somebody who takes part; or somebody leaves without an ending.
+            EnvDataError: a value of an agent that takes part is missing, or an agent leaves without an ending.
         """
         acted = self.acting
         result = self.env.step(actions)
@@ -181,7 +181,7 @@ class AgentEnv:
 
 
 def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
-    """Refuse one environment that serves twice, and environments of different agents or spaces.
+    """Refuse an environment that is used twice, and environments with different agents or spaces.
 
     Raises:
         ValueError, SpaceError

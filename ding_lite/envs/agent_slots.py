@@ -1,4 +1,4 @@
-"""Agent slots: the rows of one policy, which acts for some of the agents in every environment."""
+"""Seats: the rows of one policy, which acts for some agents in every environment."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from ding_lite.envs.steps import Step
 
 
 class AgentStepResult(NamedTuple):
-    """What one step of one environment came to, by agent."""
+    """The result of one step of one environment, by agent."""
 
     acted: frozenset[Any]
-    """Who took part in it."""
+    """Agents that took part in it."""
     obs: Mapping[Any, Any]
-    """Where it led, also for those whose part ended with it."""
+    """Next observations, including those of agents that left with this step."""
     rewards: Mapping[Any, Any]
     terminations: Mapping[Any, Any]
     truncations: Mapping[Any, Any]
     acting: frozenset[Any]
-    """Who takes part in the next step."""
+    """Agents of the next step."""
     begun: Mapping[Any, Any] | None
-    """The first observations of the next episode, where it has begun."""
+    """The first observations of the next episode, if it has begun."""
 
 
 class AgentSlots:
     """The agents of one policy in N environments, as rows [N * agents, ...]: those of environment 0, then those of 1, ...
 
-    Of an agent that takes no part in a step, because it has left while others go on, the row stands still: its observation
-    stays, it earns nothing, and the step is not valid.
+    If an agent takes no part in a step, because it has left while others continue, its row is unchanged: its observation
+    stays, its reward is 0, and the step is not valid.
 
     Args:
         agents: in the order of the environment's `possible_agents`; all have the same spaces.
         observation_space, action_space: of each of them.
-        num_envs: N.
+        copies: N.
     """
 
     def __init__(
@@ -57,33 +57,33 @@ class AgentSlots:
         self.rows = [(index, agent) for index in range(num_envs) for agent in agents]
         """Environment and agent of each row."""
         self.num_envs = len(self.rows)
-        """Rows; so that whatever acts for B environments acts for them."""
+        """Number of rows, under the name that code for B environments uses."""
         self.obs_spec = space_spec(observation_space)
         self.current: Any = None
         """The observations to act on next, nested arrays [rows, ...]; None before `begin`."""
         self.restarted: np.ndarray[Any, Any] | None = None
-        """[rows] bool: whose episode `current` begins; None where none does."""
+        """[rows] bool: whether `current` is the start of an episode; None if it is for none."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
-        """Action and reward of the last step, set by the worker that took it; None where it is not known."""
+        """Actions and rewards of the last recorded step; None if unknown."""
         self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)
 
     def begin(self, obs: Sequence[Mapping[Any, Any]]) -> None:
-        """An episode begins in every environment, with these observations by agent; who is not there yet sees zeros."""
+        """Start an episode in every environment, with these observations by agent; absent agents get zeros."""
         out = self._blank()
         there = [agent in obs[index] for index, agent in self.rows]
         self._write([obs[index][agent] if is_there else None for (index, agent), is_there in zip(self.rows, there)], out, out)
         self.current, self.restarted, self.last = out, np.array(there), None
 
     def hand_out(self, action: Any, to: Sequence[dict[Any, Any]], acting: Sequence[frozenset[Any]]) -> None:
-        """Put the actions [rows, ...], nested, of those who act into the dict of each environment.
+        """Distribute nested actions [rows, ...] to a dict by agent for each environment.
 
         Raises:
-            ValueError: not as many actions as rows.
+            ValueError: the number of actions is not the number of rows.
         """
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
-        # A copy, because an environment may change the array it is given, and the caller too.
+        # A copy, because the environment or the caller may change the array.
         each = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
         if len(each) != self.num_envs:
             raise ValueError(f"{self.num_envs} rows want as many actions, got {len(each)}.")
@@ -92,7 +92,7 @@ class AgentSlots:
                 to[index][agent] = one
 
     def to_rows(self, played: Sequence[AgentStepResult], out: Any) -> Step:
-        """What a step came to, as rows; the observations to act on next are written to `out`, nested arrays [rows, ...].
+        """The result of a step as rows; the next observations are written to `out`, nested arrays [rows, ...].
 
         Raises:
             EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite.
@@ -122,7 +122,7 @@ class AgentSlots:
         return Step(reward, terminated, truncated > terminated, finals, valid, [])
 
     def _write(self, elements: Sequence[Any], out: Any, before: Any) -> None:
-        """Write observations, and those of `before` where there is none."""
+        """Write observations; missing ones are taken from `before`."""
         space = self.single_observation_space
         if any(one is None for one in elements):
             elements = [self._element(before, row) if one is None else one for row, one in enumerate(elements)]
@@ -169,17 +169,17 @@ class AgentSlots:
                 raise EnvDataError(f"agent {agent!r} of {error}", error.env) from None
 
     def _blank(self) -> Any:
-        """An element of the space for each row, as near to zero as integers may be."""
+        """An element of the space for each row, as close to zero as its integers allow."""
         out = map_leaves(np.zeros_like, allocate(self.obs_spec, self.num_envs))
         _raise_to(self.single_observation_space, out)
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """What is acted on next, and whose episode that begins."""
+        """The current observations, and which of them start an episode."""
         return {"current": map_leaves(np.copy, self.current), "restarted": self.restarted}
 
     def load_state_dict(self, state: Mapping[str, Any], obs: Sequence[Mapping[Any, Any]], acting: Sequence[Any]) -> None:
-        """Go on from a saved state, where replayed environments gave these observations by agent.
+        """Restore a saved state, after replayed environments returned these observations by agent.
 
         Raises:
             EnvDataError: an environment did not come back to the same observation.
@@ -200,7 +200,7 @@ class AgentSlots:
 
 
 def _shown(played: AgentStepResult, agent: Any) -> Any:
-    """What an agent sees next; its last observation, where its part has ended; None where it has none."""
+    """An agent's next observation; its last one if it has left; None if it has none."""
     if agent in played.acting:
         return (played.obs if played.begun is None else played.begun)[agent]
     return played.obs[agent] if played.begun is None and agent in played.acted else None

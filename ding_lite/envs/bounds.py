@@ -1,4 +1,4 @@
-"""Bounds: observations outside those of their Box are used as they are, and warned of by name."""
+"""Bounds: a warning for observations outside of their Box, which are used unchanged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gymnasium import spaces
 
 from ding_lite.envs.spaces import space_spec, subspaces
 
-_ROUNDING = 1e-5  # of a bound, or of 1 where that is more: what float32 loses does not count
+_ROUNDING = 1e-5  # relative to a bound, or to 1 if that is larger: rounding of float32 does not count
 _SMALL = 1 << 12
 
 Where = Callable[[int], tuple[str, str]]
-"""From a row to the environment's name in messages, and to a sentence that tells where it was."""
+"""From a row to the environment's name in messages, and to a sentence with its place."""
 
 
 class BoxBounds:
     """Warns, once, of an observation outside the bounds of its Box.
 
-    Once for all environments that are checked here: they share one space, and what corrects it corrects it for each.
+    There is one warning for all environments checked here, because they share one space.
 
     Args:
-        each: the observation space of each environment, alike but for the bounds. Parts that are no Box, and Boxes that hold
-            all that their dtype can, cost nothing.
+        each: the observation space of each environment, which may differ in their bounds. Parts other than Box, and Boxes that
+            allow every value of their dtype, cost nothing.
     """
 
     def __init__(self, each: Sequence[gymnasium.Space[Any]]) -> None:
@@ -38,13 +38,13 @@ class BoxBounds:
         """Warn if the observations [rows, ...], nested arrays, leave their bounds.
 
         Args:
-            where: asked for the row that is concerned.
+            where: called with the affected row.
         """
         for leaf in self._leaves:
             part = leaf.part_of(batch)
             np.maximum(part, leaf.low, out=leaf.clipped)
             np.minimum(leaf.clipped, leaf.high, out=leaf.clipped)
-            # Of few numbers, bytes are compared fastest.
+            # For few numbers, comparing bytes is fastest.
             same = part.tobytes() == leaf.clipped.tobytes() if part.size < _SMALL else bool((part == leaf.clipped).all())
             if not same and (wrong := np.argwhere(part != leaf.clipped)).size:
                 row, *place = wrong[0].tolist()
@@ -98,7 +98,7 @@ def _boxes(space: gymnasium.Space[Any], path: tuple[str, ...] = ()) -> list[tupl
 
 
 def _holds_all(box: spaces.Box) -> bool:
-    """Whether nothing that its dtype is able to hold is out of bounds."""
+    """Whether every value of its dtype is within bounds."""
     dtype: Any = box.dtype
     if dtype.kind == "f":
         return bool(np.isneginf(box.low).all() and np.isposinf(box.high).all())

@@ -1,4 +1,4 @@
-"""Checks of what environments return: wrong data is refused where it enters, by name."""
+"""Checks of the data that environments return."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _SMALL = 1 << 12
 
 
 class EnvDataError(ValueError):
-    """An environment returned what its spaces do not allow, or something that is not finite.
+    """An environment returned data that its spaces do not allow, or numbers that are not finite.
 
     Args:
-        message: what it was, naming the environment.
-        env: index of the environment, where one alone is concerned.
+        message: the message, which names the environment.
+        env: index of the environment, if a single one is affected.
     """
 
     def __init__(self, message: str, env: int | None = None) -> None:
         super().__init__(message)
         self.env = env
         self.is_next = False
-        """Whether it is what is acted on next, which after an ending comes from a reset."""
+        """Whether the data is the current observation, which comes from a reset after the end of an episode."""
 
 
 def shown(value: Any, limit: int = 60) -> str:
-    """`repr(value)`, at most so many characters, also where it fails."""
+    """`repr(value)`, shortened to `length` characters, even if `repr` fails."""
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001  anybody's code, and integers of more digits than Python prints
+    except Exception as error:  # noqa: BLE001  user code, and integers with more digits than Python prints
         return f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.ndarray[Any, Any]:
-    """`value` with just this shape and dtype, without changing a number.
+    """`value` with exactly this shape and dtype, without changing a number.
 
     Args:
-        who: what the message calls it, such as "environment 3, obs".
+        who: its name in the message, such as "environment 3, obs".
         env: index of the environment.
 
     Raises:
-        EnvDataError: another shape, a dtype of another kind, or a value that the dtype cannot hold.
+        EnvDataError: the shape or kind of dtype is wrong, or the dtype cannot hold a value.
     """
     try:
         array = np.asarray(value)
@@ -90,10 +90,10 @@ def to_spec(value: Any, spec: Spec, who: str, env: int | None = None) -> Any:
 
 
 def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str, env: int | None = None) -> Any:
-    """An element of this space as gymnasium has it, or a batch, as nested arrays of just this shape and dtype.
+    """An element of this gymnasium space, or a batch, as nested arrays of exactly this shape and dtype.
 
     Raises:
-        EnvDataError: it lacks a part of its space, or a part is not as its space says.
+        EnvDataError: a part of its space is missing or wrong.
     """
     try:
         nested = to_nested(space, value)
@@ -103,10 +103,10 @@ def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str, en
 
 
 def require_finite(batch: Any, what: str, first: int = 0) -> None:
-    """Refuse NaN and infinities in a batch [B, ...], nested or not, naming the environment; `first` is that of row 0.
+    """Refuse NaN and infinities in a batch [B, ...], nested or not; `first` is the index of the environment of row 0.
 
     Raises:
-        EnvDataError: with the index of the first environment concerned.
+        EnvDataError: with the index of the first affected environment.
     """
     if type(batch) is dict:
         for name, inner in batch.items():
@@ -127,15 +127,15 @@ def all_finite(numbers: np.ndarray[Any, Any]) -> bool:
     """Whether no number of this one-dimensional array of floats is NaN or infinite."""
     if len(numbers) >= _SMALL or numbers.dtype.char not in "fd":
         return bool(np.isfinite(numbers).all())
-    # For few numbers one product is the fastest look; with weights so small it does not overflow.
+    # For few numbers, one dot product is the fastest check; its small weights prevent an overflow.
     return isfinite(numbers.dot(_weights(len(numbers), numbers.dtype)))
 
 
 def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None:
-    """Refuse integers in a batch [B, ...] that their space does not have; `bounds` is what `integer_bounds` gave.
+    """Refuse integers in a batch [B, ...] that are outside of their space; `bounds` is the result of `integer_bounds`.
 
     Raises:
-        EnvDataError: with the index of the first environment concerned.
+        EnvDataError: with the index of the first affected environment.
     """
     if bounds is None:
         return
@@ -161,7 +161,7 @@ def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one real number, of Python's or numpy's.
+    """Whether it is a real number of Python or numpy.
 
     Example:
         >>> is_number(True), is_number(np.float32(2.5)), is_number("2"), is_number(np.zeros(1)), is_number(10**400)

@@ -1,4 +1,4 @@
-"""Episode starts: how each episode begins, so that it can be played again, and what it amounted to."""
+"""Episodes: the start of each episode, so that it can be replayed, and its summary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-_SEEDS = 16  # that one hash gives
-_LONGEST = 1_000_000  # steps of an episode that are remembered
+_SEEDS = 16  # seeds per hash
+_LONGEST = 1_000_000  # recorded steps of an episode
 
 
 class EpisodeResult(NamedTuple):
@@ -24,7 +24,7 @@ class EpisodeResult(NamedTuple):
     """Index of its environment."""
 
     number: int
-    """How many episodes that environment had begun before."""
+    """Number of earlier episodes of this environment."""
 
     return_: float
     """Sum of its rewards, undiscounted."""
@@ -33,7 +33,7 @@ class EpisodeResult(NamedTuple):
     """Steps."""
 
     seed: int | None = None
-    """What `env.reset(seed=...)` was given; None where the start was kept otherwise, or is not known."""
+    """The argument of `env.reset(seed=...)`; None if the start is stored in another way, or unknown."""
 
     info: Mapping[str, Any] = MappingProxyType({})
     """The info of its last step."""
@@ -43,7 +43,7 @@ Episode = EpisodeResult  # its name in earlier versions
 
 
 def episode_seed(run_seed: int, env: int, number: int) -> int:
-    """The seed of an episode: a function of these three alone, spread over [0, 2**31).
+    """The seed of an episode: a hash of these three numbers, in [0, 2**31).
 
     Example:
         >>> episode_seed(0, 1, 2) == episode_seed(0, 1, 2), episode_seed(0, 1, 2) == episode_seed(0, 2, 1)
@@ -53,34 +53,34 @@ def episode_seed(run_seed: int, env: int, number: int) -> int:
 
 
 def _seeds(run_seed: int, env: int, block: int) -> tuple[int, ...]:
-    """The seeds of as many episodes in a row as one hash gives."""
+    """The seeds of consecutive episodes from one hash."""
     digest = hashlib.blake2b(struct.pack("<qqq", run_seed, env, block)).digest()
     return tuple(seed >> 1 for seed in struct.unpack(f"<{_SEEDS}I", digest))
 
 
 class EpisodeStarts:
-    """Begins the episodes of one environment, each from its own seed, and remembers what was done since.
+    """Starts the episodes of one environment, each from its own seed, and records the actions since.
 
-    Where seeding a reset is dear (ALE restarts its emulator for it, 90 ms instead of 3.5), only the first is seeded, and the
-    simulator's state and generators before the reset are what `start` holds instead.
+    If a seeded reset is expensive (ALE restarts its emulator, 90 ms instead of 3.5), only the first one is seeded, and `start`
+    holds the simulator's state and generators before the reset instead.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], run_seed: int, index: int) -> None:
         self.env, self.run_seed, self.index = env, run_seed, index
         self.number = -1
-        """Of the current episode."""
+        """Number of the current episode."""
         self.start: dict[str, Any] = {}
-        """How the current episode began: {"seed": ...} or the simulator's state, and {"options": ...} where there were any."""
+        """Start of the current episode: {"seed": ...} or the simulator's state, and {"options": ...} if there were any."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
-        """What was done since, the last million steps."""
+        """The actions since, at most a million steps."""
         self._is_dear = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
         self.replayed: int | None = None
-        """The step to be played next, while a saved episode is played again; None until its reset is done."""
+        """The next step while a saved episode is replayed; None until its reset is done."""
 
     @property
     def described(self) -> str:
-        """Number and beginning of the current episode, for messages."""
+        """Number and start of the current episode, for messages."""
         return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a kept state'}"
 
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -98,20 +98,20 @@ class EpisodeStarts:
         return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
-        """The current episode: its number, its start, and what was done since.
+        """The current episode: its number, its start, and the actions since.
 
         Raises:
-            RuntimeError: the episode is longer than what is remembered.
+            RuntimeError: the episode is longer than the recorded steps.
         """
         if len(self.actions) == _LONGEST:
             raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
         return {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
 
     def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
-        """Bring the environment back to where it was, by playing the episode again. Returns its observation.
+        """Restore the environment by replaying the episode. Returns its observation.
 
         Args:
-            played: called with the number of steps after each.
+            played: called with the number of steps after each step.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self.actions = deque(state["actions"], maxlen=_LONGEST)
@@ -124,7 +124,7 @@ class EpisodeStarts:
 
 
 def _packed(actions: Iterable[Any]) -> Any:
-    """Actions as one array, where they are arrays or numbers alike; else as they are."""
+    """Actions as one array, if they are arrays or numbers of one shape; else unchanged."""
     listed = list(actions)
     kinds = {type(action) for action in listed}
     alike = len(kinds) == 1 and not kinds & {dict, tuple} and len({np.shape(action) for action in listed}) == 1
@@ -139,15 +139,15 @@ def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actions: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Play an episode again: yields (obs, info) of the reset, then what each `env.step(action)` returns.
+    """Replay an episode: yields (obs, info) of the reset, then the result of each `env.step(action)`.
 
     Args:
-        env: an environment made as the first one was.
-        start: {"seed": episode.seed}, or what `EpisodeStarts.start` was.
-        actions: what was done.
+        env: an environment of the same kind.
+        start: {"seed": episode.seed}, or `EpisodeStarts.start`.
+        actions: the actions of the episode.
     """
     if "ale" in start:
-        from ale_py import ALEState  # there, since an ALE environment is
+        from ale_py import ALEState  # installed, because this is an ALE environment
 
         env.reset(seed=0)
         inner: Any = env.unwrapped

@@ -1,4 +1,4 @@
-"""Error locations: where an environment was when something went wrong, and errors that say so."""
+"""Places: environment, episode and step of an error."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ErrorLocation(NamedTuple):
     """Of the episode, counted from 0; None in its reset."""
 
     action: Any = None
-    """What it was given in that step."""
+    """The action of that step."""
 
     given: str = "action"
-    """What the message calls that: "actions" where there are several."""
+    """Its name in messages: "actions" if there are several."""
 
     is_replay: bool = False
-    """Whether a saved episode was played again."""
+    """Whether a saved episode was being replayed."""
 
     together: str = ""
-    """Of several environments that took a step together, where each of them was; then `episode` and `step` do not count."""
+    """For a joint step of several environments, the place of each; `episode` and `step` are then ignored."""
 
     @property
     def words(self) -> str:
@@ -52,14 +52,14 @@ class ErrorLocation(NamedTuple):
 
     @property
     def again(self) -> str:
-        """The part of a sentence that tells of a replay."""
+        """The part of a sentence about a replay."""
         return ", where it was played again" if self.is_replay else ""
 
 
 def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
-    """What to raise, so that it tells the place: the same error, or a RuntimeError where an environment called `sys.exit`.
+    """The error to raise, with a note on the place: the same error, or a RuntimeError if an environment called `sys.exit`.
 
-    What the handler of a signal raised, to end the program, stays as it is.
+    An error raised by a signal handler is unchanged.
     """
     again = place.again
     if isinstance(error, EnvDataError):
@@ -74,14 +74,14 @@ def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
 
 
 def exit_error(error: SystemExit, who: str) -> RuntimeError:
-    """What to raise where code of an environment called `sys.exit`, which would end the run without a word."""
+    """The error to raise if code of an environment called `sys.exit`, which would end the run silently."""
     ended = RuntimeError(f"{who}, called sys.exit({shown(error.code, 60)}). {_NO_EXIT}")
     ended.__cause__ = error
     return ended
 
 
 def _is_of_a_signal(error: SystemExit) -> bool:
-    """Whether the handler of a signal raised it, which runs wherever the program happens to be."""
+    """Whether a signal handler raised it."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = [getattr(handler, "__code__", None) for handler in handlers]
     trace = error.__traceback__

@@ -1,4 +1,4 @@
-"""Environments fresh from their factories: one of a kind each, and all alike."""
+"""New environments from factories, checked to be distinct and of the same spaces."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
-    """A new environment, number `index`; what the factory raises gets a note that says so.
+    """A new environment, number `index`; errors of the factory get a note with the number.
 
     Raises:
         TypeError: the factory returned something else.
-        SpaceError: a space of it has no elements, or one whose elements have no numbers.
+        SpaceError: a space is empty, or its elements hold no numbers.
         RuntimeError: the factory called `sys.exit`.
     """
     try:
@@ -42,7 +42,7 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
 
 
 def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-    """Refuse one environment that serves twice, and environments of different spaces.
+    """Refuse an environment that is used twice, and environments with different spaces.
 
     Raises:
         ValueError, SpaceError

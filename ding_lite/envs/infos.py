@@ -1,4 +1,4 @@
-"""Infos: what environments report beside observations and rewards, as a number for each episode."""
+"""Infos: numbers from the infos of environments, as means per episode."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ding_lite.basics import did_you_mean
 
 
 def number_of(value: Any) -> float | None:
-    """The number that this is, or the only one that an array or a tensor holds; None for anything else.
+    """A number, or the only element of an array or tensor; None for anything else.
 
-    Integers that no float can hold are infinite.
+    Integers too large for a float become infinite.
 
     Example:
         >>> import numpy as np
@@ -34,13 +34,13 @@ def number_of(value: Any) -> float | None:
 
 
 class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Puts the mean over the episode's steps of some numbers in the infos into the info of its last step.
+    """Adds the episode means of some numbers in the infos to the info of the last step.
 
-    Loggers tell every number in an episode's last info, so that these arrive there under their names. Steps that do not have
-    one, and NaN, are left out of its mean. A name that the first episode never had is warned of, once.
+    Loggers log every number in an episode's last info, so these are logged under their names. Steps without a number, and NaN,
+    are left out of its mean. A name that is missing in the whole first episode causes one warning.
 
     Args:
-        env: whose infos are meant.
+        env: the environment.
         names: of the numbers.
     """
 

@@ -1,4 +1,4 @@
-"""Making environments, and taking those made elsewhere."""
+"""Making environments, and adapting those of other libraries."""
 
 from __future__ import annotations
 
@@ -39,33 +39,36 @@ def make_envs(
     start_timeout_s: float = 120.0,
     **kwargs: Any,
 ) -> LocalVectorEnv | SplitVectorEnv:
-    """B environments as one `gymnasium.vector.VectorEnv`, stepped by this process or by worker processes.
+    """Create B environments as one `gymnasium.vector.VectorEnv`, stepped in this process or in worker processes.
 
-    A worker process owns its environments and, once a collector or an evaluator uses them, a copy of the policy that acts:
-    whole rollouts come back, through shared memory. The processes end with `task.stop()`, with `close()`, and with this
-    process; used again, they are started again where they were.
+    A worker process owns its environments and, once a collector or an evaluator uses them, a copy of the acting policy:
+    it returns whole rollouts through shared memory. The processes end with `task.stop()`, with `close()`, and with this
+    process. If they are used again, they are restarted in the same state.
 
     Args:
         env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
         num_envs: B.
-        seed: of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the episode).
-        wrappers: put around each environment, the first innermost.
-        log_info: names in the infos of steps, whose mean over each episode is put into the info of its last step. Every number
-            there is logged by its name.
-        workers: into how many pieces the environments are split, each with random numbers of its own for acting. Another
-            number is another run; the same number gives the same run on either backend.
-        backend: "process" gives each piece a process of its own; "local" steps them one after another.
-        restart: where a worker process is killed, hangs or raises, start it again where it was and ask it for the same: the
-            run goes on as if nothing had happened. Each answer costs a little more.
-        timeout_s: seconds that one step of an environment, or one look at the policy, may take in a worker process. With
-            `restart`, a worker that hangs at each attempt is an error after about three times as long, however many there are.
-        start_timeout_s: seconds that a worker process may take to start, and then to make its environments.
+        seed: seed of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the
+            episode).
+        wrappers: wrappers for each environment, the innermost first.
+        log_info: names in the infos of steps. Their mean over each episode is added to the info of its last step, of which
+            every number is logged.
+        workers: number of pieces into which the environments are split, each with its own random generator for acting. Another
+            number gives another run; the same number gives the same run on either backend.
+        backend: "process" for one process per piece; "local" to step the pieces one after another.
+        restart: if a worker process is killed, hangs or raises, restart it in the same state and repeat the request: the run
+            continues with the same result. Each answer costs a little more.
+        timeout_s: maximum seconds for a step of an environment, or a forward pass of the policy, in a worker process. With
+            `restart`, a worker that hangs in every attempt is an error after about three times as long, for any number of
+            workers.
+        start_timeout_s: maximum seconds for a worker process to start, and then to make its environments.
         **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
 
     Raises:
-        ValueError: num_envs < 1, a seed out of range, workers is not in 1 to num_envs, or there is no such backend.
-        TypeError: `env` is neither, kwargs come with a function, or num_envs or seed is no integer.
-        gymnasium.error.Error: an id that does not exist.
+        ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, or the backend is unknown.
+        TypeError: `env` is neither an id nor a function, kwargs are passed with a function, or num_envs or seed is not an
+            integer.
+        gymnasium.error.Error: the id does not exist.
         ImportError: an Atari game without the extra `atari`.
 
     Example:
@@ -108,7 +111,7 @@ def make_envs(
             f"make_envs(workers={workers!r}) for {num_envs} environments: each worker needs one, so 1 to {num_envs}."
         )
     if backend not in ("local", "process"):
-        raise ValueError(f"make_envs(backend={backend!r}): there is no such backend, take 'local' or 'process'.")
+        raise ValueError(f"make_envs(backend={backend!r}): there is no such backend, use 'local' or 'process'.")
     if backend == "local" and workers == 1:
         return LocalVectorEnv(factories, seed)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
@@ -118,7 +121,7 @@ def make_envs(
 
 
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
-    """What steps this vector environment; the same one each time it is asked for the same environment.
+    """The adapter that steps this vector environment; always the same one for the same environment.
 
     Raises:
         TypeError: not a vector environment.
@@ -137,7 +140,7 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
 
 
 def _register(env_id: str) -> None:
-    """Atari games have to be registered by their package, which gymnasium does not import by itself."""
+    """Import the package that registers Atari games, because gymnasium does not import it."""
     if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
         require_extra("ale_py", "atari", f"make_envs({env_id!r})")
         gymnasium.register_envs(importlib.import_module("ale_py"))

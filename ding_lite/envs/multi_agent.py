@@ -1,6 +1,6 @@
-"""Environments of several agents, which have PettingZoo's parallel API, stepped in a plain loop.
+"""Multi-agent environments with PettingZoo's parallel API, stepped in a plain loop.
 
-PettingZoo itself is not imported: whatever has `possible_agents`, `agents`, `reset`, `step` and the two spaces will do.
+PettingZoo itself is not imported: any object with `possible_agents`, `agents`, `reset`, `step` and the two spaces works.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ AgentEnvFactory = Callable[[], Any]
 
 
 def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 0) -> AgentVectorEnv:
-    """N copies of an environment of several agents, stepped by this process.
+    """N copies of a multi-agent environment, stepped in this process.
 
     Args:
         factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
         num_envs: N.
-        seed: of the run. Each episode is seeded from (seed, index of the environment, number of the episode).
+        seed: seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
 
     Raises:
         ValueError: num_envs < 1.
-        TypeError: no function, or what it returns is no such environment.
-        SpaceError: the environments differ in their agents or spaces.
+        TypeError: not a function, or it does not return such an environment.
+        SpaceError: the copies have different agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
         raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
@@ -51,21 +51,21 @@ class MultiAgentStep(NamedTuple):
     """One step of N environments."""
 
     steps: dict[str, Step]
-    """For each policy, with rows as `AgentSlots` has them. It lists no episodes: they are those of environments."""
+    """The step for each policy, with rows as in `AgentSlots`, without finished episodes."""
 
     finished: list[EpisodeResult]
-    """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` that of each, and `info["info"]`
-    the last info of each."""
+    """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` that of each agent, and
+    `info["info"]` the last info of each agent."""
 
 
 class AgentVectorEnv:
-    """N copies of an environment of several agents, each of which is reset in the step that ends its episode.
+    """N copies of a multi-agent environment, each of which is reset in the step that ends its episode.
 
-    An episode ends when no agent is left. Who has left earlier stands still until the next one begins; see `AgentSlots`.
-    Who comes later begins then. Who has left does not come back within an episode.
+    An episode ends when no agent is left. The rows of an agent that leaves earlier stay unchanged until the next episode; see
+    `AgentSlots`. An agent may join later, but cannot return within an episode.
 
     Args:
-        factories: one for each environment, each returning a new one.
+        factories: one per copy, each returning a new environment.
         seed: of the run.
     """
 
@@ -74,7 +74,7 @@ class AgentVectorEnv:
         require_same_agents(self.agent_envs)
         self.num_envs, self.run_seed = len(self.agent_envs), seed
         self.possible_agents = self.agent_envs[0].possible
-        """Everybody who may take part."""
+        """All agents that may take part."""
         self.slots_of: dict[str, AgentSlots] = {}
         """The rows of each policy, since `assign_slots`."""
 
@@ -106,16 +106,16 @@ class AgentVectorEnv:
             agent_env.seed(seed)
 
     def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
-        """Give each agent to a policy, once and for all; asked again for the same, it gives the same rows.
+        """Assign each agent to a policy, permanently; a second call with the same assignment returns the same rows.
 
         Args:
-            policy_of: from an agent to the name of its policy, a function or a mapping.
-            names: of the policies.
+            policy_of: function or mapping from an agent to the name of its policy.
+            names: names of the policies.
 
         Raises:
             TypeError: neither a function nor a mapping.
-            ValueError: an agent without a policy of these, a policy without an agent, or other policies than before.
-            SpaceError: the agents of one policy have not the same spaces.
+            ValueError: an agent has none of these policies, a policy has no agent, or the policies differ from those before.
+            SpaceError: the agents of one policy have different spaces.
         """
         name_of = policy_of.get if isinstance(policy_of, Mapping) else policy_of
         if not callable(name_of):
@@ -161,7 +161,7 @@ class AgentVectorEnv:
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment; with a seed, as if newly made with that seed."""
         if not self.slots_of:
-            raise RuntimeError("nobody acts here yet: give the agents to policies by assign_slots(policy_of, names).")
+            raise RuntimeError("no policies are assigned yet: assign them to the agents with seat(policy_of, names).")
         if seed is not None:
             self._seed(seed_of(seed, "begin(seed={})"))
         obs = [agent_env.begin() for agent_env in self.agent_envs]
@@ -170,18 +170,18 @@ class AgentVectorEnv:
                 slots.begin(obs)
 
     def advance(self, actions: Mapping[str, Any], out: Mapping[str, Any]) -> MultiAgentStep:
-        """Take the actions of each policy, nested [rows, ...], and write the observations to act on next to `out`, likewise.
+        """Step with the actions of each policy, nested [rows, ...], and write the next observations to `out` in the same form.
 
         Raises:
-            gymnasium.error.ResetNeeded: nothing has begun.
-            EnvDataError: an environment returned what its spaces or its API do not allow.
-            Exception: what an environment raised, with a note naming it, its step and the actions.
+            gymnasium.error.ResetNeeded: `begin` was not called.
+            EnvDataError: an environment returned data that its spaces or its API do not allow.
+            Exception: the error of an environment, with a note that names the environment, its step and the actions.
         """
         if not self.is_begun:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call begin() before advance().")
         acting = [agent_env.acting for agent_env in self.agent_envs]
         taken: list[dict[Any, Any]] = [{} for _ in self.agent_envs]
-        kept: list[dict[Any, Any]] = [{} for _ in self.agent_envs]  # what is remembered belongs to nobody else
+        kept: list[dict[Any, Any]] = [{} for _ in self.agent_envs]  # recorded actions must not be shared
         for name, slots in self.slots_of.items():
             slots.hand_out(actions[name], taken, acting)
             slots.hand_out(actions[name], kept, acting)
@@ -212,7 +212,7 @@ class AgentVectorEnv:
             raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each environment is: the start of its episode and what was done since; and what is acted on next."""
+        """The state of each environment: the start of its episode, the actions since, and the current observations."""
         if not self.is_begun:
             return {"run_seed": self.run_seed, "seats": None}
         state = {
@@ -223,7 +223,7 @@ class AgentVectorEnv:
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again; where the agents have their policies.
+        """Restore each environment by replaying its episode; the agents must have their policies.
 
         Raises:
             ValueError: the state of another number of environments, or of agents with other policies.

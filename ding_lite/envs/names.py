@@ -1,4 +1,4 @@
-"""Names: what environments are called, and when gymnasium calls them solved."""
+"""Names of environments, and the returns at which gymnasium considers them solved."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def name_of_envs(env: Any) -> str:
-    """The id that gymnasium has for these environments, PettingZoo's name, or the name of the class of one of them."""
+    """The gymnasium id of these environments, PettingZoo's name, or the class name of one of them."""
     given = getattr(env, "env_name", None)
     return name_of_env(_one_of(env)) if given is None else str(given)
 
 
 def name_of_env(env: Any) -> str:
-    """The name of one environment, likewise."""
+    """The name of one environment, in the same way."""
     bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
     if spec is not None:
         return str(spec.id)
@@ -20,13 +20,13 @@ def name_of_env(env: Any) -> str:
 
 
 def threshold_of_envs(env: Any) -> float | None:
-    """The mean return at which gymnasium calls these environments solved, or None where it says nothing."""
+    """The mean return at which gymnasium considers these environments solved, or None if it has none."""
     threshold = getattr(getattr(_one_of(env), "spec", None), "reward_threshold", None)
     return None if threshold is None else float(threshold)
 
 
 def _one_of(env: Any) -> Any:
-    """One of these environments, or what stands for it: the vector itself, where it has a spec or does not give any out."""
+    """One of these environments; or the vector itself, if it has a spec or does not expose its environments."""
     if getattr(env, "spec", None) is not None:
         return env
     envs = getattr(getattr(env, "unwrapped", env), "envs", None)

@@ -1,4 +1,4 @@
-"""Partial observations: known tasks of which only a part is seen, so that a policy has to remember."""
+"""Masked environments: partially observable versions of known tasks, which need memory."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
 CARTPOLE_POSITIONS = "CartPoleNoVel-v1"
-"""CartPole-v1 whose observations are positions alone: [2] float32, where the cart is and the pole's angle."""
+"""CartPole-v1 with positions only: [2] float32, the cart's position and the pole's angle."""
 
 
 class PartialObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows these elements of a vector observation.
+    """Keeps only these elements of a vector observation.
 
     Args:
-        env: with observations of a Box [N].
-        index: which of them, in this order.
+        env: an environment with a Box [N] as observation space.
+        index: indices of the elements, in this order.
 
     Example:
-        >>> PartialObservation(CartPoleEnv(), (0, 2)).observation_space.shape
+        >>> OnlyElements(CartPoleEnv(), (0, 2)).observation_space.shape
         (2,)
     """
 
@@ -41,7 +41,7 @@ OnlyElements = PartialObservation  # its name in earlier versions
 
 
 def cartpole_positions(**kwargs: Any) -> PartialObservation:
-    """CartPole without velocities; with a time limit of 500 steps where `gymnasium.make` makes it.
+    """CartPole without velocities; with a time limit of 500 steps if made by `gymnasium.make`.
 
     Args:
         **kwargs: for `CartPoleEnv`.

@@ -1,4 +1,4 @@
-"""Progress: environments that write down what they are doing, so that an error can say where one that died was."""
+"""Watches: environments that record what they are doing, so that an error can say where a worker died."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ding_lite.data import flatten
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.vectors import LocalVectorEnv
 
-_ACTION = 64  # numbers of an action that find place
+_ACTION = 64  # maximum size of a recorded action
 _NUMBERS = "biuf"
 _NOWHERE = -1
-_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # zeros are the progress of environments in the making
+_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # a trace of zeros means that environments are being made
 
 
 def progress_size(num_envs: int) -> int:
-    """How many int64 the progress of so many environments takes."""
+    """The size of the trace of `num_envs` environments, in int64."""
     return 4 + num_envs * (2 + _ACTION)
 
 
 def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int) -> str:
-    """In words, what the environments were doing that wrote this."""
+    """A description of what the environments with this trace were doing."""
     fields = _Fields(progress, num_envs)
     index, what = int(fields.place[0]), int(fields.place[1])
     if what == _MAKES or index == _NOWHERE:
@@ -45,20 +45,20 @@ class _Fields:
 
     def __init__(self, progress: NDArray[np.int64], num_envs: int) -> None:
         self.place = progress[:4]
-        """The environment at work, what it does, the clock, and how many numbers an action has."""
+        """Current environment, its activity, the clock, and the size of an action."""
         self.begun = progress[4 : 4 + num_envs]
         self.numbers = progress[4 + num_envs : 4 + 2 * num_envs]
         self.actions = progress[4 + 2 * num_envs :].view(np.float64).reshape(num_envs, _ACTION)
 
 
 class ProgressVectorEnv(LocalVectorEnv):
-    """A LocalVectorEnv that writes into `progress` which environment it steps, when, and with which action."""
+    """A LocalVectorEnv that records in `crumbs` which environment it steps, when, and with which action."""
 
     def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
         self._fields = _Fields(progress, len(factories))
         super().__init__(factories, seed, first_env)
         self._fields.place[:2] = _NOWHERE, _STEPS
-        place = memoryview(self._fields.place)  # type: ignore[arg-type]  # a numpy element costs twice as much to set
+        place = memoryview(self._fields.place)  # type: ignore[arg-type]  # setting a numpy element takes twice as long
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
 
@@ -98,7 +98,7 @@ class ProgressVectorEnv(LocalVectorEnv):
             place[0], place[1] = _NOWHERE, _STEPS
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again."""
+        """Restore each environment by replaying its episode."""
         super().load_state_dict(state)
         self._fields.begun[:] = self._begun_at
 
@@ -112,9 +112,9 @@ def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Calla
 
 
 def _write(action: Any, rows: NDArray[np.float64]) -> int:
-    """Write actions [B, ...] as rows of numbers. Returns how many each has, 0 where there is no place for them.
+    """Write actions [B, ...] as rows of numbers. Returns the size of a row, 0 if there is not enough space.
 
-    What are no actions at all is for the environments to refuse.
+    Invalid actions are refused by the environments.
     """
     if type(action) is np.ndarray and action.shape == (len(rows),) and action.dtype.kind in _NUMBERS:
         rows[:, 0] = action

@@ -1,4 +1,4 @@
-"""What B environments returned from one step, checked, as arrays."""
+"""The checked results of one step of B environments, as arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ..
     index of the first environment.
 
     Raises:
-        EnvDataError: a result that has not five parts.
+        EnvDataError: a result does not have five parts.
     """
     try:
         obs, rewards, terminations, truncations, infos = zip(*results, strict=True)
@@ -39,12 +39,12 @@ def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]
     """B rewards as [B] float32.
 
     Raises:
-        EnvDataError: one that is no number, or not finite in float32.
+        EnvDataError: a reward is not a number, or not finite in float32.
     """
     try:
         sum(rewards)  # numpy would take None and strings for numbers
         reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
-    except Exception:  # noqa: BLE001  rewards are anybody's objects; which of them is wrong, and how, is found below
+    except Exception:  # noqa: BLE001  any object may come; the wrong one is found below
         reward = np.empty(0, np.float32)
     if reward.shape != (len(rewards),) or not isfinite(sum(reward.tolist())):
         for index, one in enumerate(rewards):
@@ -82,7 +82,7 @@ def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...], f
     """Refuse flags that are neither True nor False.
 
     Raises:
-        EnvDataError: naming the environment.
+        EnvDataError: there is one.
     """
     for name, flags in (("terminated", terminations), ("truncated", truncations)):
         for index, flag in enumerate(flags):
@@ -96,7 +96,7 @@ def write_obs(obs: Sequence[Any], out: Any, space: gymnasium.Space[Any], spec: S
     """Write B observations of this space into nested arrays [B, ...].
 
     Raises:
-        EnvDataError: one that its space does not allow, or that is not finite.
+        EnvDataError: an observation is outside of its space, or not finite.
     """
     if isinstance(spec, LeafSpec):
         _stack(obs, out, spec, first)

@@ -1,4 +1,4 @@
-"""Spaces: how elements of a gymnasium space are laid out in arrays, and back.
+"""Spaces: conversion between elements of gymnasium spaces and arrays.
 
 Everywhere in the engine a nested space is nested dicts: a Tuple's parts are named "0", "1", ...
 """
@@ -15,11 +15,11 @@ from ding_lite.data import LeafSpec, Spec, flatten
 
 
 class SpaceError(TypeError, ValueError):
-    """A space that the engine cannot lay out, or that does not fit where it is used."""
+    """A space that is not supported, or that does not fit."""
 
 
 def space_spec(space: spaces.Space[Any]) -> Spec:
-    """Shape and dtype of an element of this space, nested as it is.
+    """Shape and dtype of an element of this space, with the same nesting.
 
     Box of float64 is stored as float32, which is what networks read.
 
@@ -46,10 +46,10 @@ def space_spec(space: spaces.Space[Any]) -> Spec:
 
 
 def require_elements(space: spaces.Space[Any], who: str) -> None:
-    """Refuse a space with a part that holds no numbers: there is nothing to observe, or to choose.
+    """Refuse a space with a part that holds no numbers.
 
     Args:
-        who: what the message calls it, such as "environment 3, observation_space".
+        who: its name in the message, such as "environment 3, observation_space".
 
     Raises:
         SpaceError
@@ -65,7 +65,7 @@ def require_elements(space: spaces.Space[Any], who: str) -> None:
 
 
 def integer_bounds(space: spaces.Space[Any]) -> Any:
-    """Least and greatest value of Discrete, MultiDiscrete and MultiBinary, nested as the space is; None for all others."""
+    """Minimum and maximum of Discrete, MultiDiscrete and MultiBinary, nested like the space; None for all others."""
     if isinstance(space, spaces.Discrete):
         return int(space.start), int(space.start + space.n - 1)
     if isinstance(space, spaces.MultiDiscrete):
@@ -99,7 +99,7 @@ def to_nested(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def to_gymnasium(space: spaces.Space[Any], nested: Any) -> Any:
-    """Nested dicts as gymnasium has them: tuples for Tuple spaces."""
+    """Nested dicts in gymnasium's form: tuples for Tuple spaces."""
     parts = subspaces(space)
     if parts is None:
         return nested
@@ -108,14 +108,14 @@ def to_gymnasium(space: spaces.Space[Any], nested: Any) -> Any:
 
 
 def is_scalar(space: spaces.Space[Any]) -> bool:
-    """Whether its elements are numbers, which nobody can change in place."""
+    """Whether its elements are numbers, which are immutable."""
     return isinstance(space, spaces.Discrete)
 
 
 def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
     """A function from a batch [B, ...] of actions, nested, to the list of B actions that B environments take.
 
-    It raises TypeError where fractions come for integers, and ValueError where the parts have not as many rows each.
+    It raises TypeError for floats instead of integers, and ValueError if the parts have different numbers of rows.
     """
     parts = subspaces(space)
     if parts is None:
@@ -124,7 +124,7 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
         def rows_of(batch: Any) -> list[Any]:
             if whole and batch.dtype.kind not in "iu":
                 raise TypeError(f"actions of {space} are integers, got an array of {batch.dtype}.")
-            # Of Discrete, numpy integers as sample() gives them, which contains() checks fastest.
+            # For Discrete, numpy integers as in sample(), which contains() checks fastest.
             return list(batch) if is_scalar(space) else list(batch.astype(space.dtype, copy=False))
 
         return rows_of
@@ -142,14 +142,14 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
 
 
 def same_layout(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
-    """Whether elements of both are stored alike; bounds may differ."""
+    """Whether elements of both have the same layout; bounds may differ."""
     return dict(flatten(space_spec(one))) == dict(flatten(space_spec(other)))
 
 
 def column_limits(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> dict[str, Any]:
-    """The least and the largest value of each place in the columns obs, next_obs and action, nested as the spaces are.
+    """Minimum and maximum of each element of the columns obs, next_obs and action, nested like the spaces.
 
-    Of discrete parts alone: a Box says what an environment takes, and policies draw actions beyond it.
+    Only for discrete parts: policies may sample actions beyond the bounds of a Box.
 
     Example:
         >>> column_limits(spaces.Box(-1.0, 1.0), spaces.Discrete(3, start=1))
@@ -169,7 +169,7 @@ def random_state(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def load_random_state(space: spaces.Space[Any], state: Mapping[str, Any]) -> None:
-    """Draw from here on as the space did that gave this state."""
+    """Restore a saved state of the generators."""
     parts = subspaces(space)
     if parts is None:
         space.np_random.bit_generator.state = state

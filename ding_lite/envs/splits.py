@@ -1,4 +1,4 @@
-"""Environments in several pieces, each stepped by a worker of its own: in this process, or in one for each piece."""
+"""Environments in several pieces, each stepped by its own worker: in this process, or in one process per piece."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
 
-_DEPTH = 128  # rollouts that may be asked for before the first is taken; max_lag is never near that
+_DEPTH = 128  # maximum number of pending rollouts, far above any max_lag
 ENV = "env"
-"""Under which name the environments of a piece stand among the objects of its host."""
+"""Name of the environments of a piece among the objects of its host."""
 
 
 class SplitVectorEnv(SameStepVectorEnv):
-    """B environments in pieces, each with a host of its own. Rollouts run where the environments are.
+    """B environments in pieces, each with its own host. Rollouts run in the process of the environments.
 
-    The environments, and what they do, are those of one LocalVectorEnv with the same seed, whoever hosts them.
+    The environments behave like those of a LocalVectorEnv with the same seed, with any host.
 
     Args:
-        factories: one for each environment, each returning a new one.
+        factories: one per environment, each returning a new one.
         seed: of the run.
-        sizes: how many environments each piece has.
-        make_host: a host for the piece that begins with this environment and has so many.
+        sizes: number of environments in each piece.
+        make_host: function of a piece's first environment and size that returns its host.
 
     Raises:
-        Exception: what the constructor of an environment raised.
-        SpaceError: the environments differ in their spaces.
+        Exception: the error of an environment's constructor.
+        SpaceError: the environments have different spaces.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class SplitVectorEnv(SameStepVectorEnv):
         self._info: tuple[dict[str, Any], ...] = ()
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
-        """`fn(objects, ...)` at every host at the same time, with the items of `each` at its place."""
+        """Call `fn(objects, ...)` on all hosts at the same time, each with its item of `each`."""
         return gather_results(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
 
     @property
     def works_in_background(self) -> bool:
-        """Whether the pieces work while nobody waits for them."""
+        """Whether the pieces work in the background."""
         return all(host.works_in_background for host in self.hosts)
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -98,7 +98,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.restarted = np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
-        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        """Step with nested actions [B, ...], and write the next observations to `out`."""
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
@@ -121,7 +121,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         )
 
     def _join(self, answers: Sequence[tuple[Any, Copied[Any]]], out: Any) -> list[Any]:
-        """Write what the pieces observe to `out`, and give what else they answered of their steps."""
+        """Write the observations of the pieces to `out`, and return the other results of their steps."""
         for piece, (obs, _) in zip(self.slices, answers):
             map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
         self._info = tuple(info for _, copied in answers for info in copied.value[0])
@@ -129,14 +129,14 @@ class SplitVectorEnv(SameStepVectorEnv):
         return [copied.value[1] for _, copied in answers]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each environment is, by piece."""
+        """The state of each environment, by piece."""
         return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was.
+        """Restore each environment.
 
         Raises:
-            ValueError: the state of another number of pieces, or of environments in one.
+            ValueError: the state has another number of pieces, or of environments in a piece.
         """
         pieces = state.get("pieces", [state])
         if len(pieces) != len(self.hosts):
@@ -164,7 +164,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         return tuple(frame for copied in self.ask(_render) for frame in copied.value)
 
     def release(self) -> None:
-        """Give back the processes; whatever comes next starts them again, where they were."""
+        """End the processes; the next call starts them again in the same state."""
         release_hosts(self.hosts)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -175,7 +175,7 @@ class SplitVectorEnv(SameStepVectorEnv):
 def process_host(
     name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
 ) -> ProcessHost:
-    """A host for a piece of environments in a process of its own."""
+    """A host for a piece of environments in another process."""
     describe = partial(describe_progress, num_envs=num_envs, first_env=first_env)
     name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
     return ProcessHost(name, progress_size(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
@@ -187,11 +187,11 @@ def local_host(first_env: int, num_envs: int) -> LocalHost:
 
 
 def len_of(piece: slice) -> int:
-    """How many environments a piece has."""
+    """The number of environments of a piece."""
     return int(piece.stop - piece.start)
 
 
-# What runs where the environments are.
+# Functions that run in the process of the environments.
 
 
 def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:
@@ -205,7 +205,7 @@ def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, f
     traits = Traits.of(env.envs[0])
     try:
         cloudpickle.dumps(traits)
-    except Exception:  # noqa: BLE001  whatever it holds, it is for people only
+    except Exception:  # noqa: BLE001  only for display
         return Copied(traits._replace(spec=None, metadata={}))
     return Copied(traits)
 

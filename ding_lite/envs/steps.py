@@ -1,4 +1,4 @@
-"""What one step of B environments gives."""
+"""The result of one step of B environments."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ding_lite.envs.episode_starts import EpisodeResult
 
 
 class Step(NamedTuple):
-    """One step of B environments; the observations to act on next are written where the caller asked."""
+    """One step of B environments; the next observations are in the caller's arrays."""
 
     reward: np.ndarray[Any, Any]
     """[B] float32."""
 
     terminated: np.ndarray[Any, Any]
-    """[B] bool: the task itself ended. Where an environment claims both endings, only this one is set."""
+    """[B] bool: the task itself ended. If an environment sets both flags, only this one is set here."""
 
     truncated: np.ndarray[Any, Any]
     """[B] bool: a time limit cut the episode."""
 
     final_obs: dict[int, Any]
-    """For each environment whose episode ended and that has been reset since: its true last observation, nested."""
+    """The true final observation, nested, of each environment that was reset after the end of its episode."""
 
     valid: np.ndarray[Any, Any] | None
-    """[B] bool, False where the step was a reset that ignored its action; None where all are real steps."""
+    """[B] bool, False if the step was a reset that ignored its action; None if all are real steps."""
 
     finished: list[EpisodeResult]
     """Episodes that ended with this step."""
 
 
 class Stepper(Protocol):
-    """Steps B environments and keeps their current observation; what rollouts are made of."""
+    """Steps B environments and keeps their current observations; the interface for rollouts."""
 
     num_envs: int
     single_observation_space: gymnasium.Space[Any]
@@ -44,18 +44,18 @@ class Stepper(Protocol):
     """The observations to act on next, nested arrays [B, ...]; None before `begin`."""
 
     last: tuple[Any, np.ndarray[Any, Any]] | None
-    """Nested actions [B, ...] and rewards [B] of the last step, set by the worker that took it; None where unknown."""
+    """Nested actions [B, ...] and rewards [B] of the last recorded step; None if unknown."""
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
-        """[B] bool: whose episode `current` begins, or is about to; None where none does."""
+        """[B] bool: whether `current` is the start of an episode, or the next step will be; None if for none."""
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...].
 
         Args:
-            seed: of everything from here on; None goes on from the seed there was.
+            seed: new seed; None continues with the current one.
         """
 
     def advance(self, action: Any, out: Any) -> Step:
-        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        """Step with nested actions [B, ...], and write the next observations to `out`."""

@@ -1,4 +1,4 @@
-"""What vector environments offer to gymnasium, on top of what rollouts use."""
+"""Gymnasium's vector API on top of the one that rollouts use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ding_lite.envs.steps import Step
 
 
 class Traits(NamedTuple):
-    """What all environments of a vector have in common."""
+    """Attributes that all environments of a vector share."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -36,13 +36,13 @@ class Traits(NamedTuple):
 class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
     """B environments that are each reset in the step that ends their episode.
 
-    `reset` and `step` are gymnasium's, in autoreset mode SAME_STEP. They are made of `begin` and `advance`, which rollouts use:
-    these write observations into arrays of the caller's, and make no info dicts.
+    `reset` and `step` are those of gymnasium, in autoreset mode SAME_STEP. They use `begin` and `advance`, like rollouts:
+    these write observations into arrays of the caller, and create no info dicts.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
     first_env = 0
-    """Index of its first environment, where it is a part of more."""
+    """Index of its first environment, if it is a part of several."""
     _info: tuple[dict[str, Any], ...]
     """Of each environment, from the last step."""
 
@@ -61,7 +61,7 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
 
     @abc.abstractmethod
     def advance(self, action: Any, out: Any) -> Step:
-        """Take nested actions [B, ...], and write the observations to act on next to `out`."""
+        """Step with nested actions [B, ...], and write the next observations to `out`."""
 
     @property
     def infos(self) -> tuple[dict[str, Any], ...]:
@@ -79,7 +79,7 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
         return to_gymnasium(self.single_observation_space, out), self._joined(self._info)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of each environment; those whose episode ends are reset, and `infos["final_obs"]` holds where it ended."""
+        """One step of each environment; finished episodes are reset, and `infos["final_obs"]` has their final observations."""
         out = self.new_obs()
         step = self.advance(to_nested(self.single_action_space, actions), out)
         infos = self._joined(self._info)

@@ -22,20 +22,20 @@ from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
 class LocalVectorEnv(SameStepVectorEnv):
-    """B environments of this process as one vector environment that resets each episode where it ends.
+    """B environments of this process as one vector environment, with resets in the step that ends an episode.
 
-    A loop in Python is nearly twice as fast as gymnasium's SyncVectorEnv, and every observation, reward and flag is checked on
-    the way. Observations outside the bounds of a Box are used as they are; the first one is warned of.
+    It is nearly twice as fast as gymnasium's SyncVectorEnv, and checks every observation, reward and flag. Observations outside
+    the bounds of a Box are used unchanged; the first one causes a warning.
 
-    Each episode starts from a seed of its own, derived from (seed, index of the environment, number of the episode).
+    Each episode has its own seed, derived from (seed, index of the environment, number of the episode).
 
     Args:
-        factories: one for each environment, each returning a new one.
+        factories: one per environment, each returning a new one.
         seed: of the run.
-        first_env: index of the first of them, where they are a part of more.
+        first_env: index of the first environment, if they are a part of several.
 
     Raises:
-        SpaceError: the environments differ in their spaces, or a space has no fixed layout.
+        SpaceError: the environments have different spaces, or a space has no fixed layout.
     """
 
     def __init__(self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0) -> None:
@@ -51,7 +51,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._split = splitter(first.action_space)
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
-        self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # what steps those that are paused, otherwise
+        self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # step functions of paused environments
         self._seed(seed)
 
     def _seed(self, seed: int) -> None:
@@ -71,14 +71,14 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self._info: tuple[dict[str, Any], ...] = ()
 
-    # What rollouts use.
+    # The interface for rollouts.
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...].
 
         Args:
-            seed: as if newly made with that seed; None goes on to each environment's next episode.
-            options: for each `env.reset`.
+            seed: start as if newly created with this seed; None starts each environment's next episode.
+            options: options of each `env.reset`.
         """
         self.resume()
         if seed is not None:
@@ -93,14 +93,14 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
 
     def advance(self, action: Any, out: Any) -> Step:
-        """Take nested actions [B, ...], and write the observations to act on next to `out`.
+        """Step with nested actions [B, ...], and write the next observations to `out`.
 
         Raises:
-            gymnasium.error.ResetNeeded: nothing has begun.
+            gymnasium.error.ResetNeeded: `begin` was not called.
             EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite; it names environment,
                 episode, step, action and seed.
             RuntimeError: an environment called `sys.exit`.
-            Exception: what an environment raised, with a note naming it, its step and its action.
+            Exception: the error of an environment, with a note that names the environment, its step and its action.
         """
         if self.current is None:
             raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
@@ -113,7 +113,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             raise self._placed(error)  # noqa: B904  the same error
 
     def _seen(self, results: list[Any], out: Any) -> Step:
-        """What these results of a step came to; and environments whose episode ended begin the next."""
+        """The checked results of a step; environments whose episode ended start the next one."""
         obs, rewards, terminations, truncations, self._info = columns(results, self.first_env)
         reward = to_rewards(rewards, self.first_env)
         if not self._flags_checked:
@@ -127,7 +127,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         if not are_flags(terminations + truncations):
             require_flags(terminations, truncations, self.first_env)
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        truncated = truncated > terminated  # where both are claimed, the task itself ended
+        truncated = truncated > terminated  # if both are set, termination counts
         ended = terminated | truncated
         self.restarted = ended if self._is_paused is None else ended | self._is_paused
         current, infos = list(obs), list(self._info)
@@ -145,13 +145,13 @@ class LocalVectorEnv(SameStepVectorEnv):
         return Step(reward, terminated, truncated, finals, None, finished)
 
     def pause(self, indices: Iterable[int]) -> None:
-        """Leave these environments, which are at the beginning of an episode, out of every `advance` until `resume` or `begin`.
+        """Pause these environments, which are at the start of an episode: `advance` skips them until `wake` or `begin`.
 
-        Their observations stay, they earn nothing, and `restarted` stays true of them.
+        Their observations are unchanged, their rewards are 0, and `restarted` stays true.
         """
         for index in indices:
             row = map_leaves(lambda leaf, at=index: np.copy(leaf[at]), self.current)
-            info = self._info[index] if self._info else {}  # none right after a saved state was loaded
+            info = self._info[index] if self._info else {}  # none right after loading a saved state
             at_rest = to_gymnasium(self.single_observation_space, row), 0.0, False, False, info
             self._paused_steps.setdefault(index, self._steps[index])
             self._steps[index] = lambda action, result=at_rest: result  # type: ignore[misc]
@@ -169,7 +169,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         start = self.starts[index]
         try:
             result = start.begin(options)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, ErrorLocation(self._who(index), start.described))  # noqa: B904  mostly it is the same error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise EnvDataError(
@@ -189,7 +189,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         return self._who(index), self._place_of(index).sentence
 
     def _place_of(self, index: int) -> ErrorLocation:
-        """Its last step, which counts already, or the reset if none was taken since."""
+        """The place of its last step, which is already counted, or of the reset."""
         start = self.starts[index]
         step = self._clock - self._begun_at[index] - 1
         place = ErrorLocation(self._who(index), start.described)
@@ -197,7 +197,7 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _play(self, action: Any) -> list[Any]:
         actions = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
-        # An environment may change the array it is given, and the caller too: what is remembered belongs to nobody else.
+        # Copies, because the environment or the caller may change the array.
         kept = actions if self._actions_are_values else self._split(map_leaves(np.copy, action))
         if len(actions) != self.num_envs:
             raise ValueError(f"{self.num_envs} environments want as many actions, got {len(actions)}.")
@@ -207,7 +207,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             for step, remember, one, remembered in zip(self._steps, self._remember, actions, kept):
                 remember(remembered)
                 append(step(one))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             index = len(results)
             taken = self._clock - self._begun_at[index]
             place = ErrorLocation(self._who(index), self.starts[index].described, taken, kept[index])
@@ -226,7 +226,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._boxes.check(out, self._where)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each environment is: the start of its episode and what was done since; and the episode's statistics."""
+        """The state of each environment: the start of its episode, the actions since, and the episode's statistics."""
         if self.current is None:
             return {"run_seed": self.run_seed, "current": None}
         state = {
@@ -240,11 +240,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again.
+        """Restore each environment by replaying its episode.
 
         Raises:
-            ValueError: the state of another number of environments.
-            EnvDataError: an environment does not come back to the same observation: it is not a function of its seed.
+            ValueError: the state has another number of environments.
+            EnvDataError: an environment does not return to the same observation: it is not a function of its seed.
         """
         if len(pieces := state.get("pieces", [state])) != 1:
             raise ValueError(
@@ -289,7 +289,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         start = self.starts[index]
         try:
             return start.load_state_dict(arrays(state), played)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = ErrorLocation(self._who(index), start.described, is_replay=True)
             if start.replayed is not None:
                 place = place._replace(step=start.replayed, action=start.actions[start.replayed])

@@ -1,4 +1,4 @@
-"""Metrics: where a run's numbers come together; and, handed on from `ding_lite.sinks`, where they go."""
+"""Metrics: loggers and statistics, and the sinks of `ding_lite.sinks`."""
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.extremes import MaxStats, MinStats

@@ -1,4 +1,4 @@
-"""Bases of statistics: what every kind does, and how values that may be tensors are read."""
+"""Base class of statistics, and functions that read values, which may be tensors."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ _LARGEST = sys.float_info.max
 
 
 class StatsBase(abc.ABC):
-    """The values under one key, since the last `reduce`, as far as they are needed.
+    """The statistics of one key since the last `reduce`.
 
-    A kind of one's own fills in `push`, `peek`, `clear` and `merge`, takes its settings as keyword arguments of its
-    constructor, hands them to this one, and is made known by
+    A custom kind implements `push`, `peek`, `clear` and `merge`, takes its settings as keyword arguments of its
+    constructor, passes them to this one, and is registered by
     `MetricsLogger(stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, "name": Kind})`.
 
     Args:
-        **settings: what the constructor was given; statistics are merged where these agree.
+        **settings: arguments of the constructor; only statistics with equal settings are merged.
     """
 
     stats_cls_identifier: ClassVar[str] = ""
     """Its name in `reduce=`."""
 
     is_root = False
-    """Whether everything comes together here, and nothing is handed on."""
+    """Whether this is the root, which hands nothing on."""
 
     owner: str | None = ""
-    """Which component logs it, see `MetricsLogger`; None where that is not known, as in a saved state."""
+    """The component that logs it, see `MetricsLogger`; None if unknown, as in a saved state."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
 
     @abc.abstractmethod
     def push(self, value: Any) -> None:
-        """Take one value."""
+        """Add one value."""
 
     def push_all(self, values: Sequence[Any]) -> None:
-        """Take several values, one after the other."""
+        """Add several values, in order."""
         for value in values:
             self.push(value)
 
     @abc.abstractmethod
     def peek(self, compile: bool = True) -> Any:
-        """The result so far; with `compile=False` a list of what it is made of."""
+        """The result so far; with `compile=False`, a list of the values behind it."""
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Begin the next cycle. Containers are replaced, not emptied: a copy may have been handed on."""
+        """Start the next cycle. Containers are replaced, not emptied, because they may have been handed on."""
 
     @abc.abstractmethod
     def merge(self, incoming_stats: Sequence[Any]) -> None:
-        """Take in what others of the same kind and settings have seen, in this order."""
+        """Merge other statistics of the same kind and settings, in this order."""
 
     @property
     def is_empty(self) -> bool:
@@ -65,7 +65,7 @@ class StatsBase(abc.ABC):
         return False
 
     def reduce(self, compile: bool = True) -> Any:
-        """End the cycle: the result, or with `compile=False` statistics to hand on, which hold what these have seen."""
+        """End the cycle. Returns the result, or with `compile=False` a copy of these statistics to hand on."""
         handed = self.peek() if compile else self.__copy__()
         self.clear()
         return handed
@@ -76,12 +76,12 @@ class StatsBase(abc.ABC):
         return new
 
     def get_state(self) -> dict[str, Any]:
-        """What `set_state` of another one takes, made with the same settings: plain data, as far as the values are."""
+        """The state for `set_state` of statistics with the same settings: plain data, if the values are."""
         state = {name: value for name, value in vars(self).items() if name not in _NO_STATE}
         return {name: list(value) if isinstance(value, deque) else copy.copy(value) for name, value in state.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on as the one did that gave this state."""
+        """Restore a saved state."""
         vars(self).update({name: copy.copy(value) for name, value in state.items()})
 
     def __float__(self) -> float:
@@ -102,10 +102,10 @@ class WindowedStats(StatsBase):
 
 
 def checked_window(window: float | None) -> int | None:
-    """How many values count, or None for all.
+    """The checked number of values in a window, or None for all.
 
     Raises:
-        ValueError: it is no whole number above 0.
+        ValueError: not an integer above 0.
     """
     if window is None:
         return None
@@ -113,12 +113,12 @@ def checked_window(window: float | None) -> int | None:
     if number == math.inf:
         return None
     if number is None or number != number or number != int(number) or number < 1:
-        raise ValueError(f"window={window!r} is no whole number above 0: say over how many values, or leave it out for all.")
+        raise ValueError(f"window={window!r} is not an integer above 0: set the number of values, or leave it out for all.")
     return int(number)
 
 
 def plain_number(value: Any) -> float | None:
-    """A number, an array or a tensor of one number, as a float or an int; None where it is something else, or a bool."""
+    """A number, or an array or tensor of one number, as a float or int; None for anything else, and for a bool."""
     number = value.item() if math.prod(getattr(value, "shape", ())) == 1 and hasattr(value, "item") else value
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         return None
@@ -126,7 +126,7 @@ def plain_number(value: Any) -> float | None:
 
 
 def off_device(value: Any) -> Any:
-    """A tensor as an array in this process' memory, or as a number where it is one; anything else as it is."""
+    """A tensor as a numpy array, or as a number if it has one element; anything else unchanged."""
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
@@ -134,7 +134,7 @@ def off_device(value: Any) -> Any:
 
 
 def fetched(values: Iterable[Any]) -> list[Any]:
-    """Numbers, and those of tensors [], in order; one transfer for each device and dtype."""
+    """The numbers, with scalar tensors converted, in order; one transfer per device and dtype."""
     numbers = list(values)
     where: dict[Any, list[int]] = {}
     for index, value in enumerate(numbers):
@@ -174,9 +174,9 @@ def at_once(values: Any) -> list[Any]:
 
 
 def detached(value: Any, what: str) -> Any:
-    """A number; or, of a tensor whose device would have to be waited for, a copy [] there, out of the graph.
+    """A number; or, for a tensor on a device that would have to be waited for, a detached copy [] there.
 
-    A copy, because optimizers and running statistics change their tensors in place. A number that no float can hold is
+    A copy, because optimizers and running statistics change their tensors in place. A number too large for a float becomes
     infinite.
     """
     if hasattr(value, "detach"):
@@ -196,7 +196,7 @@ def detached(value: Any, what: str) -> Any:
 
 
 def held(number: float) -> float:
-    """The number, or an infinite one where it is whole and larger than any float."""
+    """The number; infinity for an integer too large for a float."""
     if -_LARGEST <= number <= _LARGEST or number != number:
         return number
     return math.inf if number > 0 else -math.inf

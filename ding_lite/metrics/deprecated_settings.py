@@ -1,4 +1,4 @@
-"""Settings of a metric: those of today, from those of earlier versions."""
+"""Settings of a metric, with conversion from earlier spellings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import warnings
 from typing import Any, Final
 
 ABSENT: Final = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
-"""Not given, where None is something to give."""
+"""Marks a missing argument, where None is valid."""
 
 
 def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """A kind and its settings in today's spelling; the kind is None where none was given.
+    """A kind and its settings in the current spelling; the kind is None if it was not given.
 
-    Earlier spellings are taken, with a note: `reduce=None` for item_series, mean with `ema_coeff` for ema, `clear_on_reduce`.
+    Earlier spellings are accepted with a warning: `reduce=None` for item_series, mean with `ema_coeff` for ema,
+        `clear_on_reduce`.
 
     Raises:
         ValueError: a window and an `ema_coeff`.
@@ -31,7 +32,7 @@ def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None,
             kind = "ema"
     for name in ("throughput_ema_coeff", "reduce_per_index_on_aggregate"):
         if name in given:
-            warn_deprecated(name, "nothing in its place")
+            warn_deprecated(name, "nothing instead")
             del given[name]
     if "clear_on_reduce" in given:
         clears = given.pop("clear_on_reduce")
@@ -39,10 +40,10 @@ def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None,
             warn_deprecated("reduce='sum' with clear_on_reduce=False", "reduce='lifetime_sum'")
             kind = "lifetime_sum"
         else:
-            warn_deprecated("clear_on_reduce", "nothing in its place: every metric but ema and lifetime_sum begins anew")
+            warn_deprecated("clear_on_reduce", "nothing instead: every metric except ema and lifetime_sum starts anew")
     return kind, given
 
 
 def warn_deprecated(old: str, new: str, stacklevel: int = 5) -> None:
-    """Warn the caller, so many frames up, that this is an old name: by default, from within `current_settings`."""
+    """Warn the caller, `stacklevel` frames up, of an earlier spelling."""
     warnings.warn(f"{old} is an earlier spelling: write {new}.", DeprecationWarning, stacklevel=stacklevel)

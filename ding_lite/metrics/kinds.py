@@ -1,4 +1,4 @@
-"""Kinds of statistics, by the name under which a logger knows them."""
+"""Kinds of statistics by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loggers: numbers under names, reduced where they arise and aggregated where they come together."""
+"""Loggers: log numbers by name, reduce them in each component, and aggregate them at the root."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # no call asks for
 
 
 class MetricsLogger:
-    """Takes values under names, and gives what they come to.
+    """Logs values by name, and computes their statistics.
 
-    Every component that runs for itself (a worker, a learner) has one. At the end of its task it reduces: hands on what it has
-    seen, and begins anew. Whoever started it aggregates that into a logger of its own, and the one at the root reports. Means
-    are those of all values of all components.
+    Every component (a worker, a learner) has its own logger. At the end of its task, the component reduces it: this returns
+    the statistics and starts a new cycle. Its parent aggregates them into its own logger, and the root reports. Means are over
+    all values of all components.
 
-    A setting counts from the first call for a key on, and need not be repeated; another one later is an error. One thread logs
-    at a time.
+    The first call for a key fixes its settings; they need not be repeated, and different ones are an error. Only one thread may
+    log at a time.
 
     Args:
-        root: whether everything comes together here: lifetime sums are kept.
-        owner: the component whose names these are, in words. What loggers of different owners have logged under one name is not
-            put together: `aggregate` refuses it.
+        root: whether this is the root, which keeps lifetime sums.
+        owner: description of the component that owns the names. `aggregate` refuses values of different owners under one
+            name.
         stats_cls_lookup: kinds by their name in `reduce=`; see `DEFAULT_STATS_CLS_LOOKUP`.
 
     Example:
@@ -62,7 +62,7 @@ class MetricsLogger:
         self._stats = self._tree.stats
         self._merged: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
-        # By key as it is spelt: what takes its values, and the settings that it last came with.
+        # By key as spelt in the call: the function that takes its values, and the last settings.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
     # Logging.
@@ -82,20 +82,20 @@ class MetricsLogger:
         """Take one value.
 
         Args:
-            key: a name, or a tuple of names that lead to it.
-            value: a number, or a tensor of one element, whose device is not waited for; for "item" and "item_series" anything.
-            reduce: mean (the default), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a kind of
-                one's own.
-            window: how many of the last values count; all, by default.
-            ema_coeff: of "ema", the weight of the newest value; 0.01, by default.
-            percentiles: of "percentiles", which ones; see `PercentilesStats`.
-            with_throughput: whether a sum is also given per second.
-            **settings: of a kind of one's own.
+            key: a name, or a path as a tuple of names.
+            value: a number, or a tensor of one element, without waiting for its device; for "item" and "item_series", anything.
+            reduce: mean (the default), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a
+                custom kind.
+            window: number of latest values that count; all by default.
+            ema_coeff: weight of the newest value for "ema"; 0.01 by default.
+            percentiles: percentiles for "percentiles"; see `PercentilesStats`.
+            with_throughput: whether to report a sum per second as well.
+            **settings: settings of a custom kind.
 
         Raises:
-            ValueError: an unknown kind or setting, or not what the key was first logged with; or the key leads to values, or
-                through one.
-            TypeError: the value is no number.
+            ValueError: an unknown kind or setting, or not those of the first call for the key; or the key is a prefix of
+                another one, or the other way round.
+            TypeError: the value is not a number.
         """
         if percentiles is not None and hasattr(percentiles, "tolist"):
             percentiles = percentiles.tolist()  # an array would be compared number by number
@@ -110,12 +110,12 @@ class MetricsLogger:
         self._find(key, asked, settings, "mean").push(value)
 
     def log_values(self, key: Key, values: Sequence[Any], **settings: Any) -> None:
-        """`log_value` for each of several values, at little more than the price of one.
+        """`log_value` for each of several values, at little more than the cost of one.
 
         Args:
-            key: as of `log_value`.
-            values: a list, an array or a tensor; of the latter two each row is a value.
-            **settings: as of `log_value`.
+            key: as for `log_value`.
+            values: a list, an array or a tensor; each row of an array or tensor is a value.
+            **settings: as for `log_value`.
 
         Raises:
             TypeError: a single value, or a dict; see also `log_value`.
@@ -127,7 +127,7 @@ class MetricsLogger:
         self._stats[path_of(key)].push_all(several[1:])
 
     def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key = (), reduce: Any = ABSENT, **settings: Any) -> None:
-        """`log_value` for every value of a nested dict, under its names behind those of `key`."""
+        """`log_value` for every value of a nested dict, with `key` as prefix."""
         path = path_of(key)
         for name, value in value_dict.items():
             if isinstance(value, Mapping):
@@ -144,7 +144,7 @@ class MetricsLogger:
         ema_coeff: float | None = None,
         **settings: Any,
     ) -> Timer:
-        """A context manager that logs how many seconds its block takes: the exponential average, by default.
+        """A context manager that logs the seconds that its block takes; by default as an exponential moving average.
 
         Example:
             >>> logger = MetricsLogger()
@@ -173,19 +173,19 @@ class MetricsLogger:
         latest_merged_only: bool = False,
         empty: bool = True,
     ) -> Any:
-        """What has come together since the last `reduce`; nothing changes.
+        """The statistics since the last `reduce`, without changing them.
 
         Args:
-            key: of a value; or what leads to several, which then come as a nested dict. None for all.
-            default: instead of an error where there is no such key.
-            compile: False for a list of what the value is made of.
-            throughput: how much of a sum there was a second, which has to be logged `with_throughput=True`.
-            latest_merged_only: only what the last `aggregate` brought.
-            empty: of several values, whether to name those that nobody logged since the last `reduce`, too.
+            key: key of a value, or a prefix for a nested dict of several. None for all.
+            default: returned instead of an error if there is no such key.
+            compile: False for a list of the values behind it.
+            throughput: return the throughput of a sum, which must be logged `with_throughput=True`.
+            latest_merged_only: only the values of the last `aggregate`.
+            empty: whether to include keys without values since the last `reduce`.
 
         Raises:
             KeyError: there is no such key.
-            ValueError: throughput that is not kept; or `latest_merged_only` of what was logged here.
+            ValueError: throughput is not logged; or `latest_merged_only` for a value that was logged here.
         """
         path = () if key is None else path_of(key)
         if path in self._stats:
@@ -204,12 +204,12 @@ class MetricsLogger:
         return unflatten({there[len(path) :]: self._guarded(there, look) for there, look in looks.items()})
 
     def _look(self, path: Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Callable[[], Any]:
-        """What gives the value; that there is one is known when it is returned."""
+        """A function that returns the value; the key is checked at once."""
         stats = self._stats[path]
         if throughput:
             clock = getattr(stats, "clock", None)
             if clock is None:
-                raise ValueError(f"of {path!r} no throughput is kept: log it as a sum, with_throughput=True.")
+                raise ValueError(f"{path!r} has no throughput: log it as a sum, with_throughput=True.")
             return lambda: clock.rate(stats.peek())
         if latest_merged_only:
             if path not in self._merged:
@@ -221,7 +221,7 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any) -> Any:
-        """What `reduce()` gave, with values in place of statistics."""
+        """The result of `reduce()` with values instead of statistics."""
         if isinstance(results, Mapping):
             return {name: MetricsLogger.peek_results(inside) for name, inside in results.items()}
         return results.peek() if isinstance(results, StatsBase) else results
@@ -232,10 +232,10 @@ class MetricsLogger:
     # Handing on.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
-        """End the cycle, and begin the next.
+        """End the cycle, and start the next.
 
         Args:
-            compile: plain values, see `compile`; else what `aggregate` of another logger takes, without what is empty.
+            compile: return plain values, see `compile`; else non-empty statistics for `aggregate` of another logger.
         """
         if compile:
             return self.compile()
@@ -244,11 +244,11 @@ class MetricsLogger:
         return dict(unflatten({path: stats for path, is_empty, stats in handed if not is_empty}))
 
     def compile(self, empty: bool = True) -> dict[Any, Any]:
-        """End the cycle: every value under its names, in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
-        something else is called so.
+        """End the cycle, and return all values in nested dicts; sums `with_throughput` also as `NAME_throughput`, unless
+        that name is taken.
 
         Args:
-            empty: whether to name what nobody logged in this cycle, too.
+            empty: whether to include keys without values in this cycle.
         """
         self._latest = {}
         values: dict[Path, Any] = {}
@@ -264,16 +264,16 @@ class MetricsLogger:
         return dict(unflatten(values))
 
     def aggregate(self, stats_dicts: Sequence[Mapping[Any, Any]], *, key: Key = ()) -> None:
-        """Take in what other loggers have reduced, in this order.
+        """Merge the reduced statistics of other loggers, in this order.
 
         Args:
-            stats_dicts: what `reduce()` of each gave.
-            key: what to put before its names.
+            stats_dicts: results of their `reduce()`.
+            key: prefix for the names.
 
         Raises:
-            ValueError: kinds or settings differ under one name, here or there; or something was logged here under it. Nothing
-                is taken in then.
-            TypeError: something that no `reduce()` gave.
+            ValueError: kinds or settings under one name differ, or something was logged here under this name. Nothing is
+                merged then.
+            TypeError: not a result of `reduce()`.
         """
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
         for path, found in together:
@@ -308,13 +308,13 @@ class MetricsLogger:
         self._guarded(path, partial(stats.merge, found))
 
     def _guarded(self, path: Path, call: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
-        """What the call gives, or NaN where it raises: what is wrong with one value is no reason to lose the others."""
+        """The result of the call, or NaN if it raises, so that one bad value does not affect the others."""
         try:
             return call()
-        except Exception as error:  # noqa: BLE001  a kind of one's own may raise anything
+        except Exception as error:  # noqa: BLE001  a custom kind may raise anything
             kind = type(self._stats[path]).__name__
             warnings.warn(
-                f"{path!r} is lost, no other value is: its kind, {kind}, raised {type(error).__name__}: {error}", stacklevel=4
+                f"{path!r} is lost, but no other value: its kind, {kind}, raised {type(error).__name__}: {error}", stacklevel=4
             )
             if otherwise is not None:
                 otherwise()
@@ -323,10 +323,10 @@ class MetricsLogger:
     # Keeping.
 
     def delete(self, *path: str | int, key_error: bool = True) -> None:
-        """Forget the value under these names, or all that they lead to.
+        """Remove the value of this key, or all values under this prefix.
 
         Raises:
-            KeyError: there is nothing, and `key_error` is true.
+            KeyError: there is no such key, and `key_error` is true.
         """
         gone = self._tree.under(path)
         if not gone and key_error:
@@ -338,7 +338,7 @@ class MetricsLogger:
         self._known.clear()
 
     def get_state(self) -> dict[str, Any]:
-        """What `set_state` takes."""
+        """The state for `set_state`."""
         return {
             "stats": [
                 {
@@ -353,10 +353,10 @@ class MetricsLogger:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on as the logger did that gave this state; what was logged here is forgotten.
+        """Restore a saved state, and discard the values logged here.
 
         Raises:
-            ValueError: a kind that this logger does not know.
+            ValueError: the state has a kind that this logger does not know.
         """
         self.reset()
         for row in state["stats"]:
@@ -370,10 +370,10 @@ class MetricsLogger:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": {}}  # bound methods, which are found again
 
-    # Behind the keys.
+    # Statistics by key.
 
     def _find(self, key: Key, asked: _Asked, settings: dict[str, Any], usual: str) -> StatsBase:
-        """What takes the values of this key; made, where there is none."""
+        """The statistics of this key; created if there are none."""
         path, (reduce, *common) = path_of(key), asked
         kind, given = current_settings(
             reduce, {**{name: it for name, it in zip(_COMMON, common) if it is not None}, **settings}
@@ -415,7 +415,7 @@ class MetricsLogger:
         return stats
 
     def _require_known(self, path: Path, kind: str, settings: Mapping[str, Any]) -> None:
-        """Refuse settings that the kind does not have, and tell who has them."""
+        """Refuse settings that the kind does not have, and name the kinds that have them."""
         wrong = next((name for name in settings if not _takes(self._lookup[kind], name)), None)
         if wrong is None:
             return

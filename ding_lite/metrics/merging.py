@@ -1,4 +1,4 @@
-"""Merging: what several components have reduced, name by name, and whether it goes together."""
+"""Merging: collect the statistics of several components by name, and check that they match."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ding_lite.metrics.paths import Path
 
 
 def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Path, list[StatsBase]]]:
-    """What the components have under each name, in their order.
+    """The statistics of the components by name, in order.
 
     Args:
-        dicts: what `MetricsLogger.reduce()` of each gave.
-        path: what to put before the names.
+        dicts: results of `MetricsLogger.reduce()`.
+        path: prefix for the names.
 
     Raises:
-        ValueError: a name has values in one and leads to values in another, or kinds or settings differ under one.
-        TypeError: something that no `reduce()` gave.
+        ValueError: a name is a value in one and a prefix in another, or kinds or settings differ.
+        TypeError: not a result of `reduce()`.
     """
     names = [*dicts[0]] if dicts else []
     are_alike = [*map(list, dicts)].count(names) == len(dicts)
@@ -50,10 +50,10 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
 
 
 def require_one_owner(path: Path, one: StatsBase, other: StatsBase) -> None:
-    """Refuse to put together what two components logged that have nothing to do with each other.
+    """Refuse to merge statistics of two different owners.
 
     Raises:
-        ValueError: they have different owners.
+        ValueError: the owners differ.
     """
     if one.owner != other.owner and one.owner is not None and other.owner is not None:
         first, second = (it.owner or "a logger that was not made by it" for it in sorted((one, other), key=_has_no_owner))
@@ -65,6 +65,6 @@ def _has_no_owner(stats: StatsBase) -> bool:
 
 
 def describe(stats: StatsBase) -> str:
-    """Kind and settings, as one would write them."""
+    """Kind and settings as code."""
     settings = "".join(f", {name}={value!r}" for name, value in stats.settings.items() if value is not None)
     return f"reduce={stats.stats_cls_identifier!r}{settings}"

@@ -1,4 +1,4 @@
-"""Numbers: what every kind of statistics does that adds up numbers as they come, or keeps the last ones."""
+"""Numbers: base class of statistics that sum numbers, or keep the latest ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from ding_lite.metrics.bases import WindowedStats, detached, fetched
 
-_PENDING = 1000  # tensors that wait at most; then they are fetched from their device, all at once
+_PENDING = 1000  # maximum number of pending tensors, which are then fetched together
 
 
 class NumberStats(WindowedStats):
-    """Of numbers. Without a window they are added up as they come; with one, the last ones are kept.
+    """Statistics of numbers. Without a window, numbers are summed; with one, the latest numbers are kept.
 
     The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
     for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
@@ -40,7 +40,7 @@ class NumberStats(WindowedStats):
         return super().get_state()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()  # whoever unpickles it may not have the device
+        self._settle()  # the process that unpickles it may lack the device
         return vars(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class NumberStats(WindowedStats):
             self._settle()
 
     def _settle(self) -> None:
-        """Fetch the values of the tensors that wait."""
+        """Fetch the values of pending tensors."""
         if not self._waiting:
             return
         numbers = fetched(self._waiting)
@@ -73,7 +73,7 @@ class NumberStats(WindowedStats):
             self._add(number)
 
     def _wait_for(self, incoming: Sequence[NumberStats]) -> None:
-        """Take over what others wait for; all of them without a window."""
+        """Take over the pending values of others; all of them without a window."""
         waiting = [other._waiting for other in incoming if other._waiting]
         if not waiting:
             return

@@ -1,4 +1,4 @@
-"""Paths: which statistics stand under which names, so that no value leads to others."""
+"""Paths: statistics by nested names; no path is a prefix of another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from ding_lite.metrics.bases import StatsBase
 
 Key: TypeAlias = "str | int | tuple[str | int, ...]"
-"""A name, or the names that lead to it."""
+"""A name, or a path of names."""
 
 Path: TypeAlias = "tuple[Any, ...]"
 
@@ -27,7 +27,7 @@ def path_of(key: Key) -> Path:
 
 
 def no_key(key: Any, name: Any = "") -> TypeError:
-    """Says what a key is, where this is none, and which of its names is none."""
+    """The error for an invalid key; names the invalid part."""
     instead = (
         f": write {tuple(key)!r}" if isinstance(key, list) and key and all(isinstance(it, (str, int)) for it in key) else ""
     )
@@ -36,12 +36,12 @@ def no_key(key: Any, name: Any = "") -> TypeError:
 
 
 def joined(path: Path) -> str:
-    """The names of a path as one, which is what a row of metrics has."""
+    """The path joined to one name, as in a row of metrics."""
     return "/".join(map(str, path))
 
 
 class StatsTree:
-    """Statistics by path. What leads to values is no value, and leads to at least one. No two paths are written alike."""
+    """Statistics by path. No path is a prefix of another, and no two paths have the same joined name."""
 
     def __init__(self) -> None:
         self.stats: dict[Path, StatsBase] = {}
@@ -67,10 +67,10 @@ class StatsTree:
         return stats
 
     def require_free(self, path: Path) -> None:
-        """Refuse a path that leads to values, or through one, or that is written as another one is.
+        """Refuse a path that is a prefix of another one, or that has one as prefix, or the same joined name.
 
         Raises:
-            ValueError: it does or is, or it or one of its names is empty.
+            ValueError: the path clashes, or it or one of its names is empty.
             TypeError: one of its names is neither text nor an integer.
         """
         if not path or "" in path:
@@ -88,11 +88,11 @@ class StatsTree:
                 raise ValueError(f"{path!r} leads through {path[:length]!r}, which is a value itself: take another name.")
 
     def under(self, path: Path) -> dict[Path, StatsBase]:
-        """What stands at this path, or below it."""
+        """The statistics at this path, or below it."""
         return {there: stats for there, stats in self.stats.items() if there[: len(path)] == path}
 
     def remove(self, path: Path) -> None:
-        """Forget the value at this path."""
+        """Remove the value at this path."""
         del self.stats[path], self.written[joined(path)]
         for length in range(len(path)):
             self._groups[path[:length]] -= 1

@@ -1,4 +1,4 @@
-"""Series: kinds of statistics that keep values until somebody looks."""
+"""Series: kinds of statistics that keep values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ding_lite.metrics.bases import WindowedStats, detached, fetched, off_device
 from ding_lite.metrics.sums import between
 
 PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
-"""Which ones `percentiles=True` means."""
+"""The percentiles for `percentiles=True`."""
 
 
 class _CollectedStats(WindowedStats):
-    """Keeps values as they are. Tensors are kept detached, and fetched when somebody looks."""
+    """Keeps values unchanged. Tensors are detached, and fetched when they are read."""
 
     def push(self, value: Any) -> None:
         self._values.append(value.detach() if hasattr(value, "detach") else value)
@@ -62,7 +62,7 @@ class ItemSeriesStats(_CollectedStats):
 
 
 class ItemStats(_CollectedStats):
-    """The last value, whatever it is; None before the first one. Merged, that of the last component that has one."""
+    """The last value, of any type; None before the first one. When merged, the value of the last component that has one."""
 
     stats_cls_identifier = "item"
 
@@ -111,7 +111,7 @@ class PercentilesStats(_CollectedStats):
 
 
 def _percentile(values: Sequence[float], wanted: float) -> float:
-    """The value at `wanted` percent of the way through the sorted ones, on the line between its neighbours; NaN of none."""
+    """The `wanted` percentile of the sorted values, with linear interpolation; NaN if there are none."""
     if not values:
         return math.nan
     place = wanted * (len(values) - 1) / 100

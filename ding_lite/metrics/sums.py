@@ -1,4 +1,4 @@
-"""Sums: means of numbers whose sum no float can hold."""
+"""Sums: means of numbers whose sum overflows a float."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sum_of(values: Sequence[float]) -> tuple[float, int]:
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Their mean, also where no float can hold their sum; NaN of none.
+    """The mean, even if the sum overflows a float; NaN if there are no values.
 
     Example:
         >>> mean_of([1e308, 1e308, 1e308]), mean_of([1.0, 2.0])

@@ -1,4 +1,4 @@
-"""Systems: what a run takes of its machine."""
+"""Systems: CPU and memory use of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class SystemUse:
-    """Cores and memory that this process and its children take; nothing where psutil is not installed.
+    """CPU cores and memory in use by this process and its children; nothing if psutil is not installed.
 
     Args:
-        every_s: seconds between two looks, which cost about a millisecond each.
+        every_s: seconds between two measurements, each of which takes about a millisecond.
     """
 
     def __init__(self, every_s: float = 10.0) -> None:
@@ -20,9 +20,9 @@ class SystemUse:
         self._spent: dict[int, float] | None = None
 
     def look(self) -> dict[str, float]:
-        """cpu_cores: used since the last look, on average; memory_mb: resident now; gpu_memory_mb: taken by torch here.
+        """cpu_cores: average since the last measurement; memory_mb: resident memory; gpu_memory_mb: memory of torch.
 
-        Empty where the last look was a moment ago.
+        Empty if the last measurement is less than `every_s` ago.
         """
         now = time.monotonic()
         passed = now - self._at
@@ -48,7 +48,7 @@ class SystemUse:
 
 
 def _gpu_memory() -> dict[str, float]:
-    torch: Any = sys.modules.get("torch")  # whoever has not imported it uses no memory of it
+    torch: Any = sys.modules.get("torch")  # a process without torch uses no GPU memory
     if torch is None or not torch.cuda.is_initialized():
         return {}
     return {"gpu_memory_mb": torch.cuda.memory_reserved() / 2**20}

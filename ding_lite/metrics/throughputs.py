@@ -1,4 +1,4 @@
-"""Throughputs: how much of something comes in a second."""
+"""Throughputs: quantities per second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from time import perf_counter
 
 
 class Throughput:
-    """How much comes in a second.
+    """A quantity per second.
 
-    Until the first `reduce`, since it was made. After that, in the last whole cycle, from one `reduce` to the next; NaN while
-    there was none.
+    Until the first `reduce`, it is measured since the start. After that, over the last complete cycle between two `reduce`;
+    NaN if there was none.
 
     Args:
-        base: what there is already, of an earlier run.
+        base: the quantity of an earlier run.
     """
 
     def __init__(self, base: float = 0) -> None:

@@ -1,4 +1,4 @@
-"""Totals: kinds of statistics that add numbers up, as a mean or a sum."""
+"""Totals: means and sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = sys.float_info.max
 
 
 class MeanStats(NumberStats):
-    """The mean of all values, or of the last `window` ones. NaN is left out. Merged, every value counts the same."""
+    """The mean of all values, or of the last `window` ones. NaN is left out. When merged, all values have equal weight."""
 
     stats_cls_identifier = "mean"
 
@@ -53,7 +53,7 @@ class MeanStats(NumberStats):
         return mean if compile else [mean]
 
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
-        # A window is one of each component: here all that came in the cycle counts.
+        # Each component has its own window: after merging, all values of the cycle count.
         seen = [(it._sum, it._power, it._count) if self._window is None else it._seen() for it in incoming_stats]
         for total, power, count in seen:
             self._sum, self._power = added(self._sum, self._power, total, power)
@@ -63,7 +63,7 @@ class MeanStats(NumberStats):
         self._has_any = True
 
     def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state({"_power": 0, **state})  # states of older versions have none
+        super().set_state({"_power": 0, **state})  # older states do not have it
 
     def _seen(self) -> tuple[float, int, int]:
         """The sum, as a total and a power of two, and of how many values."""
@@ -135,7 +135,7 @@ class SumStats(NumberStats):
 
     Args:
         window: how many values count; None for all.
-        with_throughput: whether to tell how much that is a second, too.
+        with_throughput: whether to report the sum per second as well.
     """
 
     stats_cls_identifier = "sum"
@@ -182,7 +182,7 @@ class SumStats(NumberStats):
 
 
 class LifetimeSumStats(SumStats):
-    """The sum of all values ever, kept at the root; elsewhere `reduce` hands on what came since the one before."""
+    """The sum of all values ever, kept at the root; elsewhere `reduce` hands on the sum since the last one."""
 
     stats_cls_identifier = "lifetime_sum"
 

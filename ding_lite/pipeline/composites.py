@@ -1,4 +1,4 @@
-"""Several middleware as one: one after the other, or side by side on threads."""
+"""Several middleware as one: in order, or at the same time on threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Serial:
 
     @property
     def end_run(self) -> Serial | None:
-        """What its parts do when a run has ended, in order; None where none does anything."""
+        """A middleware that calls the `end_run` of the parts, in order; None if no part has one."""
         ends = [end for fn in self.fns if (end := end_of(fn)) is not None]
         return Serial(*ends) if ends else None
 
@@ -52,13 +52,13 @@ class Serial:
     def _rest(waiting: list[Half]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  the steps that wait may handle it
+        except BaseException as error:  # noqa: BLE001  waiting halves may handle it
             unwind(waiting, error)
         else:
             unwind(waiting)
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the forward steps, and append the generators that wait for their backward step."""
+        """Run the first halves, and append waiting generators to `waiting`."""
         for index, fn in enumerate(self.fns):
             half = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
             if half is not None:
@@ -66,9 +66,9 @@ class Serial:
 
 
 class Parallel(Serial):
-    """Middleware whose forward steps run at the same time, a thread each; their backward steps in reverse order.
+    """Middleware whose first halves run at the same time, each on a thread; second halves run in reverse order.
 
-    Nothing orders them against each other: they must not touch the same fields or objects, and contracts that do are refused.
+    The first halves have no order, so they must not touch the same fields or objects; conflicting contracts are refused.
     """
 
     kind = "parallel"
@@ -79,11 +79,11 @@ class Parallel(Serial):
         self._pool = pool
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the forward steps side by side, and wait for all of them, also when one fails.
+        """Run the first halves at the same time, and wait for all of them, even if one fails.
 
         Raises:
-            BaseException: the error of the first in order that failed, with the others as notes; one that only waited for
-                what the others would have given comes last.
+            BaseException: the first error in pipeline order, with the others as notes. An error of a part that waited for an
+                event of a failed one comes last.
         """
         pool = self._pool()
         calls = [self._on_its_view(index, fn, ctx) for index, fn in enumerate(self.fns)]
@@ -98,7 +98,7 @@ class Parallel(Serial):
             raise first
 
     def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], Half | None]:
-        """The forward step of `fn`, on a context of the same fields whose view is its own."""
+        """The first half of `fn`, on an alias of the context with its own view."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)
         return lambda: forward_step(fn, call(seen), seen)

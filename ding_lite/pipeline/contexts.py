@@ -1,4 +1,4 @@
-"""The context: what the middleware of one iteration pass to each other."""
+"""The context: the data that the middleware of an iteration share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ding_lite.basics.messages import did_you_mean
 ContextType = TypeVar("ContextType", bound="Context")
 
 _SHARED = frozenset({"_thread", "threading", "queue", "_queue", "concurrent.futures._base", "_io", "socket"})
-"""Modules of what is made to be shared between threads, or stands for a thing outside of Python."""
+"""Modules whose objects are made for sharing between threads, or represent resources outside of Python."""
 SCALARS = frozenset({int, float, bool, complex, str, bytes, type(None)})
-"""Types whose values nobody can change in place."""
+"""Immutable types."""
 
 
 class UndeclaredFieldError(AttributeError, ValueError):
@@ -28,7 +28,7 @@ class UndeclaredFieldError(AttributeError, ValueError):
 
 
 class _Plan:
-    """What a context class declares; worked out once a class."""
+    """The declarations of a context class, computed once per class."""
 
     __slots__ = (
         "declared",
@@ -46,7 +46,7 @@ class _Plan:
 
     def __init__(self, cls: type[Context]) -> None:
         if "__annotations__" in cls.__dict__ and "__dataclass_fields__" not in cls.__dict__:
-            raise TypeError(f"{cls.__name__} declares fields, but is no dataclass: put @dataclasses.dataclass above it.")
+            raise TypeError(f"{cls.__name__} declares fields, but is not a dataclass: put @dataclasses.dataclass above it.")
         fields = dataclasses.fields(cls)
         names = {f.name for f in fields}
         own_classes = cls.__mro__[: cls.__mro__.index(Context)]
@@ -74,9 +74,9 @@ class _Plan:
             for name, value in beside.items()
             if (isinstance(value, containers) or hasattr(type(value), "__array__")) and not name.startswith("__")
         }
-        """What the class holds beside its fields that can change in place: lists, dicts, arrays and the like."""
+        """Mutable class attributes that are not fields: lists, dicts, arrays and so on."""
         self.reaches: dict[Any, Any] = {}
-        """What middleware may touch on contexts of this class, by the terms of their contracts."""
+        """Allowed fields on contexts of this class, by the terms of contracts."""
 
 
 def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any]]) -> None:
@@ -84,14 +84,14 @@ def _refuse_cached_properties(cls: type[Context], own_classes: Sequence[type[Any
         for name, value in vars(one).items():
             if isinstance(value, functools.cached_property):
                 raise TypeError(
-                    f"{cls.__name__}.{name} is a functools.cached_property: what it remembers is in no field, so it goes stale "
-                    "when a field that it is made of is written, and each lane would remember another value. Write @property, "
+                    f"{cls.__name__}.{name} is a functools.cached_property: its cached value is not a field, so it goes stale "
+                    "when a field changes, and each lane would cache another value. Write @property, "
                     "or declare a field that a middleware sets."
                 )
 
 
 class _Lineage:
-    """What every renewal of one context has in common: how it was constructed, and which fields are kept."""
+    """Shared by all renewals of a context: how it was constructed, and which fields are kept."""
 
     __slots__ = ("__weakref__", "args", "calls", "cls", "factories", "given", "kept", "kwargs", "lanes", "start", "warned")
 
@@ -107,16 +107,16 @@ class _Lineage:
         self.calls: set[tuple[str, ...]] = set()
         self.warned: set[str] = set()
         self.lanes = weakref.WeakSet([self])
-        """Those of the same context on other lanes, where what is kept has to be the same."""
+        """Lineages of the same context on other lanes, which must keep the same fields."""
 
     def with_own(self, own: Callable[[str, Any], Any], names: frozenset[str]) -> _Lineage:
-        """The same for another lane, with `own(field, value)` in place of each value that it starts from.
+        """The same for another lane, with each start value replaced by `own(field, value)`.
 
         Args:
-            own: makes a copy where that is needed.
-            names: fields that the lane touches; a value for the others is made only where a `__post_init__` may want it.
+            own: makes a copy if needed.
+            names: fields that the lane touches; other values are only copied if a `__post_init__` may need them.
         """
-        positional = (*_plan_of(self.cls).positional, *("" for _ in self.args))  # an __init__ of its own may take more
+        positional = (*_plan_of(self.cls).positional, *("" for _ in self.args))  # a custom __init__ may take more
         twin = _Lineage(
             self.cls,
             tuple(own(name, value) for name, value in zip(positional, self.args)),
@@ -135,15 +135,15 @@ class _Lineage:
 
 @dataclasses.dataclass(eq=False)
 class Context:
-    """The data of one iteration: a dataclass, a new instance every iteration, its fields declared and nowhere else.
+    """The data of one iteration: a dataclass with declared fields only, and a new instance in each iteration.
 
     Only fields named in `keep()` carry over to the next iteration, and `total_step` counts up. Every other field starts
-    again from the value given to the constructor of the first instance, or from its default. Subclass it, decorate the
-    subclass with `@dataclasses.dataclass`, and call `self.keep("name", ...)` in `__post_init__`. A field that subclasses shall
-    keep too, whatever their `__post_init__` does, carries it in its metadata: `dataclasses.field(metadata={"kept": True})`.
+    with the value passed to the constructor of the first instance, or with its default. Subclass it, decorate the
+    subclass with `@dataclasses.dataclass`, and call `self.keep("name", ...)` in `__post_init__`. To keep a
+    field in all subclasses too, use metadata: `dataclasses.field(metadata={"kept": True})`.
 
     Raises:
-        UndeclaredFieldError: an attribute is set or read, or a name kept, that the class does not declare.
+        UndeclaredFieldError: an undeclared attribute is set, read or kept.
         TypeError: `ctx["name"]`, a subclass with fields that is not decorated, or one with a `functools.cached_property`.
 
     Example:
@@ -161,7 +161,7 @@ class Context:
     """
 
     total_step: int = dataclasses.field(default=0, kw_only=True)
-    """Iterations finished before this one. Carries over by itself. Written by `renew`."""
+    """Iterations finished before this one. Written by `renew`."""
 
     _plan: ClassVar[_Plan]
 
@@ -171,10 +171,10 @@ class Context:
         return self
 
     def __post_init__(self) -> None:
-        """Nothing; there to be called by subclasses that call their parent's."""
+        """Does nothing; subclasses may call it with super()."""
 
     def keep(self, *names: str) -> None:
-        """Let these fields keep their value from iteration to iteration, from now on.
+        """Carry these fields over to the next iteration, from now on.
 
         Meant for scalars that accumulate. A list, dict, array, tensor or module is kept too, with one warning.
 
@@ -196,7 +196,7 @@ class Context:
             one.kept = kept
 
     def renew(self: ContextType) -> ContextType:
-        """A fresh context for the next iteration: kept fields carried over, `total_step` one higher, nothing copied deeply."""
+        """The context of the next iteration: kept fields carry over without copies, and `total_step` is one higher."""
         plan, lineage, old = self._plan, _lineage_of(self), self.__dict__
         if not plan.plain:
             return self._renew_by_calling()
@@ -239,11 +239,11 @@ class Context:
         warned.add(name)
         warnings.warn(
             f"{type(self).__name__} keeps {name!r}, a {type(value).__name__}: it stays in memory for the whole run, and "
-            "couples iterations where nobody sees it. Keep numbers; let the middleware that owns such an object hold it.",
+            "hides a dependency between iterations. Keep only numbers; let a middleware hold such an object.",
             stacklevel=3,
         )
 
-    if not TYPE_CHECKING:  # a type checker that sees these would let any attribute pass
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any attribute
 
         def __setattr__(self, name, value):
             if name not in self._plan.declared:
@@ -261,7 +261,7 @@ class Context:
         raise UndeclaredFieldError(f"cannot {verb} {cls}.{name}, the class declares no such field{hint} Declare it in {cls}.")
 
     def __getitem__(self, name: object) -> NoReturn:
-        raise TypeError(f"a context has attributes, not items: write ctx.{name}, which a type checker and a reader can follow.")
+        raise TypeError(f"a context has attributes, not items: write ctx.{name}.")
 
     def __setitem__(self, name: object, value: object) -> NoReturn:
         self.__getitem__(name)
@@ -269,7 +269,7 @@ class Context:
 
 @functools.lru_cache(maxsize=256)
 def _hint(name: str, declared: frozenset[str]) -> str:
-    """Remembered, because hasattr() in a loop asks for it each time, and a search by likeness takes a fraction of a ms."""
+    """Cached, because hasattr() in a loop needs it each time, and a fuzzy search takes a fraction of a ms."""
     return did_you_mean(name, declared)
 
 
@@ -292,7 +292,7 @@ def fields_at_start(ctx: Context) -> frozenset[str]:
 
 
 def same_iteration(ctx: ContextType) -> ContextType:
-    """A fresh context of the same iteration: kept fields carried over, everything else as at the start of an iteration."""
+    """A new context of the same iteration: kept fields carry over, all others have their start values."""
     fresh = ctx.renew()
     fresh.total_step = ctx.total_step
     return fresh
@@ -314,16 +314,15 @@ def kept_fields(ctx: Context) -> tuple[str, ...]:
 
 
 def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> ContextType:
-    """A context of the same values for another lane: what may be changed in place is a copy, also in what each renewal starts
-    from, however deeply it is nested.
+    """A context with the same values for another lane: mutable values are deep copies, also in the start values.
 
     Args:
         ctx: of the first iteration.
-        names: fields that the lane touches; the others are shared, since it sees none of them.
+        names: fields that the lane touches; the others are shared, because the lane does not see them.
         owner: the lane.
 
     Raises:
-        ValueError: a value that cannot be copied.
+        ValueError: a value cannot be copied.
     """
     memo: dict[int, Any] = {}
 
@@ -337,9 +336,9 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
                 return value
             raise ValueError(
                 f"{type(ctx).__name__}.{name} starts with a {type(value).__name__}, which cannot be copied "
-                f"({type(error).__name__}: {error}), and where iterations overlap each lane needs one of its own, here "
-                f"{owner}. Hand the object to the middleware that need it, and name it in the uses of their contracts, instead "
-                "of keeping it in the context."
+                f"({type(error).__name__}: {error}), and where iterations overlap, each lane needs its own copy, here "
+                f"{owner}. Pass the object to the middleware that need it, and name it in the uses of their contracts, "
+                "instead of keeping it in the context."
             ) from error
 
     twin = copy.copy(ctx)
@@ -351,25 +350,25 @@ def with_own_values(ctx: ContextType, names: frozenset[str], owner: str) -> Cont
 
 
 def family_of(ctx: Context) -> object:
-    """The same object for all renewals of a context and their twins on other lanes, and for no other context."""
+    """An object that identifies a context with all its renewals and copies on other lanes."""
     return _lineage_of(ctx).lanes
 
 
 def start_values(ctx: Context) -> dict[str, Any]:
-    """The values that every renewal starts again from, by field: given to the constructor, or the class's default."""
+    """The start values by field: arguments of the constructor, or defaults of the class."""
     return _lineage_of(ctx).start
 
 
 def class_values(ctx: Context) -> dict[str, Any]:
-    """What the class of a context holds beside its fields that can change in place: lists, dicts, arrays and the like."""
+    """Mutable class attributes of a context that are not fields: lists, dicts, arrays and so on."""
     return ctx._plan.values
 
 
 def factories_of(ctx: Context) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    """The fields that every renewal makes a new value for, each with what makes it."""
+    """The fields with a default_factory, each with its factory."""
     return _lineage_of(ctx).factories
 
 
 def is_scalar(value: object) -> bool:
-    """Whether a value is a number, a string or None, which nobody can change in place."""
+    """Whether a value is a number, a string or None."""
     return type(value) in SCALARS

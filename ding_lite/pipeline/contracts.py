@@ -62,7 +62,7 @@ class Contract:
     """Where it stands in the picture: one of `STAGES`, or None."""
 
     may_read: tuple[str, ...] = ()
-    """Fields that it reads where the context has them, and that nobody needs to write."""
+    """Fields that it reads if the context has them; no middleware needs to write them."""
 
     reads_after: tuple[str, ...] = ()
     """Fields that only what follows the `yield` needs: any middleware of the iteration may write them."""
@@ -74,36 +74,36 @@ class Contract:
     """Fields that only taking the `PendingWork` sets, which it returns where others do the work."""
 
     may_write: tuple[str, ...] = ()
-    """Fields that it sets where the context has them; in a contract with `writes_late` only late."""
+    """Fields that it sets if the context has them; in a contract with `writes_late`, only late."""
 
     fills: tuple[Any, ...] = ()
-    """Objects that it puts something into, which others draw; each is in `uses` too."""
+    """Objects that it puts data into; each is in `uses` too."""
 
     draws: tuple[Any, ...] = ()
-    """Objects out of which it takes what others put there; each is in `uses` too."""
+    """Objects that it takes data from; each is in `uses` too."""
 
     alone: tuple[Any, ...] = ()
-    """Objects that no middleware of another stage may name here as well, such as an environment; each is in `uses` too."""
+    """Objects that belong to its stage alone, such as an environment; each is in `uses` too."""
 
     needs: tuple[str, ...] = ()
-    """Settings inside a field that it cannot do without, each as "field.key": an earlier middleware sets them."""
+    """Settings inside a field that an earlier middleware must set, each as "field.key"."""
 
     provides: tuple[str, ...] = ()
-    """Settings inside a field that it sets, each as "field.key". Who writes the field and names none of it may set any."""
+    """Settings inside a field that it sets, each as "field.key". A writer of the field without such names may set any."""
 
     makes: tuple[NestedContext, ...] = ()
-    """Contexts that it makes inside a field."""
+    """Contexts that it creates inside a field."""
 
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Advice for messages: under "draws" the call of the middleware that usually fills what is drawn from, such as
-    `data_pusher(cfg, buffer_)`; under a name of `needs`, what to do where nothing provides it."""
+    """Advice for messages: under "draws", the call of the middleware that usually fills the object, such as
+    `data_pusher(cfg, buffer_)`; under a name of `needs`, what to do if no middleware provides it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uses", _distinct((*self.fills, *self.draws, *self.uses, *self.alone)))
 
     @property
     def all_writes(self) -> tuple[str, ...]:
-        """What its forward step sets, at once or late."""
+        """Fields that its first half sets, at once or late."""
         return (*self.writes, *self.writes_late)
 
     @property
@@ -133,33 +133,31 @@ def contract(
 ) -> Callable[[Function], Function]:
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
-    A pipeline whose middleware carry contracts is checked before it runs, and asynchronous mode orders by them: a contract
-    is the truth about what is touched, in both steps of a generator.
+    Contracts are checked before a run, enforced during the run, and determine the order in asynchronous mode. A contract must
+    name everything that the middleware touches, in both halves of a generator.
 
     Args:
         reads: context fields that it needs.
         writes: context fields that it sets.
         uses: shared mutable objects that it touches, compared by identity.
         stage: one of evaluate, explore, collect, process, learn, record.
-        may_read: fields that it reads where they are there.
-        reads_after, writes_after: fields that only what follows the `yield` reads or sets.
-        writes_late: fields that only taking the `PendingWork` sets, which it returns where others do the work.
-        may_write: fields that it sets where the context has them; beside `writes_late`, only late.
-        fills: objects that it puts something into, such as a replay buffer; they count as used.
-        draws: objects out of which it takes what others put there; they count as used. Where nothing has filled them before it
-            and they are empty, the pipeline is refused.
-        alone: objects that it steps or changes so that no middleware of another stage can do the same, such as an
-            environment; they count as used. A pipeline in which two stages name one is refused.
-        needs: settings that it cannot do without and finds in a dict in the context, such as "collect_kwargs.eps" for
-            ctx.collect_kwargs["eps"]; the field is among those that it reads.
-        provides: settings that it sets there; the field is among those that it writes.
-        makes: contexts that it makes inside a field, for middleware that run on these.
+        may_read: fields that it reads if the context has them.
+        reads_after, writes_after: fields that only the code after the `yield` reads or sets.
+        writes_late: fields that are set when the returned `Remainder` is taken.
+        may_write: fields that it sets if the context has them; with `writes_late`, only late.
+        fills: objects that it puts data into, such as a replay buffer; they count as used.
+        draws: objects that it takes data from; they count as used. The pipeline is refused if such an object is empty and no
+            earlier middleware fills it.
+        alone: objects that no middleware of another stage may name as `alone`, such as an environment; they count as used.
+        needs: settings that it requires in a dict of the context, such as "collect_kwargs.eps" for ctx.collect_kwargs["eps"];
+            the field must be among those that it reads.
+        provides: settings that it sets there; the field must be among those that it writes.
+        makes: contexts that it creates inside a field, for middleware that run on these.
         hints: advice for messages, see `Contract.hints`.
 
     Raises:
-        ValueError: a stage that does not exist; a setting that is not "field.key" of a field that it reads or writes.
-        TypeError: a field that is no string, or one string where several names were meant; or objects that are not given as
-            several, in a tuple.
+        ValueError: an unknown stage; or a setting that is not "field.key" of a field that it reads or writes.
+        TypeError: a field that is not a string; or one string or object instead of a tuple.
 
     Example:
         >>> @contract(reads=("trajectories",), stage="process")
@@ -172,7 +170,7 @@ def contract(
         name = getattr(reads, "__name__", type(reads).__name__)
         raise TypeError(f"@contract above {name} has no terms: write @contract(reads=..., writes=..., uses=..., stage=...).")
     if stage is not None and stage not in STAGES:
-        raise ValueError(f"contract(stage={stage!r}): there is no such stage, take one of {', '.join(STAGES)}.")
+        raise ValueError(f"contract(stage={stage!r}): there is no such stage, use one of {', '.join(STAGES)}.")
     terms = Contract(
         reads=_names("reads", reads),
         writes=_names("writes", writes),
@@ -192,7 +190,7 @@ def contract(
         hints=dict(hints or {}),
     )
     if "total_step" in (*terms.all_writes, *terms.may_write, *terms.writes_after):
-        raise ValueError("contract(writes=('total_step',)): it counts iterations by itself; declare a counter of your own.")
+        raise ValueError("contract(writes=('total_step',)): the task counts iterations there; declare a counter of your own.")
     _require_fields("needs", terms.needs, "reads", (*terms.reads, *terms.may_read))
     _require_fields("provides", terms.provides, "writes", (*terms.all_writes, *terms.may_write))
 
@@ -207,17 +205,17 @@ def contract(
 
 
 def contract_of(fn: Callable[..., Any]) -> Contract | None:
-    """The contract of a middleware, or None for a plain function, of which nothing is known."""
+    """The contract of a middleware, or None for a function without one."""
     if isinstance(fn, functools.partial):
         return contract_of(fn.func)
     terms = getattr(fn, _ATTRIBUTE, None)
     if terms is None:
-        terms = getattr(call_of(fn), _ATTRIBUTE, None)  # it stands on `def __call__`
+        terms = getattr(call_of(fn), _ATTRIBUTE, None)  # it may decorate `__call__`
     return terms if isinstance(terms, Contract) else None
 
 
 def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False) -> Contract | None:
-    """The contract of several middleware run as one, in this order or side by side; None as soon as one of them has none."""
+    """The joint contract of several middleware, run in order or at the same time; None if one of them has none."""
     parts = [contract_of(fn) for fn in fns]
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
@@ -273,11 +271,11 @@ def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tu
                 f"contract({term}=...) wants settings as 'field.key', such as 'collect_kwargs.eps', got {setting!r}."
             )
         if field not in fields:
-            raise ValueError(f"contract({term}=({setting!r},)) is about ctx.{field}: add {field!r} to {other}.")
+            raise ValueError(f"contract({term}=({setting!r},)) refers to ctx.{field}: add {field!r} to {other}.")
 
 
 def of_both_halves(terms: Contract) -> Contract:
-    """The same contract for what may stand anywhere: each step may touch what either may."""
+    """The same contract, in which each half may touch everything that either half may touch."""
     return dataclasses.replace(
         terms,
         reads=(*terms.reads, *terms.reads_after),
@@ -294,7 +292,7 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
     if not isinstance(names, Iterable):
         raise TypeError(
             f"contract({term}={names!r}) wants names of context fields, got a {type(names).__name__}: write {term}=(), or "
-            "leave it out, where there are none."
+            "leave it out, if there are none."
         )
     found = tuple(names)
     for name in found:

@@ -1,4 +1,4 @@
-"""Fingerprints: what a value holds, so that a change in place can be seen afterwards, and where its memory lies."""
+"""Fingerprints of values, to detect changes in place, and the location of their memory."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ from typing import Any, NamedTuple
 from ding_lite.pipeline.contexts import Context, is_scalar
 
 _MOST_PARTS = 20_000
-"""Values inside one value that are compared; what lies beyond is not."""
+"""Maximum number of compared values inside one value."""
 _MOST_BYTES = 1 << 20
-"""Of an array; of a larger one every n-th element is compared."""
+"""Maximum size of a fully compared array; of a larger one, every n-th element is compared."""
 _PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
-# A class that says `changes_by_itself`, such as what stands for work under way, is left out.
+# Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
 _EMPTY_CELL = CellType()
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 _ROOT = 0
 _SHARED_BY_DESIGN = "/"
-"""What the names of fields of a context inside a value begin with: middleware of its own write them."""
+"""Prefix of names of fields of a nested context, which its own middleware write."""
 
 
 class InnerValue(NamedTuple):
-    """A value inside a value."""
+    """A value inside another value."""
 
     identity: int | None
-    """Where its memory begins, if it can change in place; None for what cannot."""
+    """Start of its memory; None if it is immutable."""
     end: int
-    """Where its memory ends."""
+    """End of its memory."""
     content: Any
     name: str
-    """In the value around it: an attribute, ".x", or an item, "[0]"."""
+    """Name in the outer value: an attribute, ".x", or an item, "[0]"."""
     parent: int
-    """Key of the value around it."""
+    """Key of the outer value."""
     is_private: bool
-    """Whether its name, or one around it, begins with an underscore."""
+    """Whether its name, or an outer one, begins with an underscore."""
     is_inner: bool
-    """Whether it lies in a context inside the value, whose fields have owners of their own."""
+    """Whether it is inside a nested context, whose fields have their own owners."""
 
 
 Print = dict[int, InnerValue]
-"""A fingerprint. The key of a part is made of its name and the key of the value around it."""
+"""A fingerprint. The key of a part is computed from its name and the key of the outer value."""
 
 
 _Content = tuple[int | None, int, Any]
-"""Where a value's memory begins and ends, and what stands there."""
+"""Start and end of a value's memory, and its content."""
 _Parts = list[tuple[str, Any]]
 """Values inside a value, by name."""
 _Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
-"""What is left of a value, and its key, whether it is private, whether it is inner."""
+"""The remaining parts of a value, its key, and whether it is private or inner."""
 
 
 class _Bytes(int):
-    """The hash of the content of an array, or of the state of a random generator: what counts in private attributes too."""
+    """The hash of an array or of the state of a random generator, which is also compared in private attributes."""
 
 
 def fingerprint(value: Any) -> Print:
-    """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects."""
+    """The current content of a value: numbers and bytes of arrays, in containers and attributes of objects."""
     found: Print = {}
-    held: dict[int, Any] = {}  # everything seen, kept alive: what is made on the way must not get the address of another
+    held: dict[int, Any] = {}  # keeps all values alive, so that no address is reused
     levels: list[_Level] = [(iter([("", value)]), _ROOT, False, False)]
     while levels:
         inside, parent, is_private, is_inner = levels[-1]
@@ -80,7 +80,7 @@ def fingerprint(value: Any) -> Print:
                 return found
             key = hash((parent, name))
             mine = is_private or name.startswith("._")
-            if is_scalar(inner):  # nearly all of them
+            if is_scalar(inner):  # most of them
                 found[key] = InnerValue(None, 0, repr(inner), name, parent, mine, is_inner)
                 continue
             kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
@@ -99,11 +99,11 @@ def fingerprint(value: Any) -> Print:
 
 
 def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
-    """The way to the first thing that has changed in place, such as ".rows[0]", or None.
+    """The path of the first change in place, such as ".rows[0]", or None.
 
     Args:
-        private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
-            "numbers" too, or "all", and what was added as well.
+        private: what to compare in attributes with an underscore, where a reader may fill a cache: "arrays" only,
+            "numbers" too, or "all", including additions.
     """
     if private == "all":
         for key, part in now.items():
@@ -114,7 +114,7 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
         if other is None or other.content == part.content:
             continue
         if private == "arrays" and part.content == "None" and part.name.startswith("."):
-            continue  # a cache that is filled when it is first asked for
+            continue  # a cache that is filled at the first access
         if private == "all" or not part.is_private:
             return way_to(before, key)
         is_number = private == "numbers" and part.identity is None and part.content != "None"
@@ -124,7 +124,7 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
 
 
 def way_to(found: Print, key: int) -> str:
-    """The way to a part, as code."""
+    """The path of a part, as code."""
     names: list[str] = []
     while key in found:
         names.append(found[key].name)
@@ -133,10 +133,10 @@ def way_to(found: Print, key: int) -> str:
 
 
 def with_what_is_inside(found: Print, keys: Iterable[int]) -> Print:
-    """These parts and all that lies in them."""
+    """These parts and everything inside them."""
     taken = set(keys)
     chosen: Print = {}
-    for key, part in found.items():  # what is around a part comes before it
+    for key, part in found.items():  # outer parts come first
         if key in taken or part.parent in taken:
             taken.add(key)
             chosen[key] = part
@@ -144,13 +144,13 @@ def with_what_is_inside(found: Print, keys: Iterable[int]) -> Print:
 
 
 def memory_of(found: Print) -> list[tuple[int, int, int]]:
-    """(begin, end, key) of each part that can change in place, in order; not of contexts inside."""
+    """(begin, end, key) of each mutable part, in order, without nested contexts."""
     spans = [(part.identity, part.end, key) for key, part in found.items() if part.identity is not None and not part.is_inner]
     return sorted(spans)
 
 
 def overlapping(spans: Sequence[tuple[int, int, int]], others: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The keys of those `spans` that have memory in common with one of `others`."""
+    """The keys of `spans` that overlap with one of `others`."""
     keys: list[int] = []
     reach, place = 0, 0  # how far those of `others` go that begin before the end of the span
     for begin, end, key in sorted(spans, key=operator.itemgetter(1)):
@@ -172,7 +172,7 @@ def may_change(value: Any) -> bool:
 
 
 class _Kind:
-    """How to look at values of one class.
+    """How to inspect values of one class.
 
     Args:
         cls: the class.
@@ -189,7 +189,7 @@ class _Kind:
         self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
 
     def parts(self, value: Any) -> _Parts:
-        """What lies in a value, by name."""
+        """The values inside a value, by name."""
         found = [] if self.inside is None else self.inside(value)
         if self.has_attributes:
             found += [(f"{self.mark}{name}", inner) for name, inner in _attributes_of(value).items()]
@@ -208,7 +208,7 @@ def _kind_of(cls: type[Any]) -> _Kind:
 
 
 def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]:
-    """What finds the content of values of a class, and what finds the values inside, beside attributes."""
+    """The functions that return the content of values of a class, and the values inside besides attributes."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if issubclass(cls, _PLAIN) or (numpy is not None and issubclass(cls, numpy.generic)):
         return _plain, _nothing
@@ -228,7 +228,7 @@ def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callabl
 
 
 def _of(content: Callable[[Any], Any]) -> Callable[[Any], _Content]:
-    """What gives where an object lies, and this content of it."""
+    """A function that returns an object's address and this content."""
     return lambda value: (id(value), id(value) + 1, content(value))
 
 
@@ -254,7 +254,7 @@ def _of_file(value: Any) -> Any:
 
 
 def _names_of(value: Any) -> Any:
-    """What the class has as well is a default, or a cached property, and no change when it comes."""
+    """Names that the class has too are defaults or cached properties; adding them is no change."""
     kind = type(value)
     names = _attributes_of(value)
     return kind.__qualname__, frozenset([name for name in names if name[0] != "_" and not hasattr(kind, name)])
@@ -265,9 +265,9 @@ def _of_iterator(value: Any) -> Any:
 
 
 def _behind_iterator(value: Any) -> _Parts:
-    """What an iterator of Python's own goes through."""
+    """The object that a built-in iterator iterates over."""
     behind = value.__reduce__()[1]
-    if type(value).__name__.startswith(("dict_", "set_", "odict_")):  # a list that is made here: what counts are its items
+    if type(value).__name__.startswith(("dict_", "set_", "odict_")):  # a new list; only its items count
         behind = tuple(behind[0])
     return _items(behind)
 
@@ -282,7 +282,7 @@ def _locals_of(value: Any) -> _Parts:
 
 
 def _memory_of_call(value: Any) -> _Parts:
-    """What a function keeps from one call to the next: numbers, containers and arrays of its closure and its defaults."""
+    """The state of a function between calls: numbers, containers and arrays of its closure and defaults."""
     places = [(f".<closure>.{name}", cell) for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ())]
     found = [(place, cell.cell_contents) for place, cell in places if cell != _EMPTY_CELL]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(value.__defaults__ or ())]
@@ -339,7 +339,7 @@ def _leaves(value: Any) -> _Parts:
 
 
 def _storage_of(value: Any) -> Any:
-    """What holds the leaves of a tree; of a branch, itself."""
+    """The storage of the leaves of a tree; a branch itself."""
     kind = type(value)
     return value if hasattr(kind, "iter_items") else kind._detach(value)
 
@@ -368,7 +368,7 @@ def _state_of_numpy(value: Any) -> _Bytes:
 
 
 def _of_array(value: Any) -> _Content:
-    """The memory of an array, and the hash of what stands there."""
+    """The memory of an array, and the hash of its content."""
     begin, end = _span(value.__array_interface__["data"][0], value.shape, value.strides)
     if value.dtype.hasobject:
         return begin if value.size else None, end + value.itemsize, value.shape
@@ -384,7 +384,7 @@ def _objects_in_array(value: Any) -> _Parts:
 
 
 def _of_tensor(value: Any) -> _Content:
-    """The memory of a tensor, and the hash of what stands there."""
+    """The memory of a tensor, and the hash of its content."""
     torch = sys.modules["torch"]
     if not _is_numbers_alone(value):
         return id(value), id(value) + 1, len(value.unbind()) if value.is_nested else tuple(value.shape)
@@ -399,12 +399,12 @@ def _of_tensor(value: Any) -> _Content:
 
 
 def _is_numbers_alone(value: Any) -> bool:
-    """Whether a tensor is nothing but its numbers in memory."""
+    """Whether a tensor consists only of its numbers in memory."""
     return value.layout is sys.modules["torch"].strided and not (value.is_nested or value.is_quantized or value.is_meta)
 
 
 def _tensors_in(value: Any) -> _Parts:
-    """What a tensor that is more than its numbers in memory is made of."""
+    """The parts of a tensor that is more than its numbers in memory."""
     if _is_numbers_alone(value) or value.is_meta:
         return []
     value, layout = value.detach(), str(value.layout)

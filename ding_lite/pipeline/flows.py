@@ -1,4 +1,4 @@
-"""Flows: what goes from one middleware to another through objects and settings, and where nothing can come through."""
+"""Flows: checks of data that middleware pass to each other through objects and settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, maker_of
 
-_DEPTH = 4  # of objects in objects, when two middleware are compared
+_DEPTH = 4  # levels of nested objects, when two middleware are compared
 
 
 def objects_named(contracts: Sequence[Contract]) -> dict[int, str]:
-    """What to call the objects that are filled or drawn from, by id: their class, numbered where it has several of them."""
+    """Names of the objects that are filled or drawn from, by id: their class, numbered if there are several."""
     things = {id(it): it for terms in contracts for it in (*terms.fills, *terms.draws)}
     kinds: dict[str, list[int]] = {}
     for key, thing in things.items():
@@ -28,7 +28,7 @@ def objects_named(contracts: Sequence[Contract]) -> dict[int, str]:
 
 
 def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each middleware that draws from what is empty and stays so, or fills what it filled before, and why."""
+    """Each step that draws from an object that stays empty, or fills an object twice, and why."""
     known = [used for used in all_used if used.terms is not None]
     names = objects_named([used.terms for used in known if used.terms is not None])
     for used in known:
@@ -45,14 +45,14 @@ def flow_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[
                         used,
                         (
                             f"{used.name} fills the {names[id(thing)]} with {used.field_start}{field} again, which {other.name}"
-                            f"{other.at} has done before it, so that all of it would be there twice: leave one of them out."
+                            f"{other.at} has done before it, so all data would be stored twice: leave one of them out."
                         ),
                     )
                     break
 
 
 def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddleware], names: Mapping[int, str]) -> str:
-    """Why there is nothing to be drawn from an empty object, or an empty string."""
+    """Why an empty object stays empty until the step draws from it, or an empty string."""
     fillers = [other for other in all_used if other.terms and _has(other.terms.fills, thing)]
     if used in fillers or any(other.is_opaque or other in fillers for other in used.earlier):
         return ""
@@ -75,13 +75,13 @@ def _undrawable(used: UsedMiddleware, thing: Any, all_used: Sequence[UsedMiddlew
 
 
 def _may_fill(other: UsedMiddleware, used: UsedMiddleware, thing: Any) -> bool:
-    """Whether another middleware uses the object and does not say what for."""
+    """Whether another middleware uses the object without `fills` or `draws`."""
     terms = other.terms
     return terms is not None and other is not used and _has(terms.uses, thing) and not _has(terms.draws, thing)
 
 
 def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each middleware that names an object as its alone which a middleware of another stage names as well."""
+    """Each step with an object in `alone` that a step of another stage names as well."""
     for index, used in enumerate(all_used):
         terms = used.terms
         for thing in terms.alone if terms else ():
@@ -89,13 +89,13 @@ def sharing_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedM
                 if terms and other.terms and other.terms.stage != terms.stage and _has(other.terms.alone, thing):
                     yield (
                         used,
-                        f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so that each would go on "
-                        "where the other has left it: make one for each of them.",
+                        f"{used.name} has the same {type(thing).__name__} as {other.name}{other.at}, so each would continue "
+                        "where the other stopped: make one for each of them.",
                     )
 
 
 def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each middleware that works on one made context with what belongs to another."""
+    """Each step that works on the context of one policy with objects of another."""
     for used in all_used:
         found = maker_of(used.scope, used.earlier)
         if found is None or used.terms is None or found[0].terms is None:
@@ -108,8 +108,8 @@ def owner_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMid
                 call = other.call.replace("...", f"{name_of(used.fn)}(...)")
                 yield (
                     used,
-                    f"{used.name} uses what belongs to {other.name!r}, and works on the context of {mine.name!r}: give it what "
-                    f"belongs to {mine.name!r}, or write {call}.",
+                    f"{used.name} uses an object of {other.name!r}, and works on the context of {mine.name!r}: give it the "
+                    f"object of {mine.name!r}, or write {call}.",
                 )
                 break
 
@@ -123,7 +123,7 @@ def _has(things: Sequence[Any], thing: Any) -> bool:
 
 
 def _same_again(first: UsedMiddleware, second: UsedMiddleware, all_used: Sequence[UsedMiddleware]) -> str:
-    """The field that two fillers that do the same read, where nothing writes it between them; or an empty string."""
+    """The field that two equal fillers read, if no step writes it between them; or an empty string."""
     if first.scope != second.scope or not is_same_again(first.fn, second.fn):
         return ""
     terms = second.terms
@@ -136,7 +136,7 @@ def _same_again(first: UsedMiddleware, second: UsedMiddleware, all_used: Sequenc
 
 
 def _renews(used: UsedMiddleware, field: str, scope: Scope) -> bool:
-    """Whether a middleware may give a field of that scope's context another value."""
+    """Whether a step may write a field of that scope's context."""
     if used.is_around:
         return False
     outer = used.scope == scope[: len(used.scope)] and used.scope != scope and scope[len(used.scope)][0] in used.writes
@@ -144,7 +144,7 @@ def _renews(used: UsedMiddleware, field: str, scope: Scope) -> bool:
 
 
 def is_same_again(one: Any, other: Any, depth: int = _DEPTH) -> bool:
-    """Whether two middleware do the same: the same object, or made in the same way of the same."""
+    """Whether two middleware are the same object, or come from the same factory with the same arguments."""
     if one is other:
         return True
     if type(one) is not type(other) or not depth:
@@ -157,13 +157,13 @@ def is_same_again(one: Any, other: Any, depth: int = _DEPTH) -> bool:
         parts = zip(_captured(one), _captured(other))
         return one.__code__ is other.__code__ and all(is_same_again(*pair, depth - 1) for pair in parts)
     own, others = (_attributes(it) for it in (one, other))
-    if not own or not others or own.keys() != others.keys():  # without attributes, it may differ where nobody can see it
+    if not own or not others or own.keys() != others.keys():  # without attributes, a difference may be hidden
         return False
     return all(is_same_again(own[name], others[name], depth - 1) for name in own)
 
 
 def _captured(fn: Callable[..., Any]) -> list[Any]:
-    """What a function of a factory remembers: its closure and its defaults."""
+    """The closure and the defaults of a function."""
     cells: Sequence[Any] = getattr(fn, "__closure__", None) or ()
     return [*(_content(cell) for cell in cells), *(getattr(fn, "__defaults__", None) or ())]
 
@@ -176,13 +176,13 @@ def _content(cell: Any) -> Any:
 
 
 def _attributes(it: Any) -> dict[str, Any] | None:
-    """What an object of a Python class holds, but for its contract; None where that cannot be seen."""
+    """The attributes of an object, except its contract; None if they cannot be read."""
     held = getattr(it, "__dict__", None)
     return None if held is None else {name: value for name, value in held.items() if not isinstance(value, Contract)}
 
 
 def settings_problems(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each middleware that needs a setting which no earlier one sets, and what to do."""
+    """Each step that needs a setting that no earlier step sets, with advice."""
     if not any(used.terms and used.terms.needs for used in all_used):
         return
     fresh = ctx.renew()
@@ -207,7 +207,7 @@ def _provides(other: UsedMiddleware, need: str, used: UsedMiddleware) -> bool:
 
 
 def _comes_along(used: UsedMiddleware, field: str) -> bool:
-    """Whether the field is filled where the context of the middleware is made, or nobody says."""
+    """Whether the field is set when the context of the step is created, or this is unknown."""
     if not used.scope:
         return False
     found = maker_of(used.scope, used.earlier)

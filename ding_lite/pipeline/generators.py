@@ -21,7 +21,7 @@ _OVER: Any = object()
 
 
 def may_yield(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` is a generator function, or calls one for its body: whether it may have a backward step."""
+    """Whether `fn` may have a second half: it is a generator function, or returns the result of one."""
     if isinstance(fn, functools.partial):
         return may_yield(fn.func)
     declared = getattr(fn, "may_yield", None)
@@ -32,7 +32,7 @@ def may_yield(fn: Callable[..., Any]) -> bool:
 
 
 def end_of(fn: object) -> Callable[..., Any] | None:
-    """What this middleware does when a run has ended, its method `end_run`, or None. Decorators may hide it."""
+    """The method `end_run` of this middleware, or None. Also found behind decorators."""
     while fn is not None:
         end = getattr(fn, "end_run", None)
         if callable(end):
@@ -42,13 +42,13 @@ def end_of(fn: object) -> Callable[..., Any] | None:
 
 
 def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
-    """Run what `fn(ctx)` returned up to its `yield`, or take what it left to others.
+    """Run the result of `fn(ctx)` up to its `yield`, or take it if it is a remainder.
 
     Returns:
-        The waiting generator, or None when there is no backward step.
+        The waiting generator, or None if there is no second half.
 
     Raises:
-        TypeError: `fn` returned a function or a coroutine, so that its body never ran.
+        TypeError: `fn` returned a function or a coroutine, so its body never ran.
     """
     if isinstance(result, GeneratorType):
         try:
@@ -68,7 +68,7 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | Non
         close = getattr(result, "close", None)
         if close:
             close()
-        raise TypeError(f"{describe_call(fn)} is an async function, which nobody awaits here: write a plain function.")
+        raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")
     return None
 
 
@@ -87,7 +87,7 @@ def backward_step(generator: Half, error: BaseException | None = None) -> None:
     except StopIteration:
         return
     except RuntimeError as raised:
-        if isinstance(error, StopIteration) and raised.__cause__ is error:  # what Python makes of it inside a generator
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python wraps it inside a generator
             raise error from error.__cause__
         raise
     code, frame = generator.gi_code, generator.gi_frame
@@ -97,20 +97,20 @@ def backward_step(generator: Half, error: BaseException | None = None) -> None:
 
 
 def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
-    """Run every backward step, last first, leaving `waiting` empty.
+    """Run every second half, last first, leaving `waiting` empty.
 
-    An error, from before or from a backward step, is thrown into those that still wait, as `with` blocks inside each other
-    would see it: each may clean up, replace it, or handle it, and then the ones before it go on normally.
+    An error, the given one or one of a second half, is thrown into the generators that still wait, like into nested `with`
+    blocks: each may clean up, replace it, or handle it; after that, the remaining ones run normally.
 
     Raises:
-        BaseException: the error that nobody handled.
+        BaseException: the error, if no generator handled it.
     """
     while waiting:
         half = waiting.pop()
         try:
             backward_step(half, error)
             error = None
-        except BaseException as raised:  # noqa: BLE001  whatever it is, those that still wait must see it
+        except BaseException as raised:  # noqa: BLE001  the generators that still wait must see it
             if raised is not error:
                 add_note(raised, f"in the backward step of {half.__qualname__}")
             error = raised
@@ -119,7 +119,7 @@ def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
 
 
 class Backward:
-    """Ends a middleware that was begun inside another: calling it runs the backward step, if one still waits."""
+    """Runs the second half of a middleware that was begun inside another, when called, if it still waits."""
 
     def __init__(self, half: Half | None, waiting: list[Half]) -> None:
         self._half, self._waiting = half, waiting
@@ -147,13 +147,12 @@ engaged = run_inside  # its name in earlier versions
 
 
 def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Apply a wrapper to a middleware without losing either step of a generator.
+    """Apply a wrapper to a middleware without losing either half of a generator.
 
-    A decorator that knows nothing of generators calls `fn(ctx)` and drops what comes back, and so never runs it. Here the
-    call itself runs the forward step, inside the wrapper as its author meant, and whoever is left holding the generator, the
-    wrapper or in the end the engine, runs the backward step.
+    A plain decorator calls `fn(ctx)` and ignores the returned generator, which would then never run. Here, the call itself runs
+    the first half inside the wrapper. The wrapper, or finally the engine, runs the second half.
     """
-    running: list[list[Half]] = []  # the steps begun by each call that is under way
+    running: list[list[Half]] = []  # the halves begun by each current call
 
     def inner(ctx: object) -> object:
         half = forward_step(fn, fn(ctx), ctx)
@@ -229,7 +228,7 @@ def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Half:
 
 
 def named(name: str, generator: Any) -> Half:
-    """The generator under the name of the middleware that it stands for, which is what messages tell."""
+    """The generator, renamed to the name of its middleware for messages."""
     generator.__qualname__ = name
     half: Half = generator
     return half

@@ -1,4 +1,4 @@
-"""Guards: a middleware run under its contract, both steps and what it left to others."""
+"""Guards: enforce contracts while middleware run, in both halves and in remainders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ding_lite.pipeline.suggestions import Touches, watched_objects
 from ding_lite.pipeline.views import Reach, Terms, become, checker_of, field_value, real_class_of
 
 CHECKED_ITERATIONS = 5
-"""Of a run, in which contracts are enforced also where iterations do not overlap, and values are compared."""
+"""Number of first iterations in which contracts are enforced in every run, and values are compared."""
 
 
 class Checker:
@@ -51,7 +51,7 @@ class Checker:
         self._guards: dict[tuple[int, int], Guard] = {}
 
     def is_checked(self, ctx: Context) -> bool:
-        """Whether the iteration of this context is one of the first; values are let go where it is not."""
+        """Whether this iteration is one of the first; otherwise recorded values are released."""
         if ctx.total_step < self.end:
             return True
         self.handovers.forget()
@@ -59,7 +59,7 @@ class Checker:
         return False
 
     def guarded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries, each with a call that enforces its contract. A list may grow meanwhile."""
+        """The entries, each with a call that enforces its contract. The list may grow meanwhile."""
         for entry in entries:
             yield self.guard(entry).entry or self._guarded(entry)
 
@@ -69,7 +69,7 @@ class Checker:
         return guard.entry
 
     def guard(self, entry: Entry) -> Guard:
-        """What enforces the contract of this entry."""
+        """The guard of this entry."""
         key = (id(entry), -1)
         found = self._guards.get(key)
         if found is None or found.call is not entry.call:  # a wrapper may come later
@@ -79,7 +79,7 @@ class Checker:
         return found
 
     def nested(self, owner: object, index: int, fn: Callable[..., Any]) -> Guard:
-        """What enforces the contract of a middleware inside another, the `index`-th of its owner."""
+        """The guard of a middleware inside another: the `index`-th of its owner."""
         key = (id(owner), index)
         found = self._guards.get(key)
         if found is None or found.fn is not fn:
@@ -88,29 +88,29 @@ class Checker:
 
 
 def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: object) -> Callable[..., Any]:
-    """`fn`, a middleware inside another, under its own contract where that of the outer one is enforced."""
+    """`fn`, a middleware inside another, with its own contract enforced if that of the outer one is."""
     checker: Checker | None = checker_of(ctx)
     return fn if checker is None else checker.nested(owner, index, fn)
 
 
 FIRST, SECOND, LATE = range(3)
-"""Halves of a middleware; the last one takes its pending work."""
+"""Halves of a middleware; LATE takes its remainder."""
 _Known = dict[type[Any], tuple[Reach, Terms]]
 _NOTHING = frozenset[str]()
 _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
 
 
 class Guard:
-    """Called in place of a middleware: each step sees a view of the context.
+    """Called in place of a middleware: each half sees a view of the context.
 
     Args:
         fn: the middleware.
-        call: `fn` with what is wrapped around it.
-        name: what people call it.
+        call: `fn` with its wrappers.
+        name: its name in messages.
         location: file:line of its definition.
         contract: None for a plain function, whose touches are noted in the checked iterations.
         checker: of the run.
-        is_wrapped: whether a wrapper takes its pending work at once.
+        is_wrapped: whether a wrapper takes its remainder at once.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class Guard:
         self._checker, self._is_wrapped = checker, is_wrapped
         self._halves: tuple[_Known, _Known, _Known] = ({}, {}, {})
         self.entry: Entry | None = None
-        """With this as its call."""
+        """The entry that calls this guard."""
         self._compares = True
-        """Whether its values may have to be compared; the last iteration that needs it turns it off."""
+        """Whether values are compared; turned off after the first iterations."""
         self._read: dict[str, Print] = {}
-        """By field, what a function without a contract found when it first read it."""
+        """Values that a function without a contract has read, by field."""
 
     @property
     def who(self) -> str:
@@ -144,7 +144,7 @@ class Guard:
         return self._run(FIRST, ctx, self.call, ctx)
 
     def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
-        """`act(*given)`, while the context is what this step sees."""
+        """Call `act(*given)` with the context as the view of this half."""
         outside = type(ctx)
         reach, terms = self._halves[half].get(outside) or self._know(outside, half)
         compares = self._compares
@@ -158,7 +158,7 @@ class Guard:
         finally:
             become(ctx, outside)
             refusal = view.give_back()
-        if refusal is not None:  # it was caught, and must not be missed
+        if refusal is not None:  # raise it again if the middleware caught it
             raise refusal
         if compares:
             if before is not None:
@@ -168,7 +168,7 @@ class Guard:
         return result
 
     def _followed(self, result: Any, ctx: Any) -> Any:
-        """What the call returned, under the contract as well."""
+        """The result of the call, with the contract enforced as well."""
         if isinstance(result, GeneratorType):
             try:
                 next(result)
@@ -191,7 +191,7 @@ class Guard:
         self._run(LATE, ctx, take, ctx)
 
     def _before(self, ctx: Any, reach: Reach) -> Any:
-        """What the values are before this step; None where there is nothing to compare."""
+        """The values before this half; None if there is nothing to compare."""
         checker, step = self._checker, ctx.total_step
         if step >= checker.end:
             if step > checker.end + checker.max_lag:
@@ -217,7 +217,7 @@ class Guard:
             self._checker.handovers.after_unknown(self.who, ctx)
 
     def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
-        """What this step may touch on contexts of this class, which may be the view of a middleware around it."""
+        """What this half may touch on contexts of this class, which may be an outer middleware's view."""
         cls = real_class_of(outside)
         reach = reach_of(cls, self.contract, half, self._is_wrapped)
         if self.contract is None:
@@ -231,7 +231,7 @@ class Guard:
         return self._checker.touches.observer(self.fn, self.name, self.location, is_second=half == SECOND)
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
-        """`note`, which also takes down what a value is when it is first read."""
+        """`note`, which also records the value at the first read."""
 
         def note_touch(ctx: Any, verb: str, name: str) -> None:
             note(verb, name)
@@ -242,13 +242,13 @@ class Guard:
 
 
 def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_once: bool = False) -> Reach:
-    """What one step may touch; without a contract nothing, so that everything is noted. One object for equal terms.
+    """The allowed fields of one half; without a contract none, so that all are recorded. One object for equal terms.
 
     Args:
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the forward step takes the pending work as well.
+        takes_at_once: whether the first half takes the remainder as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
@@ -262,13 +262,13 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
 def half_fields(
     cls: type[Context], terms: Contract, half: int, takes_at_once: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """What one step may read and write: the fields that its contract names, and those behind the properties that it names.
+    """The fields that one half may read and write: those in its contract, and those behind properties in its contract.
 
     Args:
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the forward step takes the pending work as well.
+        takes_at_once: whether the first half takes the remainder as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
@@ -284,7 +284,7 @@ def half_fields(
 
 
 def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
-    """The fields that a middleware writes in any step; all of them where it has no contract."""
+    """The fields that a middleware writes in any half; all fields if it has no contract."""
     if terms is None:
         return cls._plan.fields
     return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
@@ -295,20 +295,20 @@ def _no_advice(verb: str, name: str) -> str:
 
 
 class _Advice:
-    """How to allow what was refused: the term of the contract as code."""
+    """How to allow a refused access: the term of the contract as code."""
 
     def __init__(self, terms: Contract, half: int, late: frozenset[str]) -> None:
         self._terms, self._half, self._late = terms, half, late
 
     def __call__(self, verb: str, name: str) -> str:
         if name == "total_step":
-            return "It counts iterations by itself: declare a counter of your own."
+            return "The task counts iterations there: declare a counter of your own."
         suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._half]
         if self._half == LATE and verb == "read":
             if name not in self._late:
                 return (
-                    f"Taking pending work sees only the fields that it writes: read ctx.{name} before, where the work is asked "
-                    "for, and keep the value in the closure."
+                    f"Taking a remainder sees only the fields that it writes: read ctx.{name} before, where the work is "
+                    "requested, and keep the value in the closure."
                 )
             suffix = ""
         term = f"{verb}s{suffix}"

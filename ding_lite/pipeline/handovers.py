@@ -1,8 +1,7 @@
-"""Handed-over values: nobody changes in place what another middleware may still read.
+"""Handed-over values: no middleware may change a value in place that another one may still read.
 
-A value that a middleware wrote is the other's from then on. In the checked iterations its content is compared before and after
-each step: one that changes a value that it wrote earlier, that it only reads, or that is another field as well, is named in the
-error.
+In the checked iterations, values are compared before and after each half. An error names a middleware that changes a value that
+it wrote earlier, a value that it only reads, or memory that belongs to another field too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Handed:
 
 
 class _Shared(NamedTuple):
-    """Memory of another field's value that is also memory of one that a step may write."""
+    """RecurrentState shared by a field that a half may write and another field."""
 
     handed: _Handed
     written: str
@@ -43,7 +42,7 @@ class _Shared(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What a step is compared with when it is through."""
+    """The values before a half, for comparison afterwards."""
 
     read: dict[str, tuple[Any, Print]]
     own: list[tuple[_Handed, Print]]
@@ -54,11 +53,11 @@ class Handovers:
     """The values that middleware handed over in the last iterations.
 
     Args:
-        ctx: of the first iteration. Values of kept fields are copied on the way: their writer may go on changing its own.
-        max_lag: iterations that may be under way beside the current one.
-        has_lanes: whether each lane has start values of its own, so that what one does to them the others do not see.
-        is_threaded: whether other middleware run while one does, so that a change may be theirs.
-        writers: by field, how many middleware write it.
+        ctx: context of the first iteration. Values of kept fields are copied, so their writer may change its own.
+        max_lag: number of further iterations that may be in progress.
+        has_lanes: whether each lane has its own start values.
+        is_threaded: whether other middleware run at the same time, so that a change may be theirs.
+        writers: number of middleware that write each field.
     """
 
     def __init__(self, ctx: Context, max_lag: int, has_lanes: bool, is_threaded: bool, writers: Mapping[str, int]) -> None:
@@ -66,7 +65,7 @@ class Handovers:
         self._max_lag, self._has_lanes, self._is_threaded = max_lag, has_lanes, is_threaded
         self._sole = frozenset(name for name, count in writers.items() if count == 1)
         self._handed: dict[object, deque[_Handed]] = {}
-        """By the middleware that wrote them."""
+        """Values by the middleware that wrote them."""
         self._has_handed = False
         self._starts: dict[int, tuple[Any, Print]] = {}
         given = start_values(ctx)
@@ -81,17 +80,17 @@ class Handovers:
         self._writers: dict[str, str] = {}
 
     def forget(self) -> None:
-        """Hold on to no value any more."""
+        """Release all values."""
         self._handed.clear()
         self._starts.clear()
         self._of_class.clear()
 
     def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> _Before | None:
-        """What to compare with when this step is through; None where it cannot change a value.
+        """The values to compare with after this half; None if it cannot change a value.
 
         Args:
-            key: stands for the middleware that is about to run.
-            ctx: that it runs on.
+            key: identifies the middleware that is about to run.
+            ctx: its context.
             only_read: fields that it reads and does not write.
             written: fields that it may write.
         """
@@ -102,18 +101,18 @@ class Handovers:
         return _Before(read, own, shared) if read or own or written or self._of_class else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
-        """Compare, and note what this step has handed over.
+        """Compare, and note what this half has handed over.
 
         Args:
-            key: stands for the middleware.
+            key: identifies the middleware.
             who: its name and place.
-            ctx: that it ran on.
+            ctx: its context.
             written: fields that it may have written.
-            before: what `before` gave, unless it was None.
+            before: result of `before`, not None.
 
         Raises:
-            ContractError: it changed in place what it only reads, what is a field as well that it does not write, or what it
-                handed over in an earlier iteration.
+            ContractError: it changed in place a value that it only reads, memory of a field that it does not write, or a value
+                that it wrote in an earlier iteration.
         """
         iteration: int = field_value(ctx, "total_step")
         for name, (value, found) in before.read.items():
@@ -135,7 +134,7 @@ class Handovers:
         self._note(key, who, ctx, iteration, written)
 
     def _shared(self, ctx: Context, written: Sequence[str]) -> Iterator[_Shared]:
-        """What is also a value of a field that this step does not write, of what it may change in place."""
+        """RecurrentState that this half may change in place, and that is also in a field that it does not write."""
         values = {name: value for name in written if may_change(value := field_value(ctx, name))}
         if not values or family_of(ctx) is not self._family:
             return
@@ -151,16 +150,15 @@ class Handovers:
                     yield _Shared(other, name, keys, with_what_is_inside(fingerprint(other.value), keys))
 
     def before_unknown(self, ctx: Context) -> None:
-        """Note what a function without a contract must not change; it is about to run."""
+        """Record the values that a function without a contract must not change, before it runs."""
         if not self._has_warned:
             self._note_starts(ctx, self._fields)
 
     def after_unknown(self, who: str, ctx: Context) -> None:
-        """Compare what a function without a contract must not change.
+        """Compare the values that a function without a contract must not change.
 
         Raises:
-            ContractError: it changed in place what every iteration starts from, where each lane has its own; on one lane
-                that is a warning.
+            ContractError: it changed a start value in place, and each lane has its own; on one lane this is a warning.
         """
         where = self._changed_start(ctx, self._fields) if self._fields else None
         if where is not None:
@@ -173,7 +171,7 @@ class Handovers:
             self._refuse_changed_class(who)
 
     def _note_starts(self, ctx: Context, written: Sequence[str]) -> None:
-        if not self._fields or family_of(ctx) is not self._family:  # contexts inside a field are made anew in each iteration
+        if not self._fields or family_of(ctx) is not self._family:  # contexts inside a field are new in each iteration
             return
         given = start_values(ctx)
         for name in written:
@@ -182,14 +180,14 @@ class Handovers:
                 self._starts[id(value)] = value, fingerprint(value)
 
     def _refuse_changed_starts(self, who: str, ctx: Context, written: Sequence[str]) -> None:
-        """Refuse what would carry a value over to the next iteration in a field that is not kept."""
+        """Refuse changes of start values, which would carry over to the next iteration in a field that is not kept."""
         where = self._changed_start(ctx, written)
         if where is not None:
             raise ContractError(self._changed_what_it_starts_from(who, *where))
         self._refuse_changed_class(who)
 
     def _changed_start(self, ctx: Context, names: Sequence[str]) -> tuple[str, str] | None:
-        """The field, and the way in it, of a value that every iteration starts from and that has changed in place."""
+        """Field and path of a start value that has changed in place."""
         given = start_values(ctx) if self._starts else {}
         for name in names if given else ():
             value, found = self._starts.get(id(given.get(name)), (None, {}))
@@ -202,10 +200,10 @@ class Handovers:
         for name, (value, found) in tuple(self._of_class.items()):
             where = changed(found, fingerprint(value))
             if where is not None:
-                beside = ", or a middleware that runs beside it did" if self._is_threaded else ""
+                beside = ", or a middleware at the same time did" if self._is_threaded else ""
                 raise ContractError(
                     f"{who} changed {self._class}.{name}{_way(where)} in place{beside}. It belongs to the class: no contract "
-                    "names it, and nothing orders those that touch it. Declare a field, and keep() it where it accumulates; or "
+                    "names it, and nothing orders its users. Declare a field, and keep() it if it accumulates; or "
                     "let the middleware hold the object, and name it in the uses of their contracts."
                 )
 
@@ -228,7 +226,7 @@ class Handovers:
             mine.popleft()
 
     def _refuse_reuse(self, earlier: Sequence[_Handed], who: str, name: str, iteration: int, found: Print) -> None:
-        """Refuse memory that was handed over in an iteration that may be under way, and has changed since."""
+        """Refuse memory that was handed over in an iteration that may be in progress, and has changed since."""
         memory = {part.identity for part in found.values()} - {None}
         for handed in earlier:
             if handed.is_kept or handed.field != name or not 0 < iteration - handed.iteration <= self._max_lag:
@@ -249,16 +247,16 @@ class Handovers:
 
     def _changed_what_it_starts_from(self, who: str, name: str, where: str) -> str:
         beside = ", or a middleware after it did" if self._has_lanes else ""
-        reach = "on one lane and not on another" if self._has_lanes else "where it starts with what this one has left"
+        reach = "on one lane and not on another" if self._has_lanes else "which would start with the changed value"
         return (
-            f"{who} changed ctx.{name}{_way(where)} in place{beside}. Every iteration starts from that very object, so the "
+            f"{who} changed ctx.{name}{_way(where)} in place{beside}. Every iteration starts with this same object, so the "
             f"change would reach the next iteration {reach}. Write a new value, ctx.{name} = ..., or give the field a "
             "default_factory, or keep() it."
         )
 
     def _changed_what_is_shared(self, who: str, shared: _Shared, where: str) -> str:
         name, other = shared.written, shared.handed
-        beside = " (or a middleware that runs beside it did)" if self._is_threaded else ""
+        beside = " (or a middleware at the same time did)" if self._is_threaded else ""
         return (
             f"{who} changed ctx.{name} in place{beside}, and with it ctx.{other.field}{_way(where)}, which {other.who} wrote: "
             "both hold the same memory, and its contract names only one of them. Write a new value, "
@@ -267,7 +265,7 @@ class Handovers:
         )
 
     def _changed_what_it_handed_over(self, who: str, handed: _Handed, where: str) -> str:
-        beside = " (or a middleware that runs beside it did)" if self._is_threaded else ""
+        beside = " (or a middleware at the same time did)" if self._is_threaded else ""
         return (
             f"{who} wrote ctx.{handed.field} in iteration {handed.iteration} and changed that value{_way(where)} in place in a "
             f"later one{beside}: where iterations overlap, others still read it then. Make a new value in each iteration, or "

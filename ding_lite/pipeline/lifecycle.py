@@ -1,10 +1,10 @@
-"""Lifecycle, open or closed: what a task may be asked, and when."""
+"""Lifecycles: whether a task is open."""
 
 from __future__ import annotations
 
 
 class Lifecycle:
-    """Something that is used between its start and its stop."""
+    """An object that is used between start and stop."""
 
     _started_at: str | None = None
 
@@ -15,7 +15,7 @@ class Lifecycle:
 
     @property
     def stopping(self) -> bool:
-        """Whether what runs breaks off, so that long work may end early."""
+        """Whether the run is being stopped, so that long work may end early."""
         return not self.running
 
     def _require_open(self, verb: str) -> None:

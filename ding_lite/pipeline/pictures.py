@@ -27,14 +27,14 @@ _COLOURS = {
     "": "#ffffff",
 }
 _INK, _FAINT = "#222222", "#666666"
-_CELL = 40  # characters of a table's column, past which it wraps
+_CELL = 40  # width at which a table's column wraps, in characters
 _BOX_WIDTH, _MARGIN, _GAP, _LINE, _TITLE = 470, 90, 26, 15, 26
 
 
 def pipeline_table(pipeline: Sequence[Entry]) -> str:
     """Stage, middleware, reads, writes, objects and lane of each middleware, in aligned columns.
 
-    The column of objects, what is filled and drawn from, is there where a contract names any.
+    The column of objects is present if a contract fills or draws from any.
     """
     names = _names_in(pipeline)
     rows = [("stage", "middleware", "reads", "writes", "objects", "lane")]
@@ -59,7 +59,7 @@ def _names_in(pipeline: Sequence[Entry]) -> dict[int, str]:
 
 
 def _flow(terms: Contract, names: Mapping[int, str]) -> list[tuple[str, list[str]]]:
-    """What is filled and what is drawn from, each with its verb, where there is any."""
+    """The objects that are filled and drawn from, with verbs."""
     both = ("fills", terms.fills), ("draws", terms.draws)
     return [(verb, [names[id(thing)] for thing in things]) for verb, things in both if things]
 
@@ -173,7 +173,7 @@ def _as_svg(scene: _Scene) -> bytes:
                 f'<text x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}" fill="{shape.colour}"{weight} '
                 f'text-anchor="{shape.anchor}">{html.escape(shape.words)}</text>'
             )
-    return ("\n".join([*parts, "</svg>"]) + "\n").encode(errors="replace")  # a name may hold half a letter
+    return ("\n".join([*parts, "</svg>"]) + "\n").encode(errors="replace")  # a name may contain surrogates
 
 
 def _as_png(scene: _Scene) -> bytes:

@@ -1,4 +1,4 @@
-"""Pipeline checks, before anything runs: of one middleware, and of a whole pipeline, every problem with its fix."""
+"""Checks before a run, of a middleware and of a pipeline; each problem is reported with its fix."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Entry:
     """One middleware of a pipeline."""
 
     fn: Callable[..., Any]
-    """As the script handed it over."""
+    """The middleware of the script."""
 
     call: Callable[..., Any]
-    """As the engine calls it: with locks and wrappers around it."""
+    """The same with locks and wrappers around it."""
 
     name: str
     location: str
     """file:line of its definition, or empty."""
 
     contract: Contract | None
-    """None for a plain function, of which nothing is known."""
+    """None for a function without a contract."""
 
     used_at: str = ""
     """file:line of the script's `task.use`, or empty."""
 
     lock: AbstractContextManager[Any] | None = None
-    """Held while each step runs."""
+    """Lock that is held while each half runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
-    """Refuse what can be no middleware; the message says that `call` was given it.
+    """Refuse objects that cannot be middleware; `call` is the function named in the message.
 
     Raises:
         TypeError: `fn` is not callable, is a class or an async function, or does not take exactly one argument.
@@ -60,7 +60,7 @@ def require_middleware(fn: object, call: str = "task.use") -> None:
     if inspect.isclass(fn):
         raise TypeError(f"{call}({fn.__name__}) got the class itself: make an object of it, {call}({fn.__name__}(...)).")
     if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in (fn, call_of(fn))):
-        raise TypeError(f"{call}({name_of(fn)}) got an async function, which nobody would await: write a plain function.")
+        raise TypeError(f"{call}({name_of(fn)}) got an async function, which would not be awaited: write a plain function.")
     try:
         signature = inspect.signature(fn)
     except (ValueError, TypeError):  # some builtins have none
@@ -75,16 +75,16 @@ def require_middleware(fn: object, call: str = "task.use") -> None:
 
 
 def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
-    """Refuse a pipeline that reads what is not there, or draws from what nothing fills.
+    """Refuse a pipeline that reads missing fields or draws from empty objects.
 
-    Each field in a contract must be declared by the context. Each field read must be kept, start with a value that is not
-    None, or be written by an earlier middleware; one without a contract counts as writing everything, and as filling every
-    object. Each object drawn from holds something or is filled before, by each middleware once; each setting needed is set
-    before. What runs side by side does not touch what another one of them changes. Middleware inside of others are checked one
-    by one.
+    Each field in a contract must be declared by the context. Each field that is read must be kept, have a start value other
+    than None, or be written by an earlier middleware. Each object that is drawn from must hold something or be filled by an
+    earlier middleware, but not twice by the same one. Each required setting must be set before. Middleware that run at the same
+    time must not touch what another of them changes. A middleware without a contract counts as writing every field and filling
+    every object. Middleware inside of others are checked one by one.
 
     Raises:
-        PipelineError: all problems, one a line, with the line of the script that is to blame.
+        PipelineError: all problems, one per line, each with its line of the script.
     """
     all_used = middleware_of(pipeline)
     problems = _forgotten_context(ctx, all_used) or [
@@ -101,7 +101,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
 
 
 def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:
-    """Each middleware that touches what another one changes which runs at the same time, where nothing orders the two."""
+    """Each step that touches what another step changes at the same time."""
     for index, used in enumerate(all_used):
         for other in all_used[:index]:
             if used.terms is None or other.terms is None or used.is_around or other.is_around or other in used.earlier:
@@ -110,13 +110,13 @@ def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple
             if what:
                 yield (
                     used,
-                    f"{other.name} {what}, and the two run at the same time, so that the result depends on which is faster: "
-                    "put them one after the other, as with task.serial().",
+                    f"{other.name} {what}, and the two run at the same time, so the result depends on which is faster: "
+                    "run them one after the other, with task.serial().",
                 )
 
 
 def _in_common(one: UsedMiddleware, other: UsedMiddleware) -> str:
-    """What one of two middleware writes and the other touches, or both use; or an empty string."""
+    """A description of fields or objects in which two steps conflict, or an empty string."""
     assert one.terms is not None
     assert other.terms is not None
     shared = next((it for it in one.terms.uses if any(it is thing for thing in other.terms.uses)), None)
@@ -179,15 +179,15 @@ def _touched(terms: Contract) -> dict[str, str]:
 
 @dataclasses.dataclass
 class _Inside:
-    """The context on which a middleware runs, as far as it is known."""
+    """The known facts about the context on which a step runs."""
 
     context: Context
     ready: frozenset[str]
-    """Its fields that have a value before any middleware runs on it."""
+    """Fields that have a value before any middleware runs on it."""
 
 
 def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | None, str]:
-    """What is known of the context of a middleware, or None; and what is wrong with that."""
+    """The known context of a step, or None; and the problem with it."""
     scope, earlier, ctx = used.scope, used.earlier, outermost.context
     if not scope:
         return outermost, ""
@@ -205,7 +205,7 @@ def _context_of(used: UsedMiddleware, outermost: _Inside) -> tuple[_Inside | Non
     makers = [other for other in outside if other.scope == scope[:-1] and field in other.writes]
     known = [made.name for other in makers if other.terms for made in other.terms.makes if made.field == field]
     if not known or any(other.terms and not other.terms.makes for other in makers):
-        return None, ""  # nobody writes it, which is reported for that one; or somebody who does not say which names
+        return None, ""  # no step writes it, which is reported there; or the names inside are unknown
     hint = did_you_mean(name, known)
     return None, f"{used.name} finds no {name!r} in ctx.{field}{hint} {makers[-1].name} makes {', '.join(known)}."
 
@@ -216,7 +216,7 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
         return True
     if used.terms is None or name in used.terms.reads:
         return False
-    # Backward steps run in reverse: one sees what every forward step wrote, and the backward steps of those behind it.
+    # Second halves run in reverse: each sees the writes of all first halves, and of the second halves of later middleware.
     if any(_may_write(other, name, used.scope) for other in all_used):
         return True
     behind = all_used[all_used.index(used) + 1 :]
@@ -229,7 +229,7 @@ def _may_write(used: UsedMiddleware, name: str, scope: Scope) -> bool:
 
 
 def _are_of_one_package(*classes: type) -> bool:
-    """Whether somebody made all of them, so that one was taken for another; a class of one's own lacks a field."""
+    """Whether all classes come from one package, so that one may have been confused with another."""
     return len({cls.__module__.partition(".")[0] for cls in classes}) == 1
 
 
@@ -262,7 +262,7 @@ def _unwritten(used: UsedMiddleware, ctx: Context, name: str, all_used: Sequence
 
 
 def _forgotten_context(ctx: Context, all_used: Sequence[UsedMiddleware]) -> list[tuple[UsedMiddleware, str]]:
-    """One problem where the task runs on a bare Context, which has no fields to pass anything along."""
+    """One problem if the task runs on a plain Context, which has no fields."""
     if type(ctx) is not Context:
         return []
     top = [used for used in all_used if used.terms is not None and not used.scope]

@@ -1,4 +1,4 @@
-"""Pools: calls side by side on threads, so many at a time, which cannot block each other by waiting for one another."""
+"""Pools: concurrent calls on a limited number of threads, without deadlocks if calls wait for each other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ding_lite.basics.torch_threads import torch_threads_here, use_torch_threads
 
 Result = TypeVar("Result")
 POOL = "task.parallel"
-"""What the names of the threads begin with that run middleware side by side."""
+"""Prefix of the names of threads that run middleware."""
 
 
 class WouldBlockError(RuntimeError):
-    """Something waits for an event that nobody is left to emit; where others failed, because they did."""
+    """A thread waits for an event that nothing is left to emit, perhaps because other parts failed."""
 
 
 class _Waiter:
-    """Something that waits until so many calls have ended."""
+    """A wait for the end of `left` calls."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -56,12 +56,12 @@ class _Call:
         self.waiters: list[_Waiter] = []
 
     def run(self, before_end: Callable[[_Call], None]) -> None:
-        """Make the call; its future is set when `before_end` has been called."""
+        """Make the call; its future is set after `before_end` was called."""
         result, error = None, None
         is_wanted = self.future.set_running_or_notify_cancel()
         try:
             result = self.fn() if is_wanted else None
-        except BaseException as raised:  # noqa: BLE001  raised where the future is asked
+        except BaseException as raised:  # noqa: BLE001  raised by the future
             error = raised
         before_end(self)
         if error is not None:
@@ -71,17 +71,16 @@ class _Call:
 
 
 class Pool:
-    """Threads for calls side by side. At most `size` are at work at a time, and those that have waited meanwhile.
+    """Threads for concurrent calls. At most `size` calls run at a time, besides those that have waited meanwhile.
 
-    A call that waits for something that another one gives, or another lane, lends its place to the next call. So the pool is
-    never used up by calls that wait.
+    A call that waits for another call or lane frees its place for the next call, so waiting calls cannot block the pool.
 
-    The pool also counts which threads are awake, of its own and the one that runs the task: an event that nobody is awake to
-    emit cannot come.
+    The pool also counts which of its threads, and the thread that runs the task, are awake: if none is, an awaited event
+    cannot come.
 
     Args:
-        size: how many.
-        changed: notified when nobody is awake any more.
+        size: maximum number of running calls.
+        changed: notified when no thread is awake any more.
     """
 
     def __init__(self, size: int, changed: threading.Condition) -> None:
@@ -94,23 +93,23 @@ class Pool:
         self._busy = self._idle = 0
         self._is_closing = False
         self._here = threading.local()
-        self._awake = 1  # the thread that runs the task, and the calls that have not ended, but for those that wait
+        self._awake = 1  # the task's thread and all unfinished calls, except those that wait
         self.home = threading.get_ident()
-        """Of the thread that runs the task."""
+        """Identifier of the thread that runs the task."""
 
     @property
     def is_here(self) -> bool:
-        """Whether a call of the pool is what asks."""
+        """Whether a call of the pool calls this."""
         return getattr(self._here, "is_busy", False)
 
     @property
     def knows_caller(self) -> bool:
-        """Whether the caller is one that it counts; a thread of the script's own is none."""
+        """Whether the caller is a counted thread, not another thread of the script."""
         return self.is_here or threading.get_ident() == self.home
 
     @property
     def is_asleep(self) -> bool:
-        """Whether nobody that it counts is awake."""
+        """Whether no counted thread is awake."""
         return self._awake <= 0
 
     def submit(self, fn: Callable[[], Result]) -> Future[Result]:
@@ -124,7 +123,7 @@ class Pool:
         return call.future
 
     def wait(self, calls: Sequence[Future[Any]]) -> None:
-        """Wait until these calls have ended, and lend one's own place meanwhile."""
+        """Wait until these calls have ended; the caller's own place is free meanwhile."""
         waiter = _Waiter(0)
         with self._lock:
             for future in calls:
@@ -139,7 +138,7 @@ class Pool:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """For the time of the block, a call of the pool waits for others, and lends its place to the next one."""
+        """Within this block, a call of the pool waits, and its place is free for the next call."""
         is_here = self.is_here
         if is_here:
             with self._lock:
@@ -149,21 +148,21 @@ class Pool:
             yield
         finally:
             if is_here:
-                with self._lock:  # it does not wait for its place: it may be what the others wait for
+                with self._lock:  # does not wait for a place, because others may wait for this call
                     self._busy += 1
 
     def asleep(self) -> Sleep:
-        """For the time of the block the caller waits, and can do nothing for others, until somebody ends its sleep."""
+        """Within this block the caller sleeps, until another thread ends its sleep."""
         return Sleep(self)
 
     def count_awake(self, change: int) -> None:
-        """So many more are awake."""
+        """Add `change` to the number of threads that are awake."""
         with self._lock:
             self._awake += change
         self._say_if_asleep()
 
     def close(self) -> None:
-        """End the threads when all calls have ended, and wait for that; one of its own cannot wait for itself."""
+        """End the threads after all calls, and wait for that; a thread of the pool does not wait for itself."""
         with self._lock:
             self._is_closing = True
             for _ in range(self._idle):
@@ -197,7 +196,7 @@ class Pool:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             self._here.is_busy = True
-            use_torch_threads(call.torch_count)  # as on the thread that asked for it, so that the result is the same
+            use_torch_threads(call.torch_count)  # as on the submitting thread, so that the result is the same
             call.run(self._end)
             self._here.is_busy = False
             del call
@@ -216,7 +215,7 @@ class Pool:
             self._awake -= 1
             for waiter in call.waiters:
                 waiter.left -= 1
-                self._awake += waiter.left == 0  # in the same moment: what waited for it goes on
+                self._awake += waiter.left == 0  # at the same moment, the waiting thread continues
         self._say_if_asleep()
 
 
@@ -224,7 +223,7 @@ class Sleep:
     """A wait of one thread that a pool counts.
 
     Args:
-        pool: that counts it.
+        pool: the pool that counts it.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -240,7 +239,7 @@ class Sleep:
         self.end()
 
     def end(self) -> None:
-        """From here on the thread counts as awake, also before it goes on."""
+        """Count the thread as awake from now on, even before it continues."""
         with self._lock:
             has_ended, self._has_ended = self._has_ended, True
         if not has_ended:

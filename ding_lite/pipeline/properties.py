@@ -1,4 +1,4 @@
-"""Properties of a context: which fields one reads and writes, found in its code before anything runs."""
+"""Properties of a context: the fields that a property reads and writes, found in its code before a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fields_behind(cls: type[Context], name: str) -> Touched:
     that `getattr(self, "x")` is seen.
 
     Raises:
-        TypeError: the property is no Python function, so its code cannot be read.
+        TypeError: the property is not a Python function, so its code cannot be read.
     """
     prop = _property_of(cls, name)
     if prop is None:
@@ -49,8 +49,8 @@ def fields_behind(cls: type[Context], name: str) -> Touched:
         code = getattr(functools.partial(function).func, "__code__", None)
         if code is None:
             raise TypeError(
-                f"{cls.__name__}.{name} is a property made of {function!r}, whose code cannot be read, so it is not known "
-                "which fields it reads: name these fields in the contract instead of the property, or write a plain function."
+                f"{cls.__name__}.{name} is a property made of {function!r}, whose code cannot be read, so its fields "
+                "are unknown: name these fields in the contract instead of the property, or write a plain function."
             )
         touched = _touched_by(cls, code, {name})
         reads |= touched.reads
@@ -99,7 +99,7 @@ def _names_in(code: CodeType) -> Iterator[tuple[str, str]]:
 
 
 def _codes_of(cls: type[Context], name: str) -> Iterator[CodeType]:
-    """The code behind a method or property of the class itself; what Context has reads no field for a property."""
+    """The code of a method or property of the class; methods of Context itself are left out."""
     own = cls.__mro__[: cls.__mro__.index(Context)]
     found: Any = next((vars(base)[name] for base in own if name in vars(base)), None)
     found = getattr(found, "__func__", found)  # class and static methods

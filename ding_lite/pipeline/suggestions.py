@@ -1,4 +1,4 @@
-"""Suggestions: the contract to write for a function without one, from what it was seen to touch."""
+"""Suggestions: contracts for functions without one, from the fields that they touched."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 
 @dataclasses.dataclass
 class _Seen:
-    """What one function touched, in the order in which it did."""
+    """The fields that a function touched, in order."""
 
     fn: Callable[..., Any]
     name: str
     location: str
     terms: dict[str, list[str]]
     attributes: frozenset[str]
-    """Of an object before its first call: those that its `__init__` has made."""
+    """Attributes of an object before its first call: those that its `__init__` has set."""
 
 
 class Touches:
-    """What the functions without a contract were seen to touch, in the checked iterations of all runs of a task."""
+    """The fields that functions without a contract touched, in the checked iterations of all runs of a task."""
 
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
-        """By what the contract is written for: a function in the script, or a class with `__call__`."""
+        """By the place of the contract: a function in the script, or a class with `__call__`."""
         self._owners: dict[object, Callable[..., Any]] = {}
 
     def note_end(self, end: Callable[..., Any], fn: Callable[..., Any]) -> None:
-        """Let what `end` touches stand in the contract of `fn`, whose `end_run` it is."""
-        if isinstance(end, FunctionType):  # a method says itself whose it is
+        """Count the accesses of `end` for `fn`, because it is the `end_run` of `fn`."""
+        if isinstance(end, FunctionType):  # a method knows its object itself
             self._owners[_written_as(end)] = fn
 
     def observer(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """What to call with "read" or "write" and a field when this step of the function touches it.
+        """A function to call with "read" or "write" and a field when this half touches the field.
 
-        What is done when a run has ended counts as a backward step of the middleware whose `end_run` it is.
+        An `end_run` counts as a second half of its middleware.
         """
         owner: object = self._owners.get(_written_as(fn), fn)
         if owner is fn and isinstance(fn, MethodType) and fn.__func__.__name__ == "end_run":
@@ -69,10 +69,10 @@ class Touches:
         return note
 
     def suggest(self, pipeline: Sequence[Entry]) -> str:
-        """For each function without a contract its place, and the decorator to paste above it.
+        """For each function without a contract, its place and the decorator to paste above it.
 
         Args:
-            pipeline: says which stage is likely: that of the middleware before it.
+            pipeline: the pipeline; the suggested stage is that of the previous middleware.
         """
         parts = [f"{seen.name} ({seen.location}):\n    {_decorator(seen, pipeline)}" for seen in self._seen.values()]
         return "\n".join(parts)
@@ -82,7 +82,7 @@ class Touches:
 
 
 def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
-    """The contract as code, and where it goes."""
+    """The contract as code, and its place."""
     fn, function = seen.fn, _function_of(seen.fn)
     terms = [f"{term}={_listed(repr(name) for name in names)}" for term, names in sorted(seen.terms.items()) if names]
     held = [name for name, _ in objects_held(fn if function is None else function)]
@@ -99,7 +99,7 @@ def _decorator(seen: _Seen, pipeline: Sequence[Entry]) -> str:
     hidden = ", ".join(name for name, _ in _given_later(fn))
     if hidden:
         remarks.append(
-            f"a decorator cannot name {hidden}, which it holds: where others touch that too, write a class with __call__, and "
+            f"a decorator cannot name {hidden}, which it holds: if others touch it too, write a class with __call__, and "
             "the contract in its __init__"
         )
     return f"@{call}  # {'; '.join(remarks)}" if remarks else f"@{call}"
@@ -119,13 +119,13 @@ def _function_of(fn: Callable[..., Any]) -> FunctionType | None:
 
 
 def _written_as(fn: Callable[..., Any]) -> object:
-    """What is the same for all middleware whose contract is written in one place."""
+    """An object that is the same for all middleware with their contract in one place."""
     function = _function_of(fn)
     return type(fn) if function is None else function.__code__
 
 
 def _given_later(fn: Any) -> Iterator[tuple[str, Any]]:
-    """What a bound method or a partial holds that has a state of its own, by name, which the function does not know."""
+    """Stateful objects, by name, that a bound method or partial holds and the function itself does not know."""
     while isinstance(fn, (functools.partial, MethodType)):
         if isinstance(fn, MethodType):
             yield from objects_held(fn.__self__)
@@ -143,7 +143,7 @@ def _listed(names: Any) -> str:
 
 
 def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
-    """What a middleware holds that has a state of its own, by name: free variables and globals, or attributes of an object."""
+    """Stateful objects that a middleware holds, by name: free variables and globals, or attributes of an object."""
     if inspect.isfunction(fn):
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
             try:
@@ -160,7 +160,7 @@ def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
-    """What to add for each middleware that holds an object which the contract of one on another lane names, and its own not."""
+    """Advice for each middleware that holds an object named by a contract on another lane, but not by its own."""
     for entry in pipeline:
         terms = entry.contract
         for name, thing in objects_held(entry.fn) if terms is not None else ():
@@ -173,14 +173,14 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
                 if any(it is thing for it in theirs.uses):
                     yield (
                         f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} uses, "
-                        f"and its contract does not name it. Nothing orders the two, so if it is touched add it: "
+                        f"and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
                         f"@contract(..., uses=({name},))."
                     )
                     break
 
 
 class Watched:
-    """An object that middleware of two lanes hold and no contract names: harmless as long as nobody changes it.
+    """An object that middleware of two lanes hold and no contract names: harmless as long as it does not change.
 
     Args:
         thing: the object.
@@ -193,7 +193,7 @@ class Watched:
         self._is_reported = False
 
     def warn_if_changed(self) -> None:
-        """Say who holds it, once, if it is not what it was."""
+        """Warn once if it has changed, and name its holders."""
         where = None if self._is_reported else changed(self._print, fingerprint(self.thing), "numbers")
         if where is None:
             return
@@ -204,14 +204,14 @@ class Watched:
         warnings.warn(
             f"where iterations overlap, {first.name} ({first.location}) and {second.name} ({second.location}) hold the same "
             f"{type(self.thing).__name__}, {name}, which changes{f' (at {where})' if where else ''}, and neither contract "
-            "names it. Nothing orders the two, so that the result depends on which is faster: add it to both, "
+            "names it. Nothing orders the two, so the result depends on which is faster: add it to both, "
             f"@contract(..., {named}). A decorator above a method cannot name its object: make such middleware in a factory.",
             stacklevel=2,
         )
 
 
 def watched_objects(pipeline: Sequence[Entry]) -> dict[int, list[Watched]]:
-    """What middleware of two lanes hold and no contract names, by id of each function that holds it."""
+    """Objects that middleware of two lanes hold and no contract names, by id of each function that holds them."""
     known = [entry for entry in pipeline if entry.contract is not None]
     holders: dict[int, list[tuple[Entry, str]]] = {}
     things: dict[int, Any] = {}
@@ -234,7 +234,7 @@ def _lane_of(entry: Entry) -> str:
 
 
 def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
-    """What a middleware holds, through partials, and the object that a method is bound to."""
+    """Objects that a middleware holds, also through partials, and the object of a bound method."""
     while isinstance(fn, (functools.partial, MethodType)):
         if isinstance(fn, MethodType):
             yield "self", fn.__self__
@@ -258,7 +258,7 @@ def _knows(entry: Entry, thing: Any) -> bool:
 
 
 def _is_named(thing: Any, terms: Contract) -> bool:
-    """Whether a contract names the object, or the one whose state it follows."""
+    """Whether a contract names the object or its leader."""
     leader = getattr(thing, "leader", None)
     return any(it is thing or (leader is not None and it is leader) for it in terms.uses)
 

@@ -1,4 +1,4 @@
-"""Used middleware: the single middleware of a pipeline, also those inside of others, each with what runs before it."""
+"""Steps: the single middleware of a pipeline, including those inside of others, with their predecessors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Scope = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(eq=False)
 class UsedMiddleware:
-    """One middleware that runs by itself, at the top of the pipeline or inside of another."""
+    """One single middleware, at the top of the pipeline or inside of another."""
 
     fn: Callable[..., Any]
     name: str
-    """For messages; inside of another, together with that one."""
+    """Name for messages, including the middleware around it."""
     used_at: str
-    """file:line of the `task.use` that brought it, or empty."""
+    """file:line of its `task.use`, or empty."""
     terms: Contract | None
-    """None for a plain function, of which nothing is known."""
+    """None for a function without a contract."""
     scope: Scope
     earlier: tuple[UsedMiddleware, ...]
-    """Those whose forward step is done when its own begins."""
+    """Steps whose first half is done before its own begins."""
     is_around: bool = False
-    """Whether it only puts others into the context of their scope."""
+    """Whether it only runs others on the context of their scope."""
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -49,30 +49,30 @@ class UsedMiddleware:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nothing is known of it."""
+        """Whether it has no contract."""
         return self.terms is None
 
     @property
     def field_start(self) -> str:
-        """What stands before a field of its context in messages."""
+        """Prefix of its fields in messages."""
         return "ctx." + "".join(f"{field}[{name!r}]." for field, name in self.scope)
 
     def where_to_move(self, other: UsedMiddleware) -> str:
-        """Advice, where this one needs what the other does later or meanwhile."""
+        """Advice if this step needs another one that runs later or at the same time."""
         if self not in other.earlier:
             return f"{other.name}, which does, runs at the same time: put it before, as with task.serial()."
         return f"move {other.name}, which does, before it."
 
     def may_write_anything_for(self, scope: Scope) -> bool:
-        """Whether it is a plain function on that scope's context, or on one around it."""
+        """Whether it is a function without a contract on that scope's context, or on one around it."""
         return self.is_opaque and scope[: len(self.scope)] == self.scope
 
 
 def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
-    """Every middleware of a pipeline that runs by itself, in the order of a sequential run.
+    """Every single middleware of a pipeline, in the order of a sequential run.
 
-    A middleware made of others has them in `inner_middleware`. `side_by_side` says whether they run at the same time;
-    `within`, where it has one, is the (field, name) of the context on which they run.
+    A middleware made of others lists them in `inner_middleware`. `side_by_side` says whether they run at the same time;
+    `within`, if it exists, is the (field, name) of the context on which they run.
     """
     all_used: list[UsedMiddleware] = []
     for entry in pipeline:
@@ -107,7 +107,7 @@ def _middleware_of(
 
 
 def maker_of(scope: Scope, earlier: Sequence[UsedMiddleware]) -> tuple[UsedMiddleware, NestedContext] | None:
-    """Who made the context of that scope in this iteration, and what it says of it; None where nobody says that."""
+    """The step that made the context of that scope, and its declaration; None if no step declares it."""
     if not scope:
         return None
     field, name = scope[-1]
@@ -119,12 +119,12 @@ def maker_of(scope: Scope, earlier: Sequence[UsedMiddleware]) -> tuple[UsedMiddl
 
 
 def context_classes_of(fn: Callable[..., Any]) -> tuple[type[Context], ...]:
-    """The classes of context that a middleware says it takes, by the annotation of its argument; () where it says none."""
+    """The context classes in the annotation of a middleware's argument; () if there are none."""
     target: Any = fn if inspect.isfunction(fn) or inspect.ismethod(fn) else call_of(fn)
     try:
         hints = typing.get_type_hints(target)
         names = [name for name in inspect.signature(target).parameters if name != "self"]
-    except (NameError, TypeError, ValueError, AttributeError):  # names that are there for type checkers only, or none at all
+    except (NameError, TypeError, ValueError, AttributeError):  # no annotation, or names that only type checkers know
         return ()
     hint = hints.get(names[0]) if names else None
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)

@@ -1,8 +1,8 @@
-"""Views: a context that refuses what the contract of the middleware at work does not name.
+"""Views: a context that refuses access to fields that the contract of the running middleware does not name.
 
-A view is the same object under another class. While a middleware runs, its context has a subclass of its own class, in which
-each field that may not be read is a descriptor that raises, and which checks each write. Reads that are allowed cost nothing.
-The classes are made once for each class of contexts and each set of fields that may be touched, and lent out step by step.
+A view is the same object with another class. While a middleware runs, its context has a subclass of its own class, in which
+each field that may not be read is a descriptor that raises, and which checks each write. Allowed reads cost nothing.
+There is one such class for each context class and each set of allowed fields; halves take turns in using it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.properties import is_property
 
-_DICT: Any = Context.__dict__["__dict__"]  # how to reach the fields of a view, whose own `__dict__` is a filtered copy
+_DICT: Any = Context.__dict__["__dict__"]  # accesses the fields of a view, because its own `__dict__` is a filtered copy
 _CLASS: Any = object.__dict__["__class__"]
 _MISSING: Any = object()
 
 become: Callable[[object, type[Any]], None] = _CLASS.__set__
-"""`become(ctx, cls)` gives the context this class, which has the same layout. It runs twice a step."""
+"""`become(ctx, cls)` sets the class of the context, which has the same layout. It runs twice per half."""
 
 
 class ContractError(RuntimeError):
-    """A middleware touched a field of the context that its contract does not name. No AttributeError, which hasattr() hides."""
+    """A middleware touched a field that its contract does not name. Not an AttributeError, because hasattr() hides these."""
 
 
 class Terms:
-    """Who is at work, and what a message says where it touches more than it may.
+    """The running middleware, and the texts for messages.
 
     Args:
         who: name and place of the middleware.
-        advice: from "read" or "write" and a field to how to allow it.
-        checker: whose checks apply to middleware inside this one; `checker_of` finds it.
-        note: called with the context, "read" or "write" and a field instead of a refusal; None to refuse.
+        advice: function of "read" or "write" and a field that returns how to allow the access.
+        checker: checker for middleware inside this one; `checker_of` returns it.
+        note: called with the context, "read" or "write" and a field instead of raising; None to raise.
     """
 
     __slots__ = ("advice", "checker", "note", "who")
@@ -52,13 +52,13 @@ class Terms:
 
 
 class Reach:
-    """What one step of a middleware may touch on one class of contexts. Every middleware that may touch the same shares it.
+    """The fields that one half of a middleware may touch on one context class. Shared by middleware with the same fields.
 
     Args:
         cls: the real class of the context.
         readable: fields that it may read.
         writable: fields that it may write.
-        is_noted: whether what is touched beyond that is noted, so that nothing is hidden.
+        is_noted: whether other accesses are recorded instead of refused.
     """
 
     __slots__ = ("cls", "fields", "free", "is_noted", "only_read", "readable", "writable", "written")
@@ -73,7 +73,7 @@ class Reach:
         """Views that no step uses at the moment."""
 
     def take(self, terms: Terms) -> View:
-        """A view for this step, which gives it back."""
+        """A view for this half; the half must give it back."""
         try:
             view = self.free.pop()
         except IndexError:  # or another thread was faster
@@ -83,10 +83,10 @@ class Reach:
 
 
 class View:
-    """A class of contexts that refuses what is beyond reach, and the step that it is lent to.
+    """A context class that refuses other accesses, and the half that uses it.
 
     Args:
-        reach: what it allows.
+        reach: the allowed fields.
     """
 
     __slots__ = ("cls", "owner", "reach", "refusal", "terms", "written")
@@ -94,17 +94,17 @@ class View:
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.terms: Terms | None = None
-        """Of the step that uses it; None while it is free."""
+        """Terms of the half that uses it; None while it is free."""
         self.owner = 0
         """The thread of that step."""
         self.written: set[str] = set()
-        """What this step has written so far, which it may read again."""
+        """Fields that this half has written so far, and may read again."""
         self.refusal: ContractError | None = None
-        """What this step was refused with, in case that it catches the error."""
+        """The error that this half got, in case it catches it."""
         self.cls = _view_class(self)
 
     def give_back(self) -> ContractError | None:
-        """Let another step use it. Returns what this one was refused with."""
+        """Release it for another half. Returns the error that this half got, if any."""
         refusal = self.refusal
         self.terms = self.refusal = None
         if self.written:
@@ -117,10 +117,10 @@ class View:
         return self.reach.fields - self.reach.readable - self.written
 
     def refuse(self, ctx: Any, verb: str, name: str) -> None:
-        """Raise an error for this access; or note it, where that is wanted."""
+        """Raise an error for this access, or record it."""
         terms = self.terms
         if self.reach.is_noted:
-            if terms is not None and terms.note is not None:  # else a thread outlives the step
+            if terms is not None and terms.note is not None:  # None if a thread outlives the half
                 terms.note(ctx, verb, name)
                 self.written.add(name)
             return
@@ -130,8 +130,8 @@ class View:
             runs = "another middleware" if terms is None else terms.who
             text = (
                 f"the thread {threading.current_thread().name!r} {verb}s ctx.{name}{way} at {place}, while {runs} runs, whose "
-                "contract does not name it. A context belongs to the middleware that runs, on its own thread: take the value "
-                "there, and pass it on."
+                "contract does not name it. A context belongs to the running middleware and its thread: read the value "
+                "there, and pass it."
             )
         else:
             text = f"{terms.who} {verb}s ctx.{name}{way} at {place}, and its contract does not name it. "
@@ -154,20 +154,20 @@ def real_class_of(cls: type[Any]) -> type[Any]:
 
 
 def checker_of(ctx: object) -> Any:
-    """The checker of the middleware that runs on this context; None where nothing is checked."""
+    """The checker of the middleware that runs on this context; None if nothing is checked."""
     view: View | None = getattr(type(ctx), "_view", None)
     return None if view is None or view.terms is None else view.terms.checker
 
 
 def field_value(ctx: object, name: str) -> Any:
-    """The value of a field behind any view, or None where it was never set."""
+    """The value of a field, regardless of views, or None if it was never set."""
     value = _value(ctx, name)
     return None if value is _MISSING else value
 
 
 @contextmanager
 def seen_whole(ctx: object) -> Iterator[None]:
-    """For the time of the block the context is itself again, and not what a middleware sees of it."""
+    """Within this block, the context has its real class."""
     view = type(ctx)
     become(ctx, real_class(ctx))
     try:
@@ -177,7 +177,7 @@ def seen_whole(ctx: object) -> Iterator[None]:
 
 
 def alias(ctx: Any) -> Any:
-    """Another object with the same fields, for a thread that sees them through a view of its own; with slots, the same one."""
+    """Another object with the same fields, for a thread with its own view; with slots, the same object."""
     cls = real_class(ctx)
     if any(isinstance(getattr(cls, name, None), types.MemberDescriptorType) for name in cls._plan.fields):
         return ctx
@@ -201,7 +201,7 @@ def _view_class(view: View) -> type[Any]:
         "__reduce_ex__": _reduce,
         "__new__": _new,
     }
-    if not reach.is_noted:  # what notes hides nothing
+    if not reach.is_noted:  # recording hides nothing
         methods.update({"__dict__": property(_visible), "__repr__": _show})
     refused = {name: _Refused(name, view) for name in reach.fields - reach.readable}
     return type(cls.__name__, (cls,), {**methods, **refused})
@@ -252,7 +252,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
     elif missing:
         raise ContractError(
             f"{terms.who} copies or pickles the whole context, which reads every field, and its contract does not name "
-            f"{', '.join(missing)}: take the fields that are needed by name."
+            f"{', '.join(missing)}: copy only the fields that you need, by name."
         )
     with seen_whole(self):
         reduced: Any = self.__reduce_ex__(protocol)
@@ -285,7 +285,7 @@ def _called(make: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Visible(dict[str, Any]):
-    """What `vars(ctx)` gives of a view: a copy, in which nothing can be set."""
+    """The result of `vars(ctx)` for a view: a read-only copy."""
 
     def __init__(self, seen: dict[str, Any], ctx: Any, view: View) -> None:
         super().__init__(seen)
@@ -310,7 +310,7 @@ class _Visible(dict[str, Any]):
         return self
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """What stands there; it is refused where that would set it."""
+        """The existing item; refused if it would set one."""
         if name not in self:
             self[name] = default
         return self[name]
@@ -326,7 +326,7 @@ class _Visible(dict[str, Any]):
 
 
 class _Refused:
-    """Stands in a view for a field that may not be read, or only after this step has written it."""
+    """The descriptor in a view for a field that may not be read, or only after this half has written it."""
 
     __slots__ = ("_name", "_view")
 

@@ -1,4 +1,4 @@
-"""Collecting: what a worker returns for its steps, and the loop that collects whole episodes."""
+"""Recordings: the results of workers, and the recording of whole episodes."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ if TYPE_CHECKING:
     from ding_lite.rollout.local_workers import LocalWorker
 
 NO_POLICY = -1
-"""The version of no weights."""
+"""The policy version of random actions."""
 
-_AT_FIRST = 128  # steps that are allocated; twice as many whenever they are full
+_AT_FIRST = 128  # steps allocated at first; doubled when full
 
 
 class Rollout(NamedTuple):
-    """A number of steps."""
+    """A rollout of a number of steps."""
 
     trajectories: Trajectories
     """[T, B, ...] transitions, each with the `policy_version` that acted, [T, B] int64."""
 
     episodes: list[EpisodeResult]
-    """Those that ended on the way."""
+    """Episodes that ended during the rollout."""
 
     @property
     def version(self) -> int:
-        """Of the weights that acted; `NO_POLICY` where actions were random."""
+        """Version of the weights that acted; `NO_POLICY` for random actions."""
         return int(self.trajectories.columns["policy_version"][0, 0])
 
     @property
     def env_steps(self) -> int:
-        """Steps of environments, without those that were only resets."""
+        """Steps of environments, without those that are only resets."""
         return len(self.trajectories)
 
 
 class EpisodeRollout(NamedTuple):
-    """A number of whole episodes."""
+    """A rollout of whole episodes."""
 
     transitions: Episodes
     """Their transitions, by environment and number, each with the `policy_version` that acted, int64."""
 
     episodes: list[EpisodeResult]
-    """What each of them amounted to, in the same order."""
+    """Summary of each episode, in the same order."""
 
     env_steps: int
-    """Steps of environments, without those that were only resets; also the steps of environments that had played their share
-    and could not be kept from going on."""
+    """Steps of environments, without those that are only resets; includes unrecorded steps of environments that had completed
+    their share but could not be paused."""
 
     @property
     def version(self) -> int:
-        """Of the weights that acted; `NO_POLICY` where actions were random, or nothing was done."""
+        """Version of the weights that acted; `NO_POLICY` for random actions, or without any."""
         versions = self.transitions.rows().get("policy_version", ())
         return int(versions[0]) if len(versions) else NO_POLICY
 
 
 def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-    """Collect `count` episodes from their start to their end. Each environment plays its share, see `EpisodeBudget`.
+    """Record `count` whole episodes. Each environment runs its share, see `EpisodeBudget`.
 
-    Environments of `make_envs` pause when they have played their share, and begin the next collection with the episode that
-    they are at the beginning of then. Others go on until all have, without being stored, and begin anew each time.
+    Environments of `make_envs` are not stepped after they have completed their share, and start the next recording with their
+    next episode. Other environments continue unrecorded until all are done, and are reset each time.
 
     Args:
-        worker: acts.
-        count: episodes, shared out evenly; or how many in each environment.
-        random: take actions from the action space instead of the policy.
+        worker: the worker that acts.
+        count: total number of episodes, split evenly; or the number for each environment.
+        random: sample actions from the action space instead of the policy.
         **kwargs: for the policy's `compute_actions`.
 
     Raises:
         RuntimeError: an episode does not end within a million steps.
-        MemoryError: it does not end before memory does.
+        MemoryError: an episode does not fit into memory.
     """
     budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
     if budget.is_used_up:
@@ -91,7 +91,7 @@ def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bo
     finally:
         if pausable is not None:
             pausable.resume()
-    env.current = map_leaves(np.copy, env.current)  # or it would keep the memory of all that led to it
+    env.current = map_leaves(np.copy, env.current)  # a view would keep the whole storage alive
     version = NO_POLICY if random else worker.policy.version
     trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, worker.num_envs), version))
     transitions = cut_episodes(trajectories, due).with_limits(worker.limits)
@@ -102,7 +102,7 @@ def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bo
 def _collected(
     worker: LocalWorker, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
 ) -> tuple[RolloutBuffer, list[EpisodeResult]]:
-    """Every step until each environment has played its share, and the episodes that count."""
+    """All steps until each environment has completed its share, and the episodes that count."""
     storage = RolloutBuffer(_AT_FIRST, worker.num_envs, worker.obs_spec)
     obs = storage.obs_at(0)
     map_leaves(np.copyto, obs, worker.env.current)

@@ -12,9 +12,9 @@ from ding_lite.data import flatten
 from ding_lite.envs import EpisodeResult, number_of
 from ding_lite.metrics import mean_of
 
-_MOST = 10_000  # episodes of a cycle that are summed up, the newest
+_MOST = 10_000  # latest episodes of a cycle that are summarised
 _COUNTED_HERE = "episode"
-"""Under which name gymnasium's RecordEpisodeStatistics puts return and length, which are counted here already."""
+"""Key of gymnasium's RecordEpisodeStatistics for return and length, which are computed here already."""
 
 
 def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
         episodes: finished ones.
 
     Returns:
-        episode_return_mean, _min, _max; episode_length_mean, _min, _max; and custom_metrics, by name with these endings, of the
-        episodes that have it. NaN where there is no episode.
+        episode_return_mean, _min, _max; episode_length_mean, _min, _max; and custom_metrics with these endings, over the
+        episodes that have them. NaN if there is no episode.
 
     Example:
         >>> summary = summarize_episodes([EpisodeResult(0, 0, 3.0, 3, info={"laps": 1}), EpisodeResult(1, 0, 5.0, 9)])
@@ -45,10 +45,10 @@ def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
 
 
 class EpisodeHistory:
-    """Summaries of a running stream of episodes: those of a cycle and, where these are fewer, the newest before them.
+    """Summaries of a stream of episodes: those of a cycle, or the latest `min_history` if there are fewer.
 
     Args:
-        min_history: over how many episodes to smooth, at least, as soon as there are so many.
+        min_history: minimum number of episodes in a summary, if there are so many.
     """
 
     def __init__(self, min_history: int = 100) -> None:
@@ -60,18 +60,18 @@ class EpisodeHistory:
         self._count = 0  # of this cycle
 
     def add(self, episodes: Iterable[EpisodeResult]) -> None:
-        """These have finished in this cycle."""
+        """Add episodes that finished in this cycle."""
         for episode in episodes:
-            # Only the numbers of an info are kept: the rest may be large.
+            # Keep only the numbers of an info, because the rest may be large.
             self._new.append(episode._replace(info=dict(numbers_in(episode.info))) if episode.info else episode)
             self._count += 1
 
     def summarize(self, end: bool = True) -> dict[str, Any]:
-        """See `summarize_episodes`; and episodes_this_iter, how many are of this cycle. Empty before the first episode. Of a
-        cycle with more than 10,000 episodes, the newest are summed up.
+        """See `summarize_episodes`; and episodes_this_iter, the number in this cycle. Empty before the first episode. Of a
+        cycle with more than 10,000 episodes, only the latest are used.
 
         Args:
-            end: whether the next cycle begins.
+            end: whether to start the next cycle.
         """
         missing = max(0, self.min_history - len(self._new))
         episodes = [*(self._earlier[-missing:] if missing else ()), *self._new]
@@ -90,7 +90,7 @@ class EpisodeHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self._earlier = [EpisodeResult(*row) for row in state["earlier"]]
         self._new.clear()
         self._new += [EpisodeResult(*row) for row in state["new"]]
@@ -98,9 +98,9 @@ class EpisodeHistory:
 
 
 def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers in an info, also in dicts within it, whose names are joined by "/".
+    """The numbers in an info, including nested dicts, with names joined by "/".
 
-    Of two that come to the same name so, the first; the other costs a warning.
+    If two have the same joined name, the first counts; the other causes a warning.
     """
     known: set[str] = set()
     for path, value in flatten(info):

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, each environment as many as the others."""
+"""Evaluation: whole episodes, with the same number in each environment."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _MOST_STEPS = 1_000_000
 
 
 def split_evenly(count: int, among: int) -> list[int]:
-    """`count` shared out as evenly as it goes, the first getting what is left over.
+    """`count` split as evenly as possible; the first ones get the remainder.
 
     Example:
-        >>> split_evenly(7, 3)
+        >>> shares(7, 3)
         [3, 2, 2]
     """
     return [count // among + (index < count % among) for index in range(among)]
 
 
 class EpisodeBudget:
-    """How many episodes each environment still has to play: its share and no more counts, however long its episodes take.
+    """The number of episodes that each environment still has to complete; further ones do not count.
 
-    To take the first that end, wherever they are played, would favour short ones.
+    Taking the first episodes that end, in any environment, would favour short ones.
 
     Args:
-        count: episodes, shared out evenly; or how many in each environment.
+        count: total number of episodes, split evenly; or the number for each environment.
         num_envs: B.
-        first_env: index of the first of them.
+        first_env: index of the first environment.
     """
 
     def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0) -> None:
@@ -45,14 +45,14 @@ class EpisodeBudget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether no episode is left to play."""
+        """Whether all episodes are complete."""
         return not any(self.due)
 
     def count(self, finished: Sequence[EpisodeResult], now: int) -> list[EpisodeResult]:
-        """Those of the episodes which ended with step `now` that count.
+        """The episodes that ended with step `now` and count.
 
         Raises:
-            RuntimeError: one that is still to count has not ended for a million steps.
+            RuntimeError: an episode that counts has not ended after a million steps.
         """
         counted: list[EpisodeResult] = []
         for episode in finished:
@@ -74,15 +74,15 @@ class EpisodeBudget:
 def play_episodes(
     worker: LocalWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False
 ) -> list[EpisodeResult]:
-    """Play `count` episodes from their start, and return them by environment and number.
+    """Run `count` episodes from their start, and return them by environment and number.
 
     Args:
-        worker: acts.
-        count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
-        is_stopping: asked before each step; once it is true, the evaluation is cancelled.
+        worker: the worker that acts.
+        count: total number of episodes, split evenly; or the number for each environment; see `EpisodeBudget`.
+        is_stopping: checked before each step; once it is true, the evaluation stops.
 
     Raises:
-        WorkCancelled: it was.
+        WorkCancelled: `is_stopping()` became true.
         RuntimeError: an episode does not end within a million steps.
     """
     budget = EpisodeBudget(count, worker.num_envs, worker.first_env)

@@ -21,15 +21,15 @@ from ding_lite.rollout.recurrent_states import RecurrentState
 
 
 class LocalWorker:
-    """Acts in environments of this process. Its rollouts go on where the one before left off.
+    """Acts in environments of this process. Each rollout continues where the previous one ended.
 
     Args:
         env: any gymnasium vector environment.
-        policy: the mode that acts.
+        policy: the acting mode.
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a mode that acts, or not a vector environment.
+        TypeError: not an acting mode, or not a vector environment.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -37,7 +37,7 @@ class LocalWorker:
         self.env, self.policy = stepper(env), policy
         self.num_envs: int = env.num_envs
         self.first_env: int = getattr(env, "first_env", 0)
-        """Index of its first environment, where it is one worker of several."""
+        """Index of its first environment, if it is one of several workers."""
         self.obs_spec = space_spec(env.single_observation_space)
         self.limits = column_limits(env.single_observation_space, env.single_action_space)
         recurrent_state = RecurrentState(policy, self.env)
@@ -46,7 +46,7 @@ class LocalWorker:
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
-        """Refuse what is no mode that acts, and environments with other spaces than it was made for.
+        """Refuse anything but an acting mode, and environments with spaces other than the policy's.
 
         Raises:
             TypeError, SpaceError
@@ -60,20 +60,20 @@ class LocalWorker:
         policy.require_spaces(env.single_observation_space, env.single_action_space)
 
     def begin(self, seed: int | None = None) -> None:
-        """Begin an episode in every environment, with this seed where one is given; a rollout does so where none was begun."""
+        """Begin an episode in every environment, with this seed if it is given; the first rollout does so by default."""
         self.env.begin(allocate(self.obs_spec, self.num_envs), seed)
 
     def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """What the policy does about these observations [B, ...]: action, and its other outputs, arrays by name.
+        """The policy's action and extra outputs for these observations [B, ...], arrays by name.
 
         Args:
-            random: take actions from the action space instead. A policy with other outputs is asked for these all the same;
-                log_prob is that of the actions taken.
+            random: sample actions from the action space instead. A policy with extra outputs still computes these;
+                log_prob is that of the sampled actions.
             **kwargs: for the policy's `compute_actions`.
 
         Returns:
-            action; of a recurrent policy `state_in_0`, `state_out_0` and so on, what it acted with and what came of it; and its
-            other outputs.
+            action; for a recurrent policy, `state_in_0`, `state_out_0` and so on, the state before and after; and its
+            extra outputs.
         """
         if random:
             return self._act_at_random(obs, **kwargs)
@@ -84,7 +84,7 @@ class LocalWorker:
 
     def _act_at_random(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         action, recurrent_state = self._random_actions.draw(), self._recurrent_state
-        if not getattr(self.policy, "outputs", ()):  # nothing that the policy would have to be asked for
+        if not getattr(self.policy, "outputs", ()):  # the policy has nothing else to compute
             return {"action": action} if recurrent_state is None else recurrent_state.pass_through(action)
         outputs = {**self.act(obs, **kwargs), "action": action}
         if "log_prob" in outputs:
@@ -92,7 +92,7 @@ class LocalWorker:
         return outputs
 
     def step(self, outputs: Mapping[str, Any], out: Any) -> Step:
-        """Do what `act` gave, and write the observations to act on next to `out`, nested arrays [B, ...]."""
+        """Step with the outputs of `act`, and write the next observations to `out`, nested arrays [B, ...]."""
         action = outputs["action"]
         step = self.env.advance(self.policy.env_action(action), out)
         if self._recurrent_state is not None:
@@ -103,68 +103,68 @@ class LocalWorker:
         """Act for `num_steps` steps in every environment.
 
         Args:
-            random: take actions from the action space instead of the policy.
+            random: sample actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
         return self._collect(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or so many in each environment; see `ding_lite.rollout.collecting`.
+        """Act for `count` whole episodes, or the given number in each environment; see `collect_episodes`.
 
         Args:
-            random: take actions from the action space instead of the policy.
+            random: sample actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
         return collect_episodes(self, count, random, **kwargs)
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
-        """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`."""
+        """Run `count` episodes, or the given number in each environment; see `ding_lite.rollout.play_episodes`."""
         return play_episodes(self, count, is_stopping)
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What the policy logged while it acted, since the last time: of each copy of it what `MetricsLogger.reduce()` gave."""
-        metrics = getattr(self.policy, "metrics", None)  # a mode made elsewhere may have none
+        """The metrics that the policy logged while acting, since the last call: the `MetricsLogger.reduce()` of each copy."""
+        metrics = getattr(self.policy, "metrics", None)  # a mode of another library may have none
         return [metrics.reduce()] if isinstance(metrics, MetricsLogger) else []
 
     def get_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights that it acted with last."""
+        """A copy of the weights that acted last."""
         return self.policy.get_weights()
 
     def raw_state(self) -> dict[str, Any]:
-        """The same as `state_dict`, with the objects of a recurrent state as they are."""
+        """The same as `state_dict`, with unchanged objects of a recurrent state."""
         recurrent_state = None if self._recurrent_state is None else self._recurrent_state.raw_state()
         return {"memory": recurrent_state, "random": self._random_actions.state_dict()}
 
     @staticmethod
     def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
-        """What `raw_state` gave, as plain data.
+        """The result of `carried` as plain data.
 
         Raises:
-            TypeError: a recurrent state holds objects that no checkpoint holds.
+            TypeError: a recurrent state holds objects that a checkpoint cannot hold.
         """
         recurrent_state = None if raw_state["memory"] is None else RecurrentState.as_plain(raw_state["memory"])
         return {"memory": recurrent_state, "random": plain(raw_state["random"])}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the policy carries on in each environment, and the generator of random actions; the environments have their own.
+        """The recurrent state in each environment, and the generator of random actions; environments have their own state.
 
         Raises:
-            TypeError: a recurrent state holds objects that no checkpoint holds.
+            TypeError: a recurrent state holds objects that a checkpoint cannot hold.
         """
         return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state, or what `raw_state` gave.
+        """Restore a saved state, or a result of `carried`.
 
         Raises:
-            ValueError: it is of a policy with another recurrent state, or of another number of environments.
+            ValueError: the state has another recurrent state, or another number of environments.
         """
         if self._recurrent_state is not None:
             self._recurrent_state.load_state_dict(state["memory"] or {"state": [], "last": None})
         self._random_actions.load_state_dict(arrays(state["random"]))
 
     def complete_step(self, outputs: dict[str, Any]) -> Rollout:
-        """Take one step with what `act` gave about the current observations: a rollout of T = 1."""
+        """Take one step with the outputs of `act` for the current observations: a rollout of T = 1."""
         return self._collect(1, lambda obs: outputs)
 
     def _collect(self, num_steps: int, act: Callable[[Any], dict[str, Any]], random: bool = False) -> Rollout:

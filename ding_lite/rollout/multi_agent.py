@@ -1,4 +1,4 @@
-"""Rollouts of several agents: each policy acts for some of them, and has a rollout of its own."""
+"""Rollouts of several agents: each policy acts for some agents, and gets its own rollout."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from ding_lite.rollout.recurrent_states import RecurrentState
 
 
 class AgentRollout(NamedTuple):
-    """A number of steps."""
+    """A rollout of several policies."""
 
     trajectories: dict[str, Trajectories]
-    """By policy: [T, B, ...] transitions of its agents, with a row for each of them in each environment, see `AgentSlots`."""
+    """By policy: [T, B, ...] transitions, with one row per agent of the policy and environment, see `AgentSlots`."""
 
     episodes: list[EpisodeResult]
-    """Those that ended on the way."""
+    """Episodes that ended during the rollout."""
 
     env_steps: int
     """Steps of environments, in each of which all agents act."""
 
 
 class AgentWorker:
-    """Several policies that act in environments of several agents. Its rollouts go on where the one before left off.
+    """Several policies that act in multi-agent environments. Each rollout continues where the previous one ended.
 
-    Of several policies, each has random numbers of its own by its name, also where their seeds are the same.
+    Each policy has its own random generator, derived from its name, even if seeds are equal.
 
     Args:
         env: from `make_agent_envs`.
-        policies: the modes that act, by name.
-        policy_of: from an agent to the name of its policy, a function or a mapping.
+        policies: the acting mode of each policy, by name.
+        policy_of: function or mapping from an agent to the name of its policy.
 
     Raises:
-        TypeError: not such an environment, not a mode that acts, or neither a function nor a mapping.
-        ValueError: an agent without a policy, or a policy without an agent.
-        SpaceError: the agents of a policy differ in their spaces, or it was made for others.
+        TypeError: not such an environment, not an acting mode, or neither a function nor a mapping.
+        ValueError: an agent has no policy, or a policy has no agent.
+        SpaceError: the agents of a policy have different spaces, or the policy was made for other spaces.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AgentWorker:
         self.env, self.num_envs = env, env.num_envs
         slots_of = env.assign_slots(policy_of, tuple(policies))
         self.actors = {name: Actor(name, policy, slots_of[name]) for name, policy in policies.items()}
-        """Who acts, by the name of the policy."""
+        """Actors by the name of the policy."""
         if len(policies) > 1:
             for name, policy in policies.items():
                 policy.distinguish(name)
@@ -95,14 +95,14 @@ class AgentWorker:
         return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
-        """Play `count` episodes from their start, and return them by environment and number.
+        """Run `count` episodes from their start, and return them by environment and number.
 
         Args:
-            count: episodes, shared out evenly; or how many in each environment; see `EpisodeBudget`.
-            is_stopping: asked before each step; once it is true, the evaluation is cancelled.
+            count: total number of episodes, split evenly; or the number for each environment; see `EpisodeBudget`.
+            is_stopping: checked before each step; once it is true, the evaluation stops.
 
         Raises:
-            WorkCancelled: it was.
+            WorkCancelled: `is_stopping()` became true.
             RuntimeError: an episode does not end within a million steps.
         """
         budget = EpisodeBudget(count, self.num_envs)
@@ -126,7 +126,7 @@ class AgentWorker:
         t: int = 0,
         storages: Mapping[str, RolloutBuffer] | None = None,
     ) -> list[EpisodeResult]:
-        """One step with what the actors gave, stored as step t where there are storages. Returns episodes that ended."""
+        """One step with the actors' outputs, recorded as step t in the storages, if any. Returns episodes that ended."""
         taken = {name: one.policy.env_action(outputs[name]["action"]) for name, one in self.actors.items()}
         steps, finished = self.env.advance(taken, out)
         for name, one in self.actors.items():
@@ -136,24 +136,24 @@ class AgentWorker:
         return finished
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What each policy logged while it acted, since the last time, under its name."""
+        """The metrics that each policy logged while acting, since the last call, under its name."""
         loggers = {name: getattr(one.policy, "metrics", None) for name, one in self.actors.items()}
         reduced = {name: logger.reduce() for name, logger in loggers.items() if isinstance(logger, MetricsLogger)}
         return [{name: logged} for name, logged in reduced.items() if logged]
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights that each policy acted with last, by name."""
+        """A copy of the weights with which each policy acted last, by name."""
         return {name: one.policy.get_weights() for name, one in self.actors.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What each policy carries on for its agents; the environments have their own."""
+        """The recurrent state of each policy; environments have their own state."""
         return {name: one.recurrent_state.state_dict() for name, one in self.actors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state.
+        """Restore a saved state.
 
         Raises:
-            ValueError: it is of policies with other recurrent states, or of another number of environments.
+            ValueError: the state has other recurrent states, or another number of environments.
         """
         for name, one in self.actors.items():
             one.recurrent_state.load_state_dict(state[name])
@@ -163,9 +163,9 @@ class Actor:
     """A policy that acts for its agents.
 
     Args:
-        name: of the policy.
-        policy: the mode that acts.
-        slots: the rows of its agents.
+        name: name of the policy.
+        policy: its acting mode.
+        seat: the rows of its agents.
 
     Raises:
         SpaceError: the policy was made for other spaces.
@@ -180,10 +180,10 @@ class Actor:
             add_note(error, f"raised for {self._described}")
             raise
         self.recurrent_state = RecurrentState(policy, cast("Any", slots))
-        """Its recurrent state in each row."""
+        """The recurrent state of each row."""
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-        """What the policy does about these observations [rows, ...]: action, and its other outputs, arrays by name.
+        """The policy's action and extra outputs for these observations [rows, ...], arrays by name.
 
         Args:
             **kwargs: for the policy's `compute_actions`.

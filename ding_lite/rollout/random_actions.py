@@ -1,4 +1,4 @@
-"""Random actions: drawn from the action space where a policy does not act yet."""
+"""Random actions: sampled from the action space, before a policy acts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RandomActions:
     """Draws actions for all environments, as `env.action_space.sample()` does.
 
     Args:
-        env: any gymnasium vector environment; its own generator is left alone.
-        seed: of the draws.
+        env: any gymnasium vector environment; its own generator is not used.
+        seed: seed of the samples.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
@@ -35,20 +35,20 @@ class RandomActions:
         return map_leaves(lambda leaf, spec: leaf.astype(spec.dtype, copy=False), drawn, self._spec)
 
     def log_prob(self, action: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Log-probability, or log-density, with which these actions [B, ...] are drawn, [B]."""
+        """Log-probability, or log-density, of these actions [B, ...], [B]."""
         return np.asarray(log_prob_of_sample(self._element, action), np.float32)
 
     def state_dict(self) -> Any:
-        """Where its random numbers are."""
+        """The state of its random generator."""
         return random_state(self._space)
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         load_random_state(self._space, state)
 
 
 def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[Any, Any]:
-    """Log-probability, or log-density, with which `space.sample()` gives these elements.
+    """Log-probability, or log-density, of these elements under `space.sample()`.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of these.

@@ -1,4 +1,4 @@
-"""Recurrent states: what a policy carries from one step of an episode to the next, in each environment."""
+"""Memories: the recurrent state of a policy in each environment."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode
 
 _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
-_ARRAY = "numpy array"  # the key that tells an array among plain data, where arrays are tensors
+_ARRAY = "numpy array"  # key that marks an array in plain data, where arrays are tensors
 
 
 class RecurrentState:
-    """The recurrent state of a policy in B environments; and its last action and reward there, if it asks for them.
+    """The recurrent state of a policy in B environments, and its last actions and rewards, if it needs them.
 
-    Each element of the state is a tensor [B, ...], or a list of B objects, as `policy.get_initial_state` gives it. Where an
-    episode begins, that takes its place. Objects are stored as they are, so that a policy gives new ones instead of changing
-    them.
+    Each element of the state is a tensor [B, ...], or a list of B objects, as in `policy.get_initial_state`. At the start of an
+    episode it is reset to the initial state. Objects are recorded without copies, so a policy must return new objects and not
+    change them.
 
-    The last action and reward lie with the environments (`Stepper.last`): another worker may have taken the step.
+    The last action and reward are stored with the environments (`Stepper.last`), because another worker may have stepped them.
 
     Args:
-        policy: the mode that acts.
-        env: where.
+        policy: the acting mode.
+        env: its environments.
     """
 
     def __init__(self, policy: ActMode, env: Stepper) -> None:
         self._policy, self._env = policy, env
         self._policy_name = type(getattr(policy, "actor", policy)).__name__
         self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
-        """A batch for each element; empty for policies without."""
+        """A batch for each element; empty for policies without state."""
         self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
-        """What the policy asks for of the step before."""
+        """Names of the values of the last step that the policy needs."""
         self._action_spec: Spec = space_spec(env.single_action_space)
         stored: tuple[str, ...] | None = getattr(policy, "state_columns", None)
         self._stored = [
@@ -50,11 +50,11 @@ class RecurrentState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the policy has any use for it."""
+        """Whether the policy needs any of it."""
         return bool(self.state or self.previous)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-        """What the policy does about these observations [B, ...], and the state before and after, arrays by name.
+        """The policy's outputs for these observations [B, ...], and the state before and after, arrays by name.
 
         Args:
             **kwargs: for the policy's `compute_actions`.
@@ -67,12 +67,12 @@ class RecurrentState:
         return {"action": action, **acted_with, **self.columns("state_out"), **outputs}
 
     def pass_through(self, action: Any) -> dict[str, Any]:
-        """An action that is not the policy's, and the state, which it leaves as it is."""
+        """The outputs for an action from elsewhere, with an unchanged state."""
         self.restart()
         return {"action": action, **self.columns("state_in"), **self.columns("state_out")}
 
     def restart(self) -> None:
-        """Put the initial state where an episode begins."""
+        """Reset the state where an episode begins."""
         restarted = self._env.restarted
         if not self.state or restarted is None or not restarted.any():
             return
@@ -80,10 +80,10 @@ class RecurrentState:
         self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
 
     def update(self, state: Sequence[Any]) -> None:
-        """Go on with the state that the policy gave: for each element a tensor, array or list [B, ...].
+        """Store the state that the policy returned: for each element a tensor, array or list [B, ...].
 
         Raises:
-            ValueError, TypeError: it has not the elements of the initial state, or one has another shape or kind of dtype.
+            ValueError, TypeError: its elements, shapes or kinds of dtype differ from the initial state.
         """
         self.state = state_like_before(self.state, state, self._policy_name)
 
@@ -91,12 +91,12 @@ class RecurrentState:
         """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
 
         Args:
-            prefix: "state_in" of what is acted with, or "state_out" of what came of it.
+            prefix: "state_in" for the state before acting, or "state_out" for the state after it.
         """
         return {name: _column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
 
     def inputs(self) -> dict[str, Any]:
-        """What the policy asks for of the step before, by name: arrays [B, ...], zeros where an episode begins."""
+        """The values of the last step that the policy needs, by name: arrays [B, ...], zeros where an episode begins."""
         if not self.previous:
             return {}
         restarted, count = self._env.restarted, self._env.num_envs
@@ -116,34 +116,34 @@ class RecurrentState:
         return zeros, np.zeros(count, np.float32)
 
     def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
-        """These actions [B, ...] were taken, and earned these rewards [B]."""
+        """Record the actions [B, ...] and rewards [B] of a step."""
         if self.previous:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
             self._env.last = kept, np.array(reward, np.float32)
 
     def raw_state(self) -> dict[str, Any]:
-        """The state in each environment, its objects as they are, and what was done last."""
+        """The state in each environment, with objects unchanged, and the last actions and rewards."""
         last = self._env.last if self.previous else None
         return {"state": _copied(self.state), "last": None if last is None else list(last)}
 
     @staticmethod
     def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
-        """What `raw_state` gave, as plain data.
+        """The result of `carried` as plain data.
 
         Raises:
-            TypeError: the state holds objects that no checkpoint holds.
+            TypeError: the state holds objects that a checkpoint cannot hold.
         """
         return {"state": plain(_marked(raw_state["state"]), "recurrent state"), "last": plain(raw_state["last"])}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in each environment, and what was done last, as plain data."""
+        """The state in each environment, and the last actions and rewards, as plain data."""
         return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, or from one that `raw_state` gave.
+        """Restore a saved state, or a result of `carried`.
 
         Raises:
-            ValueError: it is of another policy, or of another number of environments.
+            ValueError: the state is of another policy, or has another number of environments.
         """
         saved, count = _unmarked(state["state"]), self._env.num_envs
         if len(saved) != len(self.state) or any(len(element) != count for element in saved):
@@ -171,7 +171,7 @@ def _copied(state: Sequence[Any]) -> list[Any]:
 
 
 def _marked(state: Any) -> Any:
-    """The same with each array in a dict of its own, which tells it from a tensor."""
+    """The same with each array in a dict, to distinguish it from a tensor."""
     if isinstance(state, np.ndarray):
         return {_ARRAY: state}
     if isinstance(state, Mapping):
@@ -183,7 +183,7 @@ def _marked(state: Any) -> Any:
 
 
 def _unmarked(state: Any) -> Any:
-    """The reverse; objects that are no plain data stay as they are."""
+    """The reverse; objects other than plain data are unchanged."""
     if type(state) is dict:
         if state.keys() == {_ARRAY}:
             return arrays(state[_ARRAY])

@@ -1,4 +1,4 @@
-"""Split rollouts: a worker for each piece of the environments, wherever it is hosted, and their rollouts as one."""
+"""Split rollouts: one worker per piece of the environments, with their rollouts joined."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _numbers = count()
 
 
 def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker | SplitWorker:
-    """What acts in these environments: in each piece of them, where they are split, else here.
+    """A worker for these environments: one per piece if they are split, else one in this process.
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a mode that acts, or not a vector environment.
+        TypeError: not an acting mode, or not a vector environment.
     """
     return SplitWorker(env, policy) if isinstance(env, SplitVectorEnv) else LocalWorker(env, policy)
 
 
 class SplitWorker:
-    """Acts in every piece of the environments at the same time, with a copy of the policy in each.
+    """Acts in all pieces of the environments at the same time, with a copy of the policy in each.
 
-    Each copy has random numbers of its own, and takes the weights that the policy's mode has when it is asked. Answers are
-    taken in the order of the pieces, so that nothing depends on who is faster.
+    Each copy has its own random generator, and uses the weights that the policy's mode has at the time of a request. Answers
+    are taken in the order of the pieces, so nothing depends on timing.
 
     Args:
         env: environments in pieces.
-        policy: the mode that acts; its copies act on the CPU.
+        policy: the acting mode; its copies act on the CPU.
     """
 
     def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
@@ -51,7 +51,7 @@ class SplitWorker:
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
-        """What each piece acts with: the how-manieth process it is, and which weights it was sent."""
+        """For each piece: the number of starts of its process, and the weights that it was sent."""
         self._acted_with: Weights | None = None
         self._arrays = Weights(0, [])
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
@@ -61,29 +61,29 @@ class SplitWorker:
         policy.act_elsewhere(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
-        """Begin an episode in every environment, with this seed where one is given."""
+        """Begin an episode in every environment, with this seed if it is given."""
         self.env.begin(self.env.new_obs(), seed)
 
     def collect(self, num_steps: int, random: bool = False, **kwargs: Any) -> Rollout:
         """Act for `num_steps` steps in every environment.
 
         Args:
-            random: take actions from the action space instead of the policy.
+            random: sample actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
         return self.take(self.ask(num_steps, random, **kwargs))
 
     @property
     def works_in_background(self) -> bool:
-        """Whether what `ask` began goes on while nobody waits for it."""
+        """Whether work begun by `ask` continues in the background."""
         return self.env.works_in_background
 
     def ask(self, num_steps: int, random: bool = False, **kwargs: Any) -> list[Any]:
-        """Begin `collect`. Returns what `take` or `drop` want, each in the order of asking."""
+        """Begin `collect`. Returns the request for `take` or `drop`, to be called in the order of requests."""
         return self._submit(_collect, [(num_steps, random, kwargs)] * len(self.env.hosts))
 
     def take(self, asked: list[Any]) -> Rollout:
-        """The rollout that was asked for."""
+        """Wait for the requested rollout."""
         answers = self._taken(asked)
         columns = _joined([columns for columns, _ in answers], axis=1)
         return Rollout(
@@ -92,16 +92,16 @@ class SplitWorker:
         )
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or so many in each environment; see `LocalWorker.collect_episodes`."""
+        """Act for `count` whole episodes, or the given number in each environment; see `ding_lite.rollout.collect_episodes`."""
         return self.take_episodes(self.ask_episodes(count, random, **kwargs))
 
     def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
-        """Begin `collect_episodes`. Returns what `take_episodes` or `drop` want, each in the order of asking."""
+        """Begin `collect_episodes`. Returns the request for `take_episodes` or `drop`, called in the order of requests."""
         due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
         return self._submit(_collect_episodes, [(due[piece], random, kwargs) for piece in self.env.slices])
 
     def take_episodes(self, asked: list[Any]) -> EpisodeRollout:
-        """The episodes that were asked for."""
+        """Wait for the requested episodes."""
         answers = self._taken(asked)
         rows = _joined([rows for rows, _ in answers if rows], axis=0)
         lengths = np.concatenate([copied.value[2] for _, copied in answers])
@@ -111,7 +111,7 @@ class SplitWorker:
         )
 
     def _taken(self, asked: list[Any]) -> list[Any]:
-        """What the pieces gave; and what they logged is kept for `reduce_metrics`."""
+        """The results of the pieces; their metrics are kept for `reduce_metrics`."""
         answers = self._results(asked)
         self._logged += [one for _, copied in answers for one in copied.value[1] if one]
         if self.works_in_background:
@@ -121,18 +121,18 @@ class SplitWorker:
         return answers
 
     def drop(self, asked: list[Any]) -> None:
-        """Do without the rollout that was asked for; the environments go through it all the same."""
+        """Discard a requested rollout; the environments are stepped anyway."""
         for host, request in zip(self.env.hosts, asked):
             host.forget(request)
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """When the work on the last answers began and ended; see `PendingWork.span`."""
+        """Begin and end of the work on the last answers; see `Remainder.span`."""
         spans = [host.span for host in self.env.hosts if host.span is not None]
         return (min(begun for begun, _ in spans), max(ended for _, ended in spans)) if spans else None
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
-        """Play `count` episodes, or so many in each environment, from their start; see `ding_lite.rollout.play_episodes`.
+        """Run `count` episodes, or the given number in each environment; see `ding_lite.rollout.play_episodes`.
 
         Raises:
             WorkCancelled: `is_stopping()` became true.
@@ -147,7 +147,7 @@ class SplitWorker:
         return [EpisodeResult(*row) for copied in answers for row in copied.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """What the copies of the policy logged while they acted, since the last time, and how many workers did not answer."""
+        """The metrics that copies of the policy logged while acting, since the last call, and the number of missing answers."""
         reduced, self._logged = [*self._logged, self._metrics.reduce()], []
         return reduced
 
@@ -158,7 +158,7 @@ class SplitWorker:
         self._acted_with, sent = weights, self._arrays
         requests: list[Any] = []
         for host, last, args in zip(self.env.hosts, self._sent, each):
-            # Told apart as objects: after load_state_dict() other weights may bear a version that there was.
+            # Compared by identity, because after load_state_dict() other weights may have an earlier version.
             is_there = last is not None and last[0] == host.starts and last[1] is weights
             new = None if is_there else sent
             requests.append(host.submit(fn, self._name, new, *args, prepare=(_adopt, (self._name, sent))))
@@ -170,11 +170,11 @@ class SplitWorker:
             with interpreter_released():
                 return gather_results(self.env.hosts, asked, is_stopping)
         except BaseException:
-            self._sent = [None] * len(self._sent)  # who knows what each has
+            self._sent = [None] * len(self._sent)  # unknown weights
             raise
 
     def get_weights(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights that it acted with last."""
+        """A copy of the weights that acted last."""
         if self._acted_with is not None:
             self.policy.actor.copy_weights(self._acted_with)
         return self.policy.get_weights()
@@ -183,12 +183,12 @@ class SplitWorker:
         """The policy's state in each environment, and the generators of random actions, by piece.
 
         Raises:
-            TypeError: a recurrent state holds objects that no checkpoint holds.
+            TypeError: a recurrent state holds objects that a checkpoint cannot hold.
         """
         return {"pieces": [LocalWorker.as_plain(host.state(self._name)[self._name]) for host in self.env.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the worker did that gave this state."""
+        """Restore a saved state."""
         pieces = state.get("pieces", [state])
         if len(pieces) != len(self.env.hosts):
             raise ValueError(
@@ -208,7 +208,7 @@ class SplitWorker:
 
 
 def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
-    """Columns of all pieces, side by side or one after the other, in memory of their own."""
+    """Columns of all pieces, joined in new memory."""
     if not parts:
         return {}
     first, *rest = parts
@@ -220,11 +220,11 @@ def _mode(name: str) -> str:
     return f"{name}, policy"
 
 
-# What runs where the environments are.
+# Functions that run in the process of the environments.
 
 
 class _Piece(LocalWorker):
-    """The worker of a piece. Its state travels by pickle, and with it whatever objects a policy remembers."""
+    """The worker of a piece. Its state is pickled, including objects in the recurrent state."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.raw_state()
@@ -238,7 +238,7 @@ def _make(objects: dict[str, Any], name: str, mode: ActMode) -> None:
 def _adopt(objects: dict[str, Any], name: str, weights: Weights | None) -> None:
     if weights is not None:
         mode: ActMode = objects[_mode(name)]
-        # Copied now, because what came through shared memory is there for a moment only.
+        # Copied, because data in shared memory is valid only for a moment.
         mode.actor.copy_weights(weights.as_tensors())
 
 

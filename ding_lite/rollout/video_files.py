@@ -1,4 +1,4 @@
-"""Video files: what an environment shows, written to an mp4 file by ffmpeg, frame by frame."""
+"""Films: frames of an environment, written to an mp4 file by ffmpeg."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 
 from ding_lite.basics import require_extra
 
-_MOST_STEPS = 10_000  # of an episode that are filmed
+_MOST_STEPS = 10_000  # recorded steps of an episode
 _USUAL_FPS = 30.0
-_PATIENCE_S = 60.0  # for what ffmpeg still has to do once it has every frame
+_PATIENCE_S = 60.0  # for ffmpeg after the last frame
 
 
 class VideoWriter:
-    """A video that is being written while frames come, which keeps none of them. To be used as a context.
+    """A video that is written frame by frame, without keeping frames in memory. Use it as a context manager.
 
-    Leaving the context removes what was written to `path`, unless it was moved away, and ends ffmpeg.
+    Leaving the context ends ffmpeg and removes the file at `path`, unless it was moved away.
 
     Args:
-        path: of the file, whatever it is called.
-        fps: frames a second; None for what the environment's metadata say, or 30.
+        path: path of the file, with any ending.
+        fps: frames per second; None for the value in the environment's metadata, or 30.
 
     Raises:
         ImportError: without the extra `video`.
@@ -36,7 +36,7 @@ class VideoWriter:
         require_extra("imageio_ffmpeg", "video", "filming an episode")
         self.path, self.fps = path, fps
         self.is_cut = False
-        """Whether it ends before the episode does."""
+        """Whether it ends before the episode."""
         self._shape: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed where the context is left
@@ -45,8 +45,8 @@ class VideoWriter:
         """Append a frame, uint8 [H, W, 3].
 
         Raises:
-            ValueError: it is none, or of another size than the first.
-            RuntimeError: ffmpeg does not go on.
+            ValueError: not a frame, or not the size of the first one.
+            RuntimeError: ffmpeg has stopped.
         """
         if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
             found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
@@ -68,7 +68,7 @@ class VideoWriter:
         from imageio_ffmpeg import get_ffmpeg_exe
 
         frames = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(self.fps), "-i", "pipe:0")
-        # What browsers play: colours at half the resolution, hence even sizes, and the index before the pictures.
+        # For browsers: chroma at half resolution, hence even sizes, and the index before the frames.
         video = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")
         codec = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-threads", "1")
         # imageio_ffmpeg.write_frames() hides whether ffmpeg failed, and forks with Python in between, which threads may not.
@@ -77,11 +77,11 @@ class VideoWriter:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            start_new_session=True,  # Ctrl-C is for the run, which says itself when the video is over
+            start_new_session=True,  # Ctrl-C is for the run, which closes the film itself
         )
 
     def finish(self) -> None:
-        """There are no more frames: wait for the file to be whole.
+        """End the video, and wait until the file is complete.
 
         Raises:
             RuntimeError: ffmpeg failed, or is not done after a minute.
@@ -116,11 +116,11 @@ class VideoWriter:
 
 
 class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose first episode is filmed: after the reset and each step, up to its end or to 10,000 steps.
+    """A wrapper that records the first episode: a frame after the reset and after each step, up to 10,000 steps.
 
     Args:
         env: made with render_mode="rgb_array".
-        video: takes the frames.
+        film: takes the frames.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], video: VideoWriter) -> None:
@@ -137,7 +137,7 @@ class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One step of the environment, which is the last one where the video is as long as it may be."""
+        """One step of the environment; the recording stops at its maximum length."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         if self._is_on:
             self._video.add(self.env.render())

@@ -1,4 +1,4 @@
-"""Videos of evaluation episodes: one now and then, by the number of the evaluation, without a display."""
+"""Videos of evaluation episodes, at intervals of evaluations, without a display."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from ding_lite.policy import EvalMode
 from ding_lite.rollout.local_workers import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
-_NO_ENV = -1  # the index of no environment, so that the seeds of videos are nobody else's
+_NO_ENV = -1  # an index of no environment, so that the seeds of videos are unique
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnasium.make_vec() leaves in a spec
 
 
 class VideoRecorder:
-    """Films evaluation episodes into `folder/videos`, one for each evaluation that the schedule names.
+    """Records videos to `folder/videos`, one episode for each evaluation in the schedule.
 
-    It plays an episode of its own, with a copy of the policy and in an environment that is made for it and closed after it, in
-    the thread that asks: nothing that counts in a run depends on whether it is filmed. The episode is a function of the seed,
-    the number of the evaluation and the weights.
+    It runs an extra episode, with a copy of the policy and in a new environment that is closed afterwards, on the calling
+    thread. So the results of a run do not depend on videos. The episode is a function of the seed, the number of the
+    evaluation and the weights.
 
-    `evaluation_000008_return_123.mp4` shows what follows the reset and each step, so one frame more than the episode has steps.
-    The `.json` of the same name holds evaluation, env_step, train_iter, return, length, and complete: false where the episode
-    goes on after 10,000 steps and the video does not. What an earlier run left in `videos` is moved aside, to `videos.1` and
+    `evaluation_000008_return_123.mp4` has a frame after the reset and after each step.
+    The `.json` of the same name holds evaluation, env_step, train_iter, return, length, and complete, which is false if the
+    video stopped at 10,000 steps. At evaluation 0, an existing folder `videos` of an earlier run is renamed to `videos.1` and
     so on, when evaluation 0 comes.
 
-    Whatever goes wrong with a video costs that video and one warning, never the run.
+    An error in a video causes one warning and the loss of this video; the run continues.
 
     Args:
-        folder: of the run, such as cfg.exp_name. An evaluator wants a folder of its own.
+        folder: folder of the run, such as cfg.exp_name. Each evaluator needs its own folder.
         env: an id or a spec that `gymnasium.make` knows, or a function that returns a new environment each time, made with
             render_mode="rgb_array".
-        every: evaluations from one video to the next, beginning with evaluation 0; or a function of the number of an evaluation
-            that says whether to film it. None for `capped_cubic_video_schedule`.
+        every: number of evaluations between two videos, starting with evaluation 0; or a function of the evaluation's number
+            that returns whether to record it. None for `cubes`.
         seed: of the run.
-        fps: frames a second; None for what the environment's metadata say, or 30.
+        fps: frames per second; None for the value in the environment's metadata, or 30.
 
     Raises:
-        ValueError: `every` or `fps` is not positive, or the spec names wrappers that it cannot make again.
+        ValueError: `every` or `fps` is not positive, or the spec has wrappers that cannot be created again.
         TypeError: `env` is none of these.
     """
 
@@ -84,16 +84,16 @@ class VideoRecorder:
         train_iter: int,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> Path | None:
-        """Film an episode with the weights that the policy acts with, if this evaluation is one to film.
+        """Record an episode with the current weights of the policy, if this evaluation is in the schedule.
 
         Args:
-            policy: acts, through a copy of it on the CPU.
-            evaluation: how many there were before in this run.
-            env_step, train_iter: of the evaluation.
-            is_stopping: asked before each step; once it is true, there is no video.
+            policy: the acting mode; a copy of it acts on the CPU.
+            evaluation: number of earlier evaluations in this run.
+            env_step, train_iter: counters of the evaluation.
+            is_stopping: checked before each step; once it is true, there is no video.
 
         Returns:
-            The video; None where there is none.
+            The path of the video; None if there is none.
         """
         try:
             if self._is_first:
@@ -106,7 +106,7 @@ class VideoRecorder:
             path = self._film(policy, {"evaluation": evaluation, "env_step": env_step, "train_iter": train_iter}, is_stopping)
         except WorkCancelled:
             return None
-        except Exception as error:  # noqa: BLE001  a picture of the run is not worth the run
+        except Exception as error:  # noqa: BLE001  a video must not end the run
             self._warn(evaluation, error)
             return None
         self._has_warned = False
@@ -148,7 +148,7 @@ EpisodeRecorder = VideoRecorder  # its name in earlier versions
 
 
 def capped_cubic_video_schedule(evaluation: int) -> bool:
-    """Whether to film this evaluation: number 0, 1, 8, 27, 64, ..., 1000, and from there on each 1000th.
+    """Whether to record this evaluation: number 0, 1, 8, 27, 64, ..., 1000, and then every 1000th.
 
     Reference:
         gymnasium's capped_cubic_video_schedule, which cannot be imported without moviepy.
@@ -171,7 +171,7 @@ def _short(number: float) -> str:
 
 
 def _maker(env: Any) -> Callable[..., Any]:
-    """`make_envs` for this one."""
+    """A factory for this environment."""
     if isinstance(env, str):
         return partial(make_envs, env, render_mode="rgb_array")
     if not isinstance(env, EnvSpec):
@@ -181,7 +181,7 @@ def _maker(env: Any) -> Callable[..., Any]:
             )
         return partial(make_envs, env)
     bare = copy.deepcopy(env)
-    # Those of our own change nothing that is seen or acted on.
+    # Wrappers of this library do not change observations or actions.
     bare.additional_wrappers = tuple(it for it in bare.additional_wrappers if not it.entry_point.startswith("ding_lite.envs."))
     for wrapper in bare.additional_wrappers:
         if wrapper.kwargs is None:
@@ -203,8 +203,8 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _copied(policy: EvalMode, index: int) -> EvalMode:
-    """A mode with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
-    # From the copy that acts: the policy's own model may be learning at this moment, in another thread.
+    """An acting mode on the CPU with its own random generator and the current weights of `policy`."""
+    # From the acting copy, because the policy's own model may be learning on another thread.
     actor = policy.actor.actor(policy.role, index, torch.device("cpu"))
     actor.copy_weights(policy.weights)
     return EvalMode(actor, actor)

@@ -173,7 +173,7 @@ class TestDamage:
             ".": f": that is a folder, name a file in it. In {tmp_path} there is {in_run}",
             "ckpt/link.pt": f": that is a link to {tmp_path}/gone.pt, which does not exist. Make the link anew. "
             f"In {tmp_path}/ckpt there is {there}",
-            "runs/x.pt": f": there is no folder {tmp_path}/runs either. Check the path; it counts from {os.getcwd()}.",
+            "runs/x.pt": f": there is no folder {tmp_path}/runs either. Check the path; it is relative to {os.getcwd()}.",
         }
         for name, end in expected.items():
             with pytest.raises(CheckpointError) as caught:
@@ -197,7 +197,7 @@ class TestDamage:
         with pytest.raises(ValueError, match=r"load_checkpoint\(device='gpu'\) wants a device of torch, such as \"cpu\""):
             load_checkpoint(path, "gpu")
         if not torch.cuda.is_available():
-            with pytest.raises(ValueError, match=r"load_checkpoint\(device='cuda'\), but torch sees no GPU here: take device="):
+            with pytest.raises(ValueError, match=r"load_checkpoint\(device='cuda'\), but torch sees no GPU here: use device="):
                 load_checkpoint(path, "cuda")
 
     def test_a_file_that_holds_no_dict_is_refused(self, tmp_path):

@@ -134,9 +134,7 @@ class TestPlain:
     )
     def test_anything_else_is_refused_with_its_place_and_type(self, odd, tmp_path):
         state = {"policy": {"layers": [1, (2, odd)]}}
-        match = (
-            rf"^state\['policy'\]\['layers'\]\[1\]\[1\] is a {type(odd).__name__}, which no checkpoint holds: have state_dict"
-        )
+        match = rf"^state\['policy'\]\['layers'\]\[1\]\[1\] is a {type(odd).__name__}, which a checkpoint cannot hold: let"
         with pytest.raises(TypeError, match=match):
             save_checkpoint(state, tmp_path / "a.pt")
 

@@ -195,7 +195,7 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
 
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(WriteError, match="it is a device or a pipe, no file. Choose another name."):
+    with pytest.raises(WriteError, match="it is a device or pipe, not a file. Choose another name."):
         write_atomically(path, b"content")
     assert path.is_fifo()
 
@@ -217,7 +217,7 @@ def test_a_trial_leaves_nothing(tmp_path):
 
 
 def test_a_name_with_nul_is_refused_like_every_other_path(tmp_path):
-    words = r"cannot write .*a\\x00b: no name holds the character NUL \(\\x00\). Leave it out\."
+    words = r"cannot write .*a\\x00b: a name must not contain NUL \(\\x00\). Leave it out\."
     for write in (lambda path: write_atomically(path, b""), require_writable):
         with pytest.raises(WriteError, match=words):
             write(tmp_path / "a\0b")

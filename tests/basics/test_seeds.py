@@ -16,7 +16,7 @@ REFUSED = [
     (2**63, ValueError, rf"9223372036854775808\)? is out of range: {RULE}"),
     (2**64, ValueError, rf"18446744073709551616\)? is out of range: {RULE}"),
     (np.uint64(2**64 - 1), ValueError, rf"np.uint64\(18446744073709551615\)\)? is out of range: {RULE}"),
-    (None, TypeError, rf"None\)?: {RULE} For another one each time, draw it: random.randrange\(2\*\*63\)\."),
+    (None, TypeError, rf"None\)?: {RULE} For a different seed each time, draw one: random.randrange\(2\*\*63\)\."),
     (True, TypeError, rf"True\)? is a bool: {RULE}"),
     (np.True_, TypeError, rf"True_?\)?\)? is a bool_?: {RULE}"),
     (7.0, TypeError, rf"7.0\)? is a float: {RULE}"),

@@ -105,7 +105,7 @@ def test_a_batch_larger_than_the_replay_buffer_is_refused_before_it_is_made(buff
     cfg = DQNConfig().override({"policy.learn.batch_size": 2001})
     envs = make_envs("CartPole-v1", 1)
     policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
-    words = "policy.learn.batch_size = 2,001, and the replay buffers? holds? 2,000 transitions: .* Lower the one or raise the"
+    words = "policy.learn.batch_size = 2,001, and the replay buffers? holds? 2,000 transitions: .* Lower batch_size, or use a"
     for make in (lambda: OffPolicyLearner(cfg, policy.learn_mode, buffers()), lambda: offpolicy_data_fetcher(cfg, buffers())):
         with pytest.raises(ValueError, match=words):
             make()

@@ -81,7 +81,7 @@ def test_a_stop_value_of_ones_own_stays():
         ({"policy.learn.batch_size": 6.4}, "is a float, it is declared int"),
         ({"policy.learn.batch_size": True}, "is a bool, it is declared int"),
         ({"policy.discount_factor": 1.5}, "it is at least 0 and at most 1"),
-        ({"policy.discount_factor": float("nan")}, "is no number"),
+        ({"policy.discount_factor": float("nan")}, "is not a number"),
         ({"policy.other.eps.type": "quadratic"}, "'quadratic' is a str, it is declared Literal['exp', 'linear']"),
         ({"policy.model.encoder_hidden_size_list": 64}, "is a int, it is declared list[int]"),
         ({"policy.model.encoder_hidden_size_list": ["a"]}, "encoder_hidden_size_list[0] = 'a'"),

@@ -236,7 +236,7 @@ def test_priorities_of_named_buffers_are_given_by_name():
     assert {round(p) for p in priorities_of(first)} == {1, 2}
     assert {round(p) for p in priorities_of(second)} == {1, 5}
     for wrong in (torch.ones(3), {"first": torch.ones(3)}):
-        with pytest.raises(ValueError, match=r"go by priority, and none was given for them.*\['first', 'second'\]"):
+        with pytest.raises(ValueError, match=r"are prioritised, and got no priorities.*\['first', 'second'\]"):
             source.update_priority(batch, wrong)
 
 

@@ -191,7 +191,7 @@ class TestDefer:
         for begins in (closes_over, passes):
             with Task().start(ctx=Counts(), **mode) as loop:
                 loop.use(collector).use(contract(("count",), stage="learn")(begins))
-                with pytest.raises(TypeError, match=r"task\.defer\(.*context, which the iteration goes on to change"):
+                with pytest.raises(TypeError, match=r"task\.defer\(.*context, which the iteration changes"):
                     loop.run(3)
 
     @MODES
@@ -202,7 +202,7 @@ class TestDefer:
         loop = Task().start(ctx=Counts(), **mode)
         loop.use(collector).use(contract(stage="learn")(lambda ctx: loop.defer(fail) and None))
         loop.run(1, final=False)
-        with pytest.warns(RuntimeWarning, match="raised ValueError: no score. Nobody has taken its result."):
+        with pytest.warns(RuntimeWarning, match="raised ValueError: no score. Its result was never taken."):
             loop.stop()
         assert threads() == []
 
@@ -218,7 +218,7 @@ class TestDefer:
 
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(learn)
-            with pytest.raises(RuntimeError, match=r"task.ctx was asked by deferred work, which belongs to no iteration"):
+            with pytest.raises(RuntimeError, match=r"task.ctx was used in deferred work, which belongs to no iteration"):
                 loop.run(3)
 
     def test_outside_of_a_run_its_error_is_raised_at_once(self):
@@ -497,7 +497,7 @@ class TestDefer:
             output, errors = process.communicate(timeout=30)
         assert output == "KeyboardInterrupt\n"
         assert re.search(
-            r"deferred work did not end, and is left behind: endless .*by middleware begins \(.*in iteration 1", errors
+            r"deferred work did not end and is abandoned: endless .*by middleware begins \(.*in iteration 1", errors
         )
 
 

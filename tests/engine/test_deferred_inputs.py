@@ -170,7 +170,7 @@ class TestInputs:
 
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(evaluate).use(learner)
-            with pytest.raises(RuntimeError, match=r"`k`, which it uses from around it.*task\.defer\(<lambda>, k\)"):
+            with pytest.raises(RuntimeError, match=r"`k`, a variable of its closure.*task\.defer\(<lambda>, k\)"):
                 loop.run(3)
 
     @pytest.mark.parametrize("made", MAKES)
@@ -208,7 +208,7 @@ class TestInputs:
             loop.use(collector).use(evaluate).use(learner).run(4)
         assert rows == [1, 1]
         assert "`rows[0]`, an argument, was changed while the work ran." in errors[0]
-        assert "let it return what it has made, or say that nothing else changes it: `work.owns_inputs = True`" in errors[0]
+        assert "return the new value instead, or declare that nothing else changes it: `work.owns_inputs = True`" in errors[0]
         assert "was changed after the work had ended" in errors[1]
 
     @MODES
@@ -235,7 +235,7 @@ class TestInputs:
 
         with Task().start(ctx=Counts(), **mode) as loop:
             loop.use(collector).use(defers)
-            with pytest.raises(TypeError, match=rf"task\.defer\(.*{way}, a context,|{way}, which the iteration goes on"):
+            with pytest.raises(TypeError, match=rf"task\.defer\(.*{way}, a context,|{way}, which the iteration changes"):
                 loop.run(3)
 
     @MODES
@@ -250,11 +250,11 @@ class TestInputs:
             return x
 
         wrong = {
-            "wants a function, and behind it its arguments, got 9 of type int": lambda: loop.defer(work(9)),
+            "wants a function and then its arguments, got 9 of type int": lambda: loop.defer(work(9)),
             "got None of type NoneType": lambda: loop.defer(None),
             "got 'no' of type str": lambda: loop.defer("no"),
             r"write task\.defer\(functools\.partial\(work, x=\.\.\.\)\)": lambda: loop.defer(work, x=3),
-            "which nobody would await": lambda: loop.defer(asynchronous),
+            "which would not be awaited": lambda: loop.defer(asynchronous),
             "got a generator function": lambda: loop.defer(functools.partial(generates)),
             r"work \(.*\) takes \(x\): missing a required argument": lambda: loop.defer(work),
             r"work \(.*\) takes \(x\): too many": lambda: loop.defer(work, 1, 2),

@@ -231,7 +231,7 @@ class TestTwo:
             with pytest.raises((ValueError, KeyError)) as caught:
                 loop.run(9)
         assert caught.value is errors[0]
-        assert "beside it, another lane raised KeyError: 'two'" in caught.value.__notes__
+        assert "another lane also raised KeyError: 'two'" in caught.value.__notes__
 
     def test_an_error_counts_from_where_it_was_raised_not_from_where_its_generators_let_it_through(self):
         collect_has_failed, errors = threading.Event(), [ValueError("one"), KeyError("two")]

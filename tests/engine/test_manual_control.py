@@ -219,7 +219,7 @@ class TestPool:
             loop.emit("tick", 3)
             loop.sync()
             loop.forward(waits, async_mode=True)
-            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it"):
+            with pytest.raises(RuntimeError, match="would block for ever: nothing is left to emit it"):
                 loop.sync()
         assert got == [((3,), {})]
 
@@ -227,7 +227,7 @@ class TestPool:
         with Task().start(n_async_workers=2, ctx=Trace()) as loop:
             waits = [lambda ctx, name=name: loop.wait_for(name) and None for name in "abc"]
             loop.use(loop.parallel(loop.parallel(*waits[:2]), waits[2]))
-            with pytest.raises(RuntimeError, match="would block for ever: nobody is left to emit it"):
+            with pytest.raises(RuntimeError, match="would block for ever: nothing is left to emit it"):
                 loop.run(1)
 
 

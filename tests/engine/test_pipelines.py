@@ -167,7 +167,7 @@ class TestUse:
 
         with Task().start() as loop:
             for fn in (coroutine, generator, Object(), functools.partial(coroutine)):
-                with pytest.raises(TypeError, match="got an async function, which nobody would await"):
+                with pytest.raises(TypeError, match="got an async function, which would not be awaited"):
                     loop.use(fn)
         assert asyncio.iscoroutinefunction(coroutine)
 

@@ -215,7 +215,7 @@ class TestStart:
             Task().start(n_async_workers=0)
 
     def test_a_pipeline_without_middleware_is_a_warning(self):
-        with Task().start() as loop, pytest.warns(UserWarning, match=r"nothing to do: add middleware .* by task\.use\(\)"):
+        with Task().start() as loop, pytest.warns(UserWarning, match=r"nothing to do: add middleware with task\.use\(\) first"):
             loop.run(max_step=2)
 
     def test_it_starts_empty_every_time(self):

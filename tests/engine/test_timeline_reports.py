@@ -125,7 +125,7 @@ class TestTimeline:
             if runs:
                 loop.use(lambda ctx: None).run(1)
             call = loop.report if verb == "report" else lambda: loop.timeline(tmp_path / "x.json")
-            with pytest.raises(RuntimeError, match=rf"task.{verb}\(\) has nothing to tell.*async_mode=True"):
+            with pytest.raises(RuntimeError, match=rf"task.{verb}\(\) has no data.*async_mode=True"):
                 call()
 
 
@@ -167,7 +167,7 @@ class TestReport:
         assert told_in_some("waiting for middleware without a contract", step("collect", rests), rests)
 
     def test_balanced_lanes_are_as_good_as_it_gets(self):
-        text = "this is as good as it gets"
+        text = "overlapping cannot gain more"
         assert told_in_some(text, step("evaluate", rests), step("collect", rests), step("learn", rests))
 
     @pytest.mark.parametrize(

@@ -75,7 +75,10 @@ class TestWaitFor:
             loop.wait_for(event, timeout)
 
     def test_a_timeout_raises_if_it_is_not_to_be_ignored(self):
-        with Task().start() as loop, pytest.raises(TimeoutError, match=r"wait_for\('tick'\): nobody emitted it within 0\.01 s"):
+        with (
+            Task().start() as loop,
+            pytest.raises(TimeoutError, match=r"wait_for\('tick'\): not emitted within 0\.01 s"),
+        ):
             loop.wait_for("tick", timeout=0.01, ignore_timeout_exception=False)
 
     def test_a_timeout_is_none_otherwise_and_leaves_no_listener_behind(self):
@@ -134,7 +137,7 @@ class TestWaitFor:
         script = BESIDE.format(sibling=sibling)
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
 
-        assert "would block for ever: nobody is left to emit it. Set a timeout." in ended.stdout
+        assert "would block for ever: nothing is left to emit it. Set a timeout." in ended.stdout
         assert "division by zero" in ended.stdout or "1 / 0" not in sibling
 
     @pytest.mark.parametrize("waits_first", [False, True])

@@ -269,7 +269,7 @@ def test_agents_have_their_policies_by_a_mapping_too():
 
 def test_what_has_not_begun_cannot_go_on():
     env = drifting(seated=False)
-    with pytest.raises(RuntimeError, match="nobody acts here yet"):
+    with pytest.raises(RuntimeError, match="no policies are assigned yet"):
         env.begin()
     env.assign_slots(str, ("x", "y"))
     with pytest.raises(ResetNeeded, match=r"call begin\(\) before advance\(\)"):
@@ -353,7 +353,7 @@ def test_the_last_observation_of_an_episode_is_checked_too():
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (({}, {}), "begins an episode in which nobody takes part"),
+        (({}, {}), "begins an episode without agents"),
         ({"x": 1}, r"from reset\(\): it has to return \(obs, infos\), both by agent"),
         (({"x": np.zeros(2, np.float32)}, {}), r"returned no obs of agent 'y' from reset\(\)"),
     ],

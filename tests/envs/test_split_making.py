@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(90)
         ({"workers": 1.5}, r"make_envs\(workers=1.5\) for 3 environments"),
         (
             {"workers": 2, "backend": "thread"},
-            r"make_envs\(backend='thread'\): there is no such backend, take 'local' or 'process'.",
+            r"make_envs\(backend='thread'\): there is no such backend, use 'local' or 'process'.",
         ),
         (
             {"backend": "process", "timeout_s": 0},

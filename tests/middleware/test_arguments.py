@@ -269,9 +269,7 @@ def test_a_policy_that_learns_from_rollouts_is_not_given_transitions_in_any_orde
 def test_the_configuration_of_another_algorithm_is_refused(make):
     envs = make_envs("CartPole-v1", 2, seed=0)
     ppo = PPOPolicy(PPOConfig().policy, envs.single_observation_space, envs.single_action_space)
-    with pytest.raises(
-        TypeError, match="was made with, PPOPolicyConfig, got a DQNConfig with a DQNPolicyConfig: make both of one"
-    ):
+    with pytest.raises(TypeError, match="was made with, PPOPolicyConfig, got a DQNConfig with a DQNPolicyConfig: use the same"):
         make(DQNConfig(), ppo.collect_mode, envs)
     with pytest.raises(TypeError, match="multistep_trainer wants the configuration that the policy was made with"):
         multistep_trainer(DQNConfig(), ppo.learn_mode)

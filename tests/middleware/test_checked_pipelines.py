@@ -127,7 +127,7 @@ class TestReplay:
         assert problem.startswith(
             "data_pusher fills the ReplayBuffer with ctx.trajectories again, which data_pusher (task.use at"
         )
-        assert problem.endswith("has done before it, so that all of it would be there twice: leave one of them out.")
+        assert problem.endswith("has done before it, so all data would be stored twice: leave one of them out.")
 
     def test_a_pusher_of_sequences_twice_is_refused(self):
         cfg, envs, policy = made(R2D2Policy, R2D2Config)
@@ -295,8 +295,8 @@ class TestSeveralAgents:
         swapped = for_policy("left", gae_estimator(cfg, policies["right"].collect_mode))
 
         assert problems_of(collect, swapped, ctx=AgentsContext()) == [
-            "for_policy('left', gae_estimator) uses what belongs to 'right', and works on the context of 'left': give it what "
-            "belongs to 'left', or write for_policy('right', gae_estimator(...))."
+            "part('left', gae_estimator) uses an object of 'right', and works on the context of 'left': give it the "
+            "object of 'left', or write part('right', gae_estimator(...))."
         ]
 
     def test_a_part_of_nobody_is_refused(self):
@@ -397,5 +397,5 @@ def test_one_environment_to_collect_and_to_evaluate_in_is_refused(tmp_path):
     (problem,) = problems_of(interaction_evaluator(cfg, policy.eval_mode, envs), collect)
 
     assert "StepCollector has the same LocalVectorEnv as interaction_evaluator (task.use at " in problem
-    assert "so that each would go on where the other has left it: make one for each of them." in problem
+    assert "so each would continue where the other stopped: make one for each of them." in problem
     assert problems_of(interaction_evaluator(cfg, policy.eval_mode, make_envs("CartPole-v1", 1, seed=1)), collect) == []

@@ -155,7 +155,7 @@ class TestRefusingDisk:
             f"the run has ended, but its state at the end is not saved: cannot write {folder}/final.pt: {folder} is a link to "
             f"{tmp_path}/gone, which does not exist. Make {tmp_path}/gone, or remove the link. "
             f"The newest checkpoint of the run is {folder}/iteration_2.pt. "
-            "As long as this process lives, save_checkpoint(policy.state_dict(), path) writes it elsewhere."
+            "While this process is alive, save_checkpoint(policy.state_dict(), path) can still save it elsewhere."
         )
         assert isinstance(caught.value, WriteError)
         assert caught.value.filename == str(folder / "final.pt")
@@ -352,7 +352,7 @@ class TestBeforeTheRun:
             def state_dict(self):
                 return {"seen": {1, 2}}
 
-        with pytest.raises(TypeError, match=r"what CkptSaver gets from Mine\.state_dict\(\)\['seen'\] is a set, which no"):
+        with pytest.raises(TypeError, match=r"what CkptSaver gets from Mine\.state_dict\(\)\['seen'\] is a set, which a"):
             CkptSaver({"mine": Mine()}, tmp_path)
 
     def test_a_counter_that_the_context_lacks_is_refused_before_the_run(self, tmp_path):

@@ -143,7 +143,7 @@ def test_transitions_from_elsewhere_are_taken_where_each_stands_alone_and_refuse
     if name in OF_STEPS:
         assert len(after(name, cfg, policy, ctx)) == 10
         return
-    with pytest.raises(ValueError, match=rf"{name} found a list of 10 transitions.*needs the steps of each environment"):
+    with pytest.raises(ValueError, match=rf"{name} found a list of 10 transitions.*needs the order of steps"):
         after(name, cfg, policy, ctx)
 
 
@@ -302,7 +302,7 @@ def test_rollouts_shorter_than_nstep_are_warned_of_by_name_once():
     no = np.zeros((2, 4), bool)
     one = Trajectories({"reward": np.ones((2, 4), np.float32), "next_obs": np.ones((2, 4)), "terminated": no, "truncated": no})
     enhance = nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
-    words = r"policy.nstep = 3 is longer than a rollout, whose length is 2 .*: set policy.collect.n_sample = 12 or more, or"
+    words = r"policy.nstep = 3 is longer than a rollout, which has 2 steps .*: set policy.collect.n_sample = 12 or more, or"
     with pytest.warns(UserWarning, match=words):
         enhance(OnlineRLContext(trajectories=one))
     enhance(OnlineRLContext(trajectories=one))

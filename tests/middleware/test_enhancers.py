@@ -154,7 +154,7 @@ def test_a_configuration_without_nstep_is_refused():
 def test_sums_of_several_steps_are_not_summed_up_again():
     ctx, enhance = OnlineRLContext(trajectories=rollout_of(**TWO_ENVS)), nstep_reward_enhancer(cfg_of(3))
     enhance(ctx)
-    with pytest.raises(RuntimeError, match="nstep_reward_enhancer found the column 'discount'.*put it into the pipeline once"):
+    with pytest.raises(RuntimeError, match="nstep_reward_enhancer found the column 'discount'.*Use it only once"):
         enhance(ctx)
 
 
@@ -223,10 +223,10 @@ def test_the_function_sees_the_rollout_and_what_it_gives_decides_what_is_drawn_f
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([1.0, 2.0], r"priorities of shape \(2,\) for a rollout of 5 transitions: it gives \(3, 2\), or \(5,\)"),
+        ([1.0, 2.0], r"priorities of shape \(2,\) for a rollout of 5 transitions: return \(3, 2\), or \(5,\)"),
         (np.zeros((2, 3)), r"shape \(2, 3\)"),
         (1.0, r"shape \(\)"),
-        ([0.0, -1.0, 0.0, 0.0, 0.0], "the priority -1.0 for transition 1 of the sequence: each is finite and >= 0"),
+        ([0.0, -1.0, 0.0, 0.0, 0.0], "the priority -1.0 for transition 1 of the rollout: priorities must be finite and >= 0"),
         (np.array([[0, 0], [0, np.nan], [0, 0]]), "the priority nan for transition 3"),
         ([0.0, 0.0, 1e300, 0.0, 0.0], "the priority inf for transition 2"),
     ],

@@ -343,7 +343,7 @@ def test_a_buffer_with_a_sample_of_its_own_is_sampled_when_its_batch_is_due(dige
 
 def test_prefetch_is_yes_or_no_or_by_device():
     run = Run()
-    message = r"OffPolicyLearner\(prefetch='yes'\) wants True or False, or None for where the policy learns on a GPU\."
+    message = r"OffPolicyLearner\(prefetch='yes'\) wants True, False, or None for True if the policy learns on a GPU\."
     with pytest.raises(TypeError, match=message):
         OffPolicyLearner(run.cfg, run.policy.learn_mode, run.buffers, prefetch="yes")
 

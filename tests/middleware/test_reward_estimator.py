@@ -181,8 +181,8 @@ def test_behind_an_estimator_it_is_refused_with_the_fix(estimator):
     envs = make_envs("CartPole-v1", 2, seed=0)
     policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
     words = {
-        "train_data": r"found '(advantage|return_)' in ctx.train_data.*of=\"trajectories\"\) before gae_estimator",
-        "trajectories": r"reward_estimator\(of=\"trajectories\"\) found ctx.train_data.*put it before gae_estimator",
+        "train_data": r"found '(advantage|return_)' in ctx.train_data.*of=\"trajectories\"\) before the middleware",
+        "trajectories": r"reward_estimator\(of=\"trajectories\"\) found ctx.train_data.*put it before the middleware",
     }
     for of, message in words.items():
         task = Task()
@@ -237,7 +237,7 @@ WRONG = {
     "a network's output": (
         lambda batch: with_leaves(batch, reward=batch.reward.unsqueeze(-1)),
         ValueError,
-        r"of Model gave reward of shape \((6|3, 2), 1\), and the batch had it of shape \((6,|3, 2)\).*squeeze\(-1\)",
+        r"of Model gave reward of shape \((6|3, 2), 1\), and the batch has shape \((6,|3, 2)\).*squeeze\(-1\)",
     ),
     "no reward": (
         lambda batch: tree({"bonus": batch.reward}),
@@ -273,5 +273,5 @@ def test_of_batches_by_name_each_keeps_the_shape_of_its_rewards():
     reward_estimator(None, of_own(lambda reward: 3 * reward))(good)
 
     assert (good.train_data.own.reward.tolist(), good.train_data.demos.reward.tolist()) == ([3.0] * 6, [1.0] * 4)
-    with pytest.raises(ValueError, match=r"gave own.reward of shape \(6, 1\), and the batch had it of shape \(6,\)"):
+    with pytest.raises(ValueError, match=r"gave own.reward of shape \(6, 1\), and the batch has shape \(6,\)"):
         reward_estimator(None, of_own(lambda reward: reward[:, None]))(ctx())

@@ -54,7 +54,7 @@ def test_rewards_that_were_summed_up_already_are_refused():
     ctx = OnlineRLContext(trajectories=done)
     nstep_reward_enhancer(R2D2Config())(ctx)
     with pytest.raises(
-        ValueError, match=r"found a column 'discount': .* policy.nstep .* itself.* Leave nstep_reward_enhancer out"
+        ValueError, match=r"found a column 'discount': .* itself sums policy.nstep .* Leave nstep_reward_enhancer out"
     ):
         pushed(ctx.trajectories)
 

@@ -122,7 +122,7 @@ def test_a_backward_step_that_nobody_could_know_of_is_refused_with_the_mend():
     hidden = bare(generator)
     with Task().start(async_mode=True) as loop:
         loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden)
-        with pytest.raises(TypeError, match=r"returned a generator, but is no generator function.*put functools.wraps"):
+        with pytest.raises(TypeError, match=r"returned a generator, but is not a generator function.*put functools.wraps"):
             loop.run(3)
 
 

@@ -88,7 +88,7 @@ def test_the_lane_follows_from_the_stage(stage, lane):
 
 
 def test_a_stage_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(ValueError, match=r"stage='collct'\): there is no such stage, take one of evaluate, explore, collect,"):
+    with pytest.raises(ValueError, match=r"stage='collct'\): there is no such stage, use one of evaluate, explore, collect,"):
         contract(stage="collct")
 
 

@@ -67,7 +67,7 @@ class TestRefusals:
             threading.excepthook = hook
         assert str(caught.value) == errors[0]
         assert errors[0].startswith(f"the thread 'a thread of mine' reads ctx.batch at {__file__}:")
-        assert "take the value there, and pass it on." in errors[0]
+        assert "read the value there, and pass it." in errors[0]
         assert "Add it" not in errors[0]
 
     @MODES
@@ -552,7 +552,7 @@ class TestTerms:
             def bare(ctx):
                 return None
 
-        with pytest.raises(ValueError, match="counts iterations by itself; declare a counter of your own"):
+        with pytest.raises(ValueError, match="the task counts iterations there; declare a counter of your own"):
             contract(writes=("total_step",))
-        with pytest.raises(ContractError, match="writes ctx.total_step .* It counts iterations by itself"):
+        with pytest.raises(ContractError, match="writes ctx.total_step .* The task counts iterations there"):
             run(contract(stage="learn")(lambda ctx: setattr(ctx, "total_step", 3)), mode={})

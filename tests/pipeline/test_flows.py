@@ -96,9 +96,9 @@ class TestTerms:
             contract(reads=("settings",), needs=(name,))
 
     def test_a_setting_of_a_field_that_the_contract_does_not_touch_is_refused(self):
-        with pytest.raises(ValueError, match=r"is about ctx.settings: add 'settings' to reads"):
+        with pytest.raises(ValueError, match=r"refers to ctx.settings: add 'settings' to reads"):
             contract(writes=("settings",), needs=("settings.eps",))
-        with pytest.raises(ValueError, match=r"is about ctx.settings: add 'settings' to writes"):
+        with pytest.raises(ValueError, match=r"refers to ctx.settings: add 'settings' to writes"):
             contract(reads=("settings",), provides=("settings.eps",))
 
     def test_several_as_one_fill_draw_need_and_provide_what_each_of_them_does(self):
@@ -181,7 +181,7 @@ class TestObjects:
         (problem,) = problems_of(collect, middleware("evaluate", alone=(env,), stage="evaluate"))
 
         assert problem.startswith("evaluate has the same Store as collect (task.use at ")
-        assert problem.endswith("), so that each would go on where the other has left it: make one for each of them.")
+        assert problem.endswith("), so each would continue where the other stopped: make one for each of them.")
         assert problems_of(collect, middleware("more", alone=(env,), stage="collect")) == []
         assert problems_of(collect, middleware("changes", uses=(env,), stage="process")) == []
         assert problems_of(collect, middleware("evaluate", alone=(Store(),), stage="evaluate")) == []
@@ -191,7 +191,7 @@ class TestObjects:
         (problem,) = problems_of(fill_of(store), fill_of(store))
 
         assert problem.startswith("fill_of fills the Store with ctx.rows again, which fill_of (task.use at ")
-        assert problem.endswith(") has done before it, so that all of it would be there twice: leave one of them out.")
+        assert problem.endswith(") has done before it, so all data would be stored twice: leave one of them out.")
 
     @pytest.mark.parametrize(
         "pipeline",

@@ -362,7 +362,7 @@ class TestOddResults:
         def hidden(ctx):
             return collect(ctx)
 
-        with pytest.raises(TypeError, match=r"hidden \(.*\) is an async function, which nobody awaits here"):
+        with pytest.raises(TypeError, match=r"hidden \(.*\) is an async function, which is not awaited here"):
             run_once(used, [hidden])
         assert len(recwarn) == 0
 

@@ -454,7 +454,7 @@ def test_objects_that_no_checkpoint_holds_are_refused_by_name(counting_env):
     envs = make_envs(counting_env, 2)
     worker = LocalWorker(envs, stateful({"a set"}, lambda s: list(s))(envs).collect_mode)
     worker.collect(1)
-    with pytest.raises(TypeError, match=r"recurrent state\[0\]\[0\] is a set, which no checkpoint holds"):
+    with pytest.raises(TypeError, match=r"recurrent state\[0\]\[0\] is a set, which a checkpoint cannot hold"):
         worker.state_dict()
 
 

@@ -181,7 +181,7 @@ def test_a_recurrent_state_of_any_objects_hinders_neither_workers_nor_what_they_
     worker = make_worker(envs, policy.collect_mode)
     found = contents(worker.collect(9, **noting_case.kwargs))
     state = {"policy": policy.state_dict(), "envs": envs.state_dict()}
-    with pytest.raises(TypeError, match=r"recurrent state\[2\]\[0\] is a Note, which no checkpoint holds"):
+    with pytest.raises(TypeError, match=r"recurrent state\[2\]\[0\] is a Note, which a checkpoint cannot hold"):
         worker.state_dict()
     envs.release()
     assert digest(policy.state_dict()) == digest(state["policy"])
