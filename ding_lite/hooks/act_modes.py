@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -14,15 +14,106 @@ from torch import Tensor
 from ding_lite.basics import add_note
 from ding_lite.data import Tree, to_device
 from ding_lite.envs import SpaceError, same_layout, space_spec
+from ding_lite.hooks.columns import HookReads
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.observations import may_be_wrong, misfit_of
+from ding_lite.hooks.weights import Weights
 from ding_lite.metrics import MetricsLogger
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-    from ding_lite.hooks.weights import Weights
+
+class ActingPolicy(Protocol):
+    """What a mode that acts asks of its policy, and of the copy of it that acts."""
+
+    version: int
+    """Of the weights."""
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """Its configuration."""
+
+    @property
+    def seed(self) -> int:
+        """Of its random numbers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it acts."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def hook_metrics(self) -> MetricsLogger:
+        """Takes numbers from its hooks."""
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The mode that learns."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that its hooks read; None where that is not known."""
+
+    @property
+    def acting_settings(self) -> tuple[str, ...]:
+        """Settings that `compute_actions` takes from the pipeline."""
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether `with_values` can be called."""
+
+    @property
+    def has_extra_outputs(self) -> bool:
+        """Whether `extra_action_out` gives anything."""
+
+    def dry_run(self) -> HookReads:
+        """Run the policy once on a dummy batch, where that has not been done yet."""
+
+    def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
+        """A copy that acts."""
+
+    def get_initial_state(self) -> list[Any]:
+        """The recurrent state at the start of an episode."""
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Actions for a batch of observations, the next state, and extra outputs."""
+
+    def extra_action_out(self, obs: Any, state: Sequence[Any], /) -> dict[str, Any]:
+        """More outputs of each step."""
+
+    def with_values(self, batch: Tree, /) -> Tree:
+        """A rollout with the critic's values."""
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights."""
+
+    def copy_weights(self, other: Any, /) -> None:
+        """Take over the weights of a policy or of a snapshot."""
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the weights, plain data."""
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers, from the seed."""
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where its random numbers are."""
+
+    def load_generator_state(self, state: Mapping[str, Any], /) -> None:
+        """Go on with these random numbers."""
 
 
 class ActMode:
@@ -38,7 +129,7 @@ class ActMode:
     role: str
     explore: bool
 
-    def __init__(self, policy: Policy, actor: Policy | None = None) -> None:
+    def __init__(self, policy: ActingPolicy, actor: ActingPolicy | None = None) -> None:
         self._policy = policy
         self.actor = policy.actor(self.role) if actor is None else actor
         self._adopted: Weights | None = None

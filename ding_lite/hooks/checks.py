@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium
 from gymnasium import spaces
@@ -15,10 +15,6 @@ from torch.optim import Optimizer
 
 from ding_lite.data import Spec, flatten, is_tree
 from ding_lite.envs import integer_bounds, subspaces
-
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-
 
 ADVICE = (
     "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for rewards or observations out of proportion"
@@ -34,37 +30,35 @@ class HookError(ValueError):
     """A hook fails on the dummy batch, or gives something that does not fit."""
 
 
-def made_model(policy: Policy) -> nn.Module:
-    """What make_model gives.
+def require_model(hook: str, model: Any) -> nn.Module:
+    """What a hook gives as the model.
 
     Raises:
         TypeError: no module.
     """
-    model: Any = policy.make_model()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"make_model of {type(policy).__name__} gives a {type(model).__name__}: give a torch.nn.Module.")
+        raise TypeError(f"{hook} gives a {type(model).__name__}: give a torch.nn.Module.")
     return model
 
 
-def made_optimizer(policy: Policy) -> Optimizer:
-    """What make_optimizer gives.
+def require_optimizer(hook: str, params: Sequence[nn.Parameter], optimizer: Any) -> Optimizer:
+    """What a hook gives as the optimizer of these parameters.
 
     Raises:
         TypeError: no optimizer, one that wants to compute the loss itself, or one of weights beside the model.
     """
-    optimizer: Any = policy.make_optimizer(policy.params)
-    found = f"make_optimizer, or the optimizer_fn, of {type(policy).__name__} gives a {type(optimizer).__name__}"
+    found = f"{hook} gives a {type(optimizer).__name__}"
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"{found}: give one torch.optim.Optimizer, with groups of parameters where these learn at rates of their own."
         )
     taken = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    if not taken <= {id(param) for param in policy.params}:
+    if not taken <= {id(param) for param in params}:
         raise TypeError(
             f"{found} with weights that are not in self.model, whose gradients would be added up and which nobody would save "
             "or clip: make them a part of what make_model gives."
         )
-    if any(param.requires_grad and id(param) not in taken for param in policy.params):
+    if any(param.requires_grad and id(param) not in taken for param in params):
         warnings.warn(
             f"{found} without some of the model's weights, which will not learn: add them, or set requires_grad of them to "
             "False.",
@@ -95,7 +89,7 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
     )
 
 
-def require_methods(policy: Policy) -> None:
+def require_methods(policy: object) -> None:
     """Refuse attributes that stand in the place of methods, such as a network `self.actor`.
 
     Raises:
@@ -109,7 +103,23 @@ def require_methods(policy: Policy) -> None:
             )
 
 
-def warn_of_idle_settings(policy: Policy) -> None:
+class ConfiguredPolicy(Protocol):
+    """What is asked of a policy whose settings may have no effect."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its settings by short names."""
+
+    @property
+    def params(self) -> Sequence[nn.Parameter]:
+        """The parameters that learn."""
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether it has a `get_weights` of its own."""
+
+
+def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
     """Say so where a setting has no effect, or acting can follow no learning, because the class has not what it takes."""
     kind: Any = type(policy)
     if policy.config.get("lr_schedule") is not None and not hasattr(policy, "lr_schedule"):

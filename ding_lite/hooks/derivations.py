@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
+import gymnasium
 import torch
 from torch import Tensor, nn
 
@@ -16,13 +17,48 @@ from ding_lite.hooks.checks import HookError
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.hooks import Hooks
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-
 Hook = Callable[..., Any]
+Base = TypeVar("Base", bound=Hooks)
 
 
-def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Policy]:
+class DerivedPolicy(Protocol):
+    """What functions that take the place of methods are given of a policy, or is asked of it to call them."""
+
+    optimizer: torch.optim.Optimizer
+    """Of `params`."""
+
+    @property
+    def model(self) -> Any:
+        """The right one: the model that learns, or the copy that acts."""
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """The model's parameters."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its settings by short names."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """What the dry run finds out."""
+
+    def dry_run(self) -> object:
+        """Run the policy once on a dummy batch, where that has not been done yet."""
+
+    def dist_class(self, logit: Tensor, model: nn.Module | None = None, /) -> Any:
+        """The distribution over actions that these numbers stand for."""
+
+
+def derive(base: type[Base], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Base]:
     """A subclass of `base` with these mixins, and with methods made from these functions."""
     if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
         raise TypeError(f"{name}: mixins={mixins!r:.80} is no list of classes: write mixins=[LearningRateSchedule].")
@@ -38,37 +74,14 @@ def derive(base: type[Policy], name: str, mixins: Sequence[type], hooks: Mapping
     return type(name, (*new, base), methods)
 
 
-def _constructor_of(base: type[Policy]) -> Callable[..., None]:
+def _constructor_of(base: type[Base]) -> Callable[..., None]:
     """The policy's constructor; those of mixins are for its hooks to call."""
 
     @functools.wraps(base.__init__)
-    def __init__(self: Policy, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         base.__init__(self, *args, **kwargs)
 
     return __init__
-
-
-def counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
-    """`set_weights` or `learn_on_batch` of a class, after which the weights have another version, whichever way it is called.
-
-    Args:
-        is_learning: whether it counts as a gradient step where it has counted none itself.
-    """
-
-    @functools.wraps(fn)
-    def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
-        version, steps, result = self.version, self.train_iter, None
-        try:
-            result = fn(self, *args, **kwargs)
-        finally:  # an error may come when some of the weights have changed
-            has_changed = not is_learning or not self.has_loss or bool(result)
-            if has_changed and self.version == version:
-                self.bump_version()
-        if has_changed and is_learning and self.train_iter == steps:
-            self.train_iter += 1
-        return result
-
-    return called
 
 
 def _module_of(hooks: Mapping[str, Hook]) -> str | None:
@@ -95,7 +108,7 @@ def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
 def _loss(name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, "loss_fn", fn, "policy, model, dist_class, batch", 4)
 
-    def loss(self: Policy, batch: Tree) -> Any:
+    def loss(self: DerivedPolicy, batch: Tree) -> Any:
         return fn(self, self.model, self.dist_class, batch)
 
     return {"loss": loss}
@@ -104,7 +117,7 @@ def _loss(name: str, fn: Hook) -> dict[str, Any]:
 def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
     count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
 
-    def postprocess(self: Policy, batch: Tree) -> Tree:
+    def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
         return fn(self, batch, *[None] * (count - 2))
 
     return {"postprocess": postprocess}
@@ -118,7 +131,7 @@ def _stats(name: str, fn: Hook) -> dict[str, Any]:
 def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
     count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
 
-    def extra_action_out(self: Policy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
+    def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
         if count == 1:
             return fn(self)  # type: ignore[no-any-return]
         dist = self.dist_class(self.model.last_output(), self.model) if hasattr(self.model, "last_output") else None
@@ -130,7 +143,7 @@ def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
 def _gradients(name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
 
-    def compute_gradients(self: Any, loss: Tensor) -> dict[str, Any]:
+    def compute_gradients(self: DerivedPolicy, loss: Tensor) -> dict[str, Any]:
         if "reads" not in self.findings:
             self.dry_run()
         if "gradients_fn_does_backward" not in self.findings:  # while it is tried out
@@ -150,7 +163,7 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
     return {"compute_gradients": compute_gradients}
 
 
-def _first_gradients(policy: Policy, fn: Hook, loss: Tensor) -> tuple[bool, dict[str, Any]]:
+def _first_gradients(policy: DerivedPolicy, fn: Hook, loss: Tensor) -> tuple[bool, dict[str, Any]]:
     """Call a gradients_fn for the first time, and see whether it does the backward pass itself."""
     loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
     passed: list[bool] = []
@@ -176,7 +189,7 @@ def _taken_over(given: Any) -> dict[str, Any]:
 def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
     count = _taking(name, "optimizer_fn", fn, "policy, config", 1, 2)
 
-    def make_optimizer(self: Policy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def make_optimizer(self: DerivedPolicy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]
 
     return {"make_optimizer": make_optimizer}
@@ -190,7 +203,7 @@ def _model(name: str, fn: Hook) -> dict[str, Any]:
 def _init(hook: str, name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, hook, fn, "policy, observation_space, action_space, config", 4)
 
-    def initialize(self: Policy) -> None:
+    def initialize(self: Any) -> None:
         if hook == "before_loss_init":
             Hooks.before_loss_init(self)  # sets up mixins, which `fn` may do again
         fn(self, self.observation_space, self.action_space, self.config)

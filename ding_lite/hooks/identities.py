@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,9 +11,6 @@ from gymnasium import spaces
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.envs import subspaces
-
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
 
 _PLAIN = (int, float, str, bool, type(None))
 _BOUNDS = ("low", "high")
@@ -24,20 +21,29 @@ class StateError(ValueError):
     """A state that does not fit the policy that it is loaded into; nothing was taken over."""
 
 
-def identity_of(policy: Policy) -> dict[str, Any]:
-    """What this policy was made with: its algorithm, and which it is derived from, its configuration and its spaces.
+def identity_of(
+    lineage: Sequence[str],
+    cfg: Config,
+    settings: Mapping[str, Any],
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+) -> dict[str, Any]:
+    """What a policy was made with: its algorithm, and which it is derived from, its configuration and its spaces.
 
     The seed is left out: random numbers are in the state as they are, and policies of two seeds are alike otherwise.
+
+    Args:
+        lineage: name of the policy's class, and of those that it is derived from.
+        cfg: its typed configuration.
+        settings: what was given beside that.
     """
-    config = {name: value for name, value in policy.cfg.to_dict().items() if name != "seed"}
-    lineage = policy.lineage()
     return {
         "algorithm": lineage[0],
-        "derived_from": lineage[1:],
-        "config": _recorded(config),
-        "settings": _recorded(policy.config.extra),
-        "observation_space": recorded_space(policy.observation_space),
-        "action_space": recorded_space(policy.action_space),
+        "derived_from": list(lineage[1:]),
+        "config": _recorded({name: value for name, value in cfg.to_dict().items() if name != "seed"}),
+        "settings": _recorded(settings),
+        "observation_space": recorded_space(observation_space),
+        "action_space": recorded_space(action_space),
     }
 
 
@@ -57,25 +63,30 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
     return {"kind": type(space).__name__, "shape": list(space.shape or ())}
 
 
-def require_alike(policy: Policy, saved: Any) -> None:
+def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
     """Refuse the state of another algorithm, of other spaces, or of another network, by what was saved of its identity.
 
     Of the configuration only `model` has to be the same, since it says what the weights mean: to go on at another learning
     rate is allowed. Bounds of observations may differ.
 
+    Args:
+        own: what `identity_of` gives of the policy that the state is loaded into.
+        cfg: the configuration of that policy.
+        saved: what it gave of the policy that saved the state.
+
     Raises:
         StateError: it is no such record; or all that differs, and what to do.
     """
     _require_identity(saved)
-    _require_settings(policy, saved)
-    kind, lineage = saved["algorithm"], policy.lineage()
+    lineage = [own["algorithm"], *own["derived_from"]]
+    _require_settings(lineage[0], cfg, saved)
+    kind = saved["algorithm"]
     if kind not in lineage and lineage[0] not in saved["derived_from"]:
         raise StateError(
             f"this state is of {kind}, and this policy is of {lineage[0]}: make one of {kind} with the configuration and "
             'the spaces that stand in state["made_with"]. Where the networks are the same, '
             'policy.set_weights(state["model"]) takes over the weights alone.'
         )
-    own = identity_of(policy)
     found = [
         f"its {name.replace('_', ' ')} is {_told(saved[name])}, and that of this policy is {_told(own[name])}"
         for name in ("observation_space", "action_space")
@@ -86,7 +97,7 @@ def require_alike(policy: Policy, saved: Any) -> None:
         raise StateError(
             f"this state is of another {lineage[0]}: {'; '.join(found)}. Make the policy from the environment and with the "
             "configuration of the run that saved it, such as "
-            f'{type(policy.cfg).__name__}.from_dict(state["made_with"]["config"]).'
+            f'{type(cfg).__name__}.from_dict(state["made_with"]["config"]).'
         )
 
 
@@ -117,7 +128,7 @@ def _require_identity(saved: Any) -> None:
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 
 
-def _require_settings(policy: Policy, saved: Mapping[str, Any]) -> None:
+def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> None:
     """Refuse what `_recorded` does not give, and settings of this algorithm that its configuration refuses.
 
     Settings that are missing, or that this version does not have, are no fault.
@@ -126,8 +137,8 @@ def _require_settings(policy: Policy, saved: Mapping[str, Any]) -> None:
         raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, and names are wanted: {_FIX}')
     for section in ("config", "settings"):
         _require_recorded(f'state["made_with"][{section!r}]', saved[section])
-    if saved["algorithm"] == policy.lineage()[0]:
-        trial = type(policy.cfg).from_dict(policy.cfg.to_dict())
+    if saved["algorithm"] == algorithm:
+        trial = type(cfg).from_dict(cfg.to_dict())
         _require_legal("state[\"made_with\"]['config']", trial, saved["config"])
 
 
@@ -177,9 +188,9 @@ def _require_space(place: str, space: Any, fix: str) -> None:
         _require_space(f"{place}['parts'][{name!r}]", part, fix)
 
 
-def differing_settings(policy: Policy, saved: Mapping[str, Any] | None) -> str:
-    """A sentence about the settings in which this policy differs from what was saved; empty where nothing is known."""
-    told = [told for _, told in _differences(identity_of(policy), saved or {})]
+def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) -> str:
+    """A sentence about the settings in which these identities differ; empty where nothing is known of the saved one."""
+    told = [told for _, told in _differences(own, saved or {})]
     return f" Of the settings, {'; '.join(told)}." if told else ""
 
 

@@ -3,23 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ding_lite.data import Send, Transfer, Tree, is_tree, nested, to_device, tree
 from ding_lite.hooks.configs import PolicyConfig
+from ding_lite.hooks.weights import Weights
 from ding_lite.metrics import MetricsLogger
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-    from ding_lite.hooks.weights import Weights
+
+class LearningPolicy(Protocol):
+    """What the mode that learns asks of its policy."""
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """Its configuration."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it learns."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that its hooks read; None where that is not known."""
+
+    @property
+    def learns_from(self) -> str:
+        """ "rollouts" or "transitions"."""
+
+    @property
+    def train_iter(self) -> int:
+        """Gradient steps taken."""
+
+    @property
+    def version(self) -> int:
+        """Of the weights."""
+
+    @property
+    def hook_metrics(self) -> MetricsLogger:
+        """Takes numbers from its hooks."""
+
+    def learn(self, batch: Tree, /) -> dict[str, Any]:
+        """Learn from a batch. Returns what to log."""
+
+    def dry_run(self) -> object:
+        """Run the policy once on a dummy batch, where that has not been done yet."""
+
+    def require_finite(self, waiting: bool = True) -> None:
+        """Refuse weights that are not finite."""
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights."""
+
+    def attach(self, name: str, thing: Any, /) -> None:
+        """Make something part of its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its whole state."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Go back to a saved state."""
 
 
 class LearnMode:
     """The face that changes the model."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: LearningPolicy) -> None:
         self._policy = policy
 
     def forward(self, batch: Tree) -> dict[str, Tensor]:
@@ -115,7 +166,7 @@ class LearnMode:
         self._policy.load_state_dict(state)
 
 
-def _as_tree(batch: Any, policy: Policy) -> Tree:
+def _as_tree(batch: Any, policy: LearningPolicy) -> Tree:
     if isinstance(batch, Mapping):
         return tree(batch)
     raise TypeError(

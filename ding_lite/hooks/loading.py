@@ -6,30 +6,90 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.basics import add_note
+from ding_lite.basics import Config, add_note
 from ding_lite.hooks.identities import StateError, differing_settings, require_alike
 from ding_lite.hooks.leaves import ranges_of, require_count, require_like, require_range, require_tensor, told
 from ding_lite.hooks.optimizer_states import require_optimizer_state
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-    from ding_lite.hooks.states import PolicyState
-
 _NEEDED = ("train_iter", "version", "learn")
+
+
+class LoadableMode(Protocol):
+    """What loading asks of a policy's mode that acts."""
+
+    @property
+    def role(self) -> str:
+        """Its key in the state."""
+
+    def states_in(self, state: Mapping[str, Any], /) -> list[Any]:
+        """The states of random numbers in one that was saved, one for each worker."""
+
+
+class LoadablePolicy(Protocol):
+    """What loading asks of a policy."""
+
+    being_loaded: Mapping[str, Any] | None
+    """The state that is just being loaded."""
+
+    @property
+    def cfg(self) -> Config:
+        """Its configuration."""
+
+    @property
+    def made_with(self) -> Mapping[str, Any]:
+        """What `identity_of` gives of it."""
+
+    @property
+    def model(self) -> Any:
+        """Its networks."""
+
+    @property
+    def params(self) -> Sequence[nn.Parameter]:
+        """Those that an optimizer learns; without any there is no optimizer."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Where there are parameters."""
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether its weights are not those of its model."""
+
+    @property
+    def saved_networks(self) -> tuple[str, ...]:
+        """Attributes whose state is in the policy's under their names."""
+
+    @property
+    def attachments(self) -> Mapping[str, Any]:
+        """What else is part of its state, by name."""
+
+    @property
+    def collect_mode(self) -> LoadableMode:
+        """The mode that explores."""
+
+    @property
+    def eval_mode(self) -> LoadableMode:
+        """The mode that does not."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its whole state."""
+
+    def require_generator_state(self, where: str, state: Any, /) -> None:
+        """Refuse random numbers that it cannot go on from."""
 
 
 def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
     """A `load_state_dict` of a policy that looks at the whole state first, and takes over all of it or nothing."""
 
     @functools.wraps(fn)
-    def load_state_dict(self: PolicyState, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self: LoadablePolicy, state: Mapping[str, Any]) -> None:
         if self.being_loaded is not None:  # called by that of a derived class, which has looked
             fn(self, state)
             return
@@ -39,7 +99,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             before = copy.deepcopy(self.state_dict())
             if "optimizer" not in state:
                 before.pop("optimizer")
-            require_loadable(self, state, before)  # type: ignore[arg-type]  # a Policy, as all of these are
+            require_loadable(self, state, before)
             _take_over(self, fn, state, before)
         finally:
             self.being_loaded = None
@@ -47,7 +107,7 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
     return load_state_dict
 
 
-def _take_over(policy: PolicyState, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def _take_over(policy: LoadablePolicy, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     attributes = dict(vars(policy))
     try:
         fn(policy, state)
@@ -93,7 +153,7 @@ def require_state(call: str, given: object) -> None:
         raise StateError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, given))}.{hint}")
 
 
-def require_loadable(policy: Policy, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Refuse a state that does not fit the policy, in any of its parts.
 
     Args:
@@ -104,7 +164,7 @@ def require_loadable(policy: Policy, state: Mapping[str, Any], before: Mapping[s
     """
     saved = state.get("made_with")
     if "made_with" in state:
-        require_alike(policy, saved)
+        require_alike(policy.made_with, policy.cfg, saved)
     if policy.has_own_weights:
         require_like('state["model"]', before["model"], state["model"])
     else:
@@ -135,7 +195,7 @@ def require_loadable(policy: Policy, state: Mapping[str, Any], before: Mapping[s
 
 
 def require_weights(
-    policy: PolicyState, weights: object, saved: Mapping[str, Any] | None = None, where: str = "weights"
+    policy: LoadablePolicy, weights: object, saved: Mapping[str, Any] | None = None, where: str = "weights"
 ) -> None:
     """Refuse weights of another network than the policy's, and such that are no numbers.
 
@@ -164,11 +224,11 @@ def require_weights(
     try:
         _require_tensors("", policy.model, weights)
     except StateError as error:
-        differing = "" if saved is None else differing_settings(policy, saved)  # type: ignore[arg-type]  # a Policy
+        differing = "" if saved is None else differing_settings(policy.made_with, saved)
         raise StateError(f"{misfit(policy)} {error}{differing}") from None
 
 
-def warn_of_other_rates(policy: PolicyState, state: Mapping[str, Any]) -> None:
+def warn_of_other_rates(policy: LoadablePolicy, state: Mapping[str, Any]) -> None:
     """Warn where the learning rates that came with the optimizer are not those of the configuration."""
     saved = dict(_rates_in("", state.get("made_with", {}).get("config", {})))
     now = dict(_rates_in("", policy.made_with["config"]))
@@ -189,7 +249,7 @@ def _rates_in(way: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{way}{name}", value
 
 
-def misfit(policy: PolicyState) -> str:
+def misfit(policy: LoadablePolicy) -> str:
     """The beginning of what is said of weights that do not fit."""
     return (
         f"these weights are not of this {type(policy).__name__}'s network; make the policy with the configuration and the "
@@ -232,7 +292,7 @@ def _ranges_in(module: nn.Module) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _require_attached(policy: Policy, states: object) -> None:
+def _require_attached(policy: LoadablePolicy, states: object) -> None:
     if not isinstance(states, Mapping):
         raise StateError(f'state["attached"] is a {type(states).__name__}, and a dict by name is wanted.')
     own = {id(value) for value in vars(policy).values()}
@@ -261,7 +321,7 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
                 require_range(place, state[name], ranges[name], current)
 
 
-def _require_random_numbers(policy: Policy, state: Mapping[str, Any]) -> None:
+def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) -> None:
     for role in ("learn", "collect", "evaluate"):
         if role not in state:
             continue

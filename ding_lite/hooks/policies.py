@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,20 +14,21 @@ from torch import Tensor, nn
 from ding_lite.basics import add_note
 from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
 from ding_lite.envs import space_spec
+from ding_lite.hooks.act_modes import CollectMode
 from ding_lite.hooks.checks import (
     ADVICE,
     LossError,
-    made_model,
-    made_optimizer,
     require_batch,
     require_mapping,
     require_methods,
+    require_model,
+    require_optimizer,
     warn_of_idle_settings,
 )
 from ding_lite.hooks.columns import STANDARD, HookReads, described, explain_missing
 from ding_lite.hooks.configs import PolicyConfig
 from ding_lite.hooks.conversions import shapes_of
-from ding_lite.hooks.derivations import Hook, counting, derive
+from ding_lite.hooks.derivations import Hook, derive
 from ding_lite.hooks.loading import all_or_nothing
 from ding_lite.hooks.observations import misfit_in_batch
 from ding_lite.hooks.settings import resolve
@@ -110,13 +111,16 @@ class Policy(PolicyState):
         self._found_finite = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # states of what is attached later
+        kind = type(self).__name__
         self.before_init()
         self.check_spaces()
         with seeded(self.seed):
-            self.model = (made_model(self) if self._needs_model else nn.Module()).to(self.device)
+            model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
+        self.model = model.to(self.device)
         self.params = list(self.model.parameters())
         if self.params:
-            self.optimizer = made_optimizer(self)
+            hook = f"make_optimizer, or the optimizer_fn, of {kind}"
+            self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
         self.make_generators("learn")
         self.before_loss_init()
         warn_of_idle_settings(self)
@@ -127,7 +131,7 @@ class Policy(PolicyState):
         for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
-                setattr(cls, name, counting(vars(owner)[name], is_learning))
+                setattr(cls, name, _counting(vars(owner)[name], is_learning))
         owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
         if owner is cls:
             cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
@@ -143,11 +147,6 @@ class Policy(PolicyState):
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
         """The configuration where none is given; None for that of its type."""
         return None
-
-    @classmethod
-    def lineage(cls) -> list[str]:
-        """The names of this class and of the policies that it is derived from, the base of all left out."""
-        return [kind.__name__ for kind in cls.__mro__ if issubclass(kind, Policy) and kind is not Policy] or [cls.__name__]
 
     @classmethod
     def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:
@@ -192,7 +191,7 @@ class Policy(PolicyState):
             require_methods(self)
             self.findings["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
             try:
-                self.findings["reads"] = try_out(self)
+                self.findings["reads"] = try_out(self, CollectMode)
             except BaseException:
                 self.findings.clear()
                 raise
@@ -335,3 +334,26 @@ class Policy(PolicyState):
     def previous(self) -> tuple[str, ...]:
         """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
         return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
+
+
+def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
+    """`set_weights` or `learn_on_batch` of a class, after which the weights have another version, whichever way it is called.
+
+    Args:
+        is_learning: whether it counts as a gradient step where it has counted none itself.
+    """
+
+    @functools.wraps(fn)
+    def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
+        version, steps, result = self.version, self.train_iter, None
+        try:
+            result = fn(self, *args, **kwargs)
+        finally:  # an error may come when some of the weights have changed
+            has_changed = not is_learning or not self.has_loss or bool(result)
+            if has_changed and self.version == version:
+                self.bump_version()
+        if has_changed and is_learning and self.train_iter == steps:
+            self.train_iter += 1
+        return result
+
+    return called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,26 +16,33 @@ from ding_lite.envs import subspaces
 from ding_lite.hooks.identities import StateError
 from ding_lite.hooks.leaves import told
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.states import PolicyState
 
-
-def require_random_state(where: str, policy: PolicyState, state: Any) -> None:
+def require_random_state(
+    where: str,
+    state: Any,
+    own: Mapping[str, Any],
+    rng: np.random.Generator,
+    device: torch.device,
+    action_space: gymnasium.Space[Any],
+) -> None:
     """Refuse anything but the random numbers of such a policy, as its `generator_state` gives them.
+
+    Args:
+        own: what its `generator_state` gives now.
+        rng, device, action_space: of the policy.
 
     Raises:
         StateError: the entry that does not fit, by its key.
     """
-    own = policy.generator_state()
     if not isinstance(state, Mapping):
         raise StateError(f"{where} is {state!r:.80}, and a dict of random numbers with {[*own]} is wanted.")
     for name in own:
         if name not in state and name != "action_space":  # not in older ones
             raise StateError(f"{where} lacks {name!r}, it has {sorted(map(str, state))}: give all that state_dict() gave.")
-    require_numpy_state(f"{where}['rng']", state["rng"], policy.rng)
-    _require_torch_state(f"{where}['generator']", state["generator"], own["generator"], policy.device)
+    require_numpy_state(f"{where}['rng']", state["rng"], rng)
+    _require_torch_state(f"{where}['generator']", state["generator"], own["generator"], device)
     if "action_space" in state:
-        _require_space_state(f"{where}['action_space']", state["action_space"], policy.action_space)
+        _require_space_state(f"{where}['action_space']", state["action_space"], action_space)
 
 
 def require_numpy_state(where: str, state: Any, rng: np.random.Generator) -> None:

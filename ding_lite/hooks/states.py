@@ -22,6 +22,7 @@ from ding_lite.hooks.learn_modes import LearnMode
 from ding_lite.hooks.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
 from ding_lite.hooks.optimizer_states import optimizer_state
 from ding_lite.hooks.random_states import require_random_state
+from ding_lite.hooks.settings import Settings
 from ding_lite.hooks.weights import LearnersOnly, Weights, holds_weights
 from ding_lite.metrics import MetricsLogger
 
@@ -41,6 +42,7 @@ class PolicyState(Hooks):
     hook_metrics: MetricsLogger
     seed: int
     device: torch.device
+    config: Settings
     optimizer: Optimizer
     train_iter: int
     version: int
@@ -50,22 +52,29 @@ class PolicyState(Hooks):
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
 
-    # Its faces: made when first asked for, so that they have what constructors of subclasses add.
+    # Its modes: made when first asked for, so that they have what constructors of subclasses add. `self` is a
+    # whole `Policy`, which alone has all that they ask for.
 
     @functools.cached_property
-    def learn_mode(self) -> LearnMode:
+    def learn_mode(self: Any) -> LearnMode:
         """The face that changes the model."""
-        return LearnMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+        return LearnMode(self)
 
     @functools.cached_property
-    def collect_mode(self) -> CollectMode:
+    def collect_mode(self: Any) -> CollectMode:
         """The face that explores."""
-        return CollectMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+        return CollectMode(self)
 
     @functools.cached_property
-    def eval_mode(self) -> EvalMode:
+    def eval_mode(self: Any) -> EvalMode:
         """The face that does its best."""
-        return EvalMode(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+        return EvalMode(self)
+
+    @classmethod
+    def lineage(cls) -> list[str]:
+        """The names of this class and of the policies that it is derived from, the base of all left out."""
+        kinds = [kind for kind in cls.__mro__ if issubclass(kind, PolicyState)]
+        return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and this one
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
         """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer.
@@ -208,7 +217,7 @@ class PolicyState(Hooks):
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, plain data: what a state of it fits."""
-        return identity_of(self)  # type: ignore[arg-type]  # a Policy, as all of these are
+        return identity_of(self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
 
     def _attach_networks(self) -> None:
         """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
@@ -288,7 +297,7 @@ class PolicyState(Hooks):
         Raises:
             StateError: the entry that does not fit, by its key, which begins with `where`.
         """
-        require_random_state(where, self, state)
+        require_random_state(where, state, self.generator_state(), self.rng, self.device, self.action_space)
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the random numbers of a saved state."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,14 +13,28 @@ from torch import Generator, Tensor, nn
 
 from ding_lite.metrics import MetricsLogger
 
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
-
 _LARGEST = 1 << 24  # numbers in an array or tensor that is copied; what is larger is data, not what a hook counts with
 
 
+class RestorablePolicy(Protocol):
+    """What is asked of a policy that is put back as it was."""
+
+    hook_metrics: MetricsLogger
+    """Takes numbers from its hooks."""
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """What the dry run finds out, which stays."""
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where its random numbers are."""
+
+    def load_generator_state(self, state: Mapping[str, Any], /) -> None:
+        """Go on with these random numbers."""
+
+
 @contextlib.contextmanager
-def leaving_no_trace(policy: Policy) -> Iterator[None]:
+def leaving_no_trace(policy: RestorablePolicy) -> Iterator[None]:
     """Afterwards all is as it was before: random numbers, statistics, and attributes, also what was changed in place.
 
     Lists, dicts, sets, arrays and tensors keep their identity, since functions may hold them too. Only `policy.findings` stays.
@@ -42,7 +56,7 @@ def leaving_no_trace(policy: Policy) -> Iterator[None]:
         policy.load_generator_state(generators)
 
 
-def _memories(policy: Policy) -> Iterator[Callable[[], object]]:
+def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
     """A function for each thing that it holds, which puts the contents of now back."""
     seen = {id(policy.findings)}
     waiting = list(vars(policy).values())

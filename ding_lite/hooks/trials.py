@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
-from ding_lite.data import flatten, map_leaves, nested, to_device, tree
+from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces
-from ding_lite.hooks.act_modes import CollectMode
 from ding_lite.hooks.checks import (
     HookError,
     require_actions,
@@ -26,21 +26,95 @@ from ding_lite.hooks.checks import (
 from ding_lite.hooks.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.hooks.conversions import to_arrays
 from ding_lite.hooks.recurrent_states import state_like_before
-from ding_lite.hooks.traces import leaving_no_trace
-
-if TYPE_CHECKING:
-    from ding_lite.hooks.policies import Policy
+from ding_lite.hooks.traces import RestorablePolicy, leaving_no_trace
 
 _RESERVED = {"valid"}
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
+
+
+class TriedMode(Protocol):
+    """What the dry run asks of the mode that acts for the policy."""
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch acting asks for."""
+
+    def get_initial_state(self, batch_size: int, /) -> list[Any]:
+        """The recurrent state at the start of B episodes."""
+
+    def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Actions, the next state, and extra outputs."""
+
+
+class TriedPolicy(RestorablePolicy, Protocol):
+    """What the dry run asks of a policy: the hooks that it calls, and what says how they are called."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it learns."""
+
+    @property
+    def derived(self) -> Mapping[str, tuple[int, ...]]:
+        """Columns that the pipeline may add, and the shape of one element."""
+
+    @property
+    def learns_from(self) -> str:
+        """ "rollouts" or "transitions"."""
+
+    @property
+    def loss_takes(self) -> str:
+        """Likewise."""
+
+    @property
+    def stats_take_rollouts(self) -> bool:
+        """Whether `stats` is given rollouts where the loss is given rows."""
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether it learns by a loss."""
+
+    def dummy_batch(self, batch: Tree, /) -> Tree:
+        """What the pipeline makes of a rollout before the policy learns from it."""
+
+    def postprocess(self, batch: Tree, /) -> Tree:
+        """The batch with columns added."""
+
+    def loss_batch(self, batch: Tree, /) -> Tree:
+        """The batch as the loss takes it."""
+
+    def loss(self, batch: Tree, /) -> Any:
+        """The loss of a batch."""
+
+    def loss_and_stats(self, batch: Tree, /) -> tuple[Tensor, dict[str, Any]]:
+        """The loss, and what to log of it."""
+
+    def compute_gradients(self, loss: Tensor, /) -> dict[str, Any]:
+        """Set the gradients. Returns what to log."""
+
+    def stats(self, batch: Tree, /) -> dict[str, Any]:
+        """More to log."""
+
+
+P = TypeVar("P", bound=TriedPolicy)
 
 
 class HookCallError(HookError):
     """What a hook raised itself."""
 
 
-def try_out(policy: Policy) -> HookReads:
+def try_out(policy: P, make_mode: Callable[[P], TriedMode]) -> HookReads:
     """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch; nothing of it remains.
+
+    Args:
+        make_mode: makes the mode of the policy that acts.
 
     Raises:
         ColumnError: a hook reads a column that the batch does not have.
@@ -48,7 +122,7 @@ def try_out(policy: Policy) -> HookReads:
     """
     with leaving_no_trace(policy):
         try:
-            columns, outputs = _acted(policy)
+            columns, outputs = _acted(policy, make_mode(policy))
         except HookCallError:
             # A rule may want observations of the environment that it was written for: it shows when it acts.
             if _only_acts(policy):
@@ -61,7 +135,7 @@ def try_out(policy: Policy) -> HookReads:
     return read._replace(outputs=outputs)
 
 
-def _only_acts(policy: Policy) -> bool:
+def _only_acts(policy: TriedPolicy) -> bool:
     """Whether it has no loss, or one that says that it does not learn."""
     if not policy.has_loss:
         return True
@@ -74,18 +148,17 @@ def _only_acts(policy: Policy) -> bool:
     return False
 
 
-def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _acted(policy: TriedPolicy, mode: TriedMode) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A rollout [T, B, ...] of dummy observations with what the policy does about them; the names of its extra outputs."""
-    face = CollectMode(policy)
     name = f"compute_actions of {type(policy).__name__}"
     obs = dummy_elements(policy.observation_space, _ENVS)
     with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "of no step yet"):
-        state = face.get_initial_state(_ENVS)
+        state = mode.get_initial_state(_ENVS)
     action_spec = space_spec(policy.action_space)
     given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
-    previous = {key: given[key] for key in face.previous}
+    previous = {key: given[key] for key in mode.previous}
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
-        action, after, outputs = face.forward(obs, state, **previous)
+        action, after, outputs = mode.forward(obs, state, **previous)
     require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
     require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
@@ -115,7 +188,7 @@ def _acted(policy: Policy) -> tuple[dict[str, Any], tuple[str, ...]]:
     return rollout, tuple(outputs)
 
 
-def _learned(policy: Policy, columns: dict[str, Any]) -> HookReads:
+def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
     kind = type(policy).__name__
     policy.hook_metrics.reset()  # of what acting logged, which goes elsewhere
     if policy.learns_from == "transitions":
@@ -145,7 +218,7 @@ def _learned(policy: Policy, columns: dict[str, Any]) -> HookReads:
     return HookReads(collected, tuple(name for name in rows if name in by_loss))
 
 
-def _require_apart(policy: Policy, outputs: Mapping[str, Any]) -> None:
+def _require_apart(policy: TriedPolicy, outputs: Mapping[str, Any]) -> None:
     """Refuse a name under which a hook gives a number to log and logs another one."""
     given = {"/".join(map(str, path)) for path, _ in flatten(outputs)}
     for path, _ in flatten(policy.hook_metrics.peek()):

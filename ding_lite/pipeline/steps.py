@@ -7,14 +7,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, Made, contract_of
-
-if TYPE_CHECKING:
-    from ding_lite.pipeline.checks import Entry
 
 Scope = tuple[tuple[str, str], ...]
 """Where a middleware runs: () on the iteration's own context, (("parts", "learned"),) on ctx.parts["learned"]."""
@@ -68,7 +65,27 @@ class Step:
         return self.is_opaque and scope[: len(self.scope)] == self.scope
 
 
-def steps_of(pipeline: Sequence[Entry]) -> list[Step]:
+class Used(Protocol):
+    """What is asked of an entry of a pipeline: a middleware as the script used it."""
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """As the script handed it over."""
+
+    @property
+    def contract(self) -> Contract | None:
+        """None for a plain function, of which nothing is known."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def used_at(self) -> str:
+        """file:line of the script's `task.use`, or empty."""
+
+
+def steps_of(pipeline: Sequence[Used]) -> list[Step]:
     """Every middleware of a pipeline that runs by itself, in the order of a sequential run.
 
     A middleware made of others has them in `inner_middleware`. `side_by_side` says whether they run at the same time;

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from ding_lite.data import Episodes, RolloutBuffer, Trajectories, available_bytes, cut_episodes, flatten, map_leaves
 from ding_lite.envs import Episode, LocalVectorEnv
-from ding_lite.rollout.evaluation import Quotas
-
-if TYPE_CHECKING:
-    from ding_lite.rollout.workers import LocalWorker
+from ding_lite.policy import ActMode
+from ding_lite.rollout.evaluation import EpisodeWorker, Quotas
 
 NO_POLICY = -1
 """The version of no weights."""
@@ -61,7 +59,19 @@ class EpisodeRollout(NamedTuple):
         return int(versions[0]) if len(versions) else NO_POLICY
 
 
-def record_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
+class RecordingWorker(EpisodeWorker, Protocol):
+    """What recording asks beside that."""
+
+    @property
+    def policy(self) -> ActMode:
+        """The mode that acts."""
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The least and the largest value of each place in discrete columns."""
+
+
+def record_episodes(worker: RecordingWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
     """Record `count` episodes from their start to their end. Each environment plays its share, see `Quotas`.
 
     Environments of `make_envs` rest when they have played their share, and begin the next recording with the episode that they
@@ -99,7 +109,9 @@ def record_episodes(worker: LocalWorker, count: int | Sequence[int], random: boo
     return EpisodeRollout(recorded, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
 
-def _recorded(worker: LocalWorker, quotas: Quotas, random: bool, kwargs: dict[str, Any]) -> tuple[RolloutBuffer, list[Episode]]:
+def _recorded(
+    worker: EpisodeWorker, quotas: Quotas, random: bool, kwargs: dict[str, Any]
+) -> tuple[RolloutBuffer, list[Episode]]:
     """Every step until each environment has played its share, and the episodes that count."""
     storage = RolloutBuffer(_AT_FIRST, worker.num_envs, worker.obs_spec)
     obs = storage.obs_at(0)
