@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from ding_lite.basics import bounded
-from ding_lite.hooks import EnvConfig
 from ding_lite.policy import DQNConfig, DQNPolicyConfig
+from ding_lite.policy_parts import EnvConfig
 from ding_lite.rewards import RNDRewardConfig
 
 

@@ -1,6 +1,7 @@
 """Environments: making, seeding, stepping and replaying them."""
 
 from ding_lite.envs.agents import AgentStep, AgentVectorEnv, make_agent_envs
+from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.checks import EnvDataError, is_number
 from ding_lite.envs.episodes import Episode, episode_seed, replay_episode
 from ding_lite.envs.foreign import ForeignStepper
@@ -39,6 +40,8 @@ __all__ = [
     "SplitVectorEnv",
     "Step",
     "Stepper",
+    "actions_to_arrays",
+    "clipper",
     "column_limits",
     "episode_seed",
     "integer_bounds",
@@ -51,10 +54,13 @@ __all__ = [
     "random_state",
     "replay_episode",
     "same_layout",
+    "shapes_of",
     "space_spec",
     "stepper",
     "subspaces",
     "threshold_of_envs",
+    "to_arrays",
     "to_gymnasium",
     "to_nested",
+    "to_tensors",
 ]

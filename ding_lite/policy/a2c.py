@@ -12,13 +12,8 @@ from torch import Tensor
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import (
-    ActorCriticLearning,
-    OnPolicyCollectConfig,
-    OnPolicyRunConfig,
-    Policy,
-    PolicyGradientConfig,
-)
+from ding_lite.policy_base import OnPolicyCollectConfig, Policy, PolicyGradientConfig
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
 
 
 @dataclasses.dataclass

@@ -14,16 +14,10 @@ from torch import Tensor, nn
 from ding_lite.basics import ConfigError, bounded
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
-from ding_lite.hooks import (
-    GreedyActing,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    bootstrap_discount,
-    weighted_loss,
-)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, bootstrap_discount, weighted_loss
 
 
 @dataclasses.dataclass

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
-from ding_lite.hooks import (
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import (
     BoundedConfig,
     EnvConfig,
     NoisyActing,
     NoisyCollectConfig,
-    Policy,
     RunConfig,
     TargetNetwork,
     critic_regression,

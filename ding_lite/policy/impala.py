@@ -15,17 +15,8 @@ from torch import Tensor
 from ding_lite.basics import bounded
 from ding_lite.data import Tree, has_leaf, map_leaves, merge_lead, minibatches, nested, tree
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
-from ding_lite.hooks import (
-    ActorCriticLearning,
-    EpochsLearnConfig,
-    EvalConfig,
-    EvaluatorConfig,
-    OnPolicyCollectConfig,
-    OnPolicyConfig,
-    OnPolicyRunConfig,
-    Policy,
-    mean_stats,
-)
+from ding_lite.policy_base import EpochsLearnConfig, EvalConfig, EvaluatorConfig, OnPolicyCollectConfig, OnPolicyConfig, Policy
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig, mean_stats
 
 
 @dataclasses.dataclass

@@ -14,17 +14,11 @@ from torch import Tensor, nn
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import (
-    GreedyActing,
-    HeadModelConfig,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    quantile_regression,
-)
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, HeadModelConfig, RunConfig, TargetNetwork, quantile_regression
 
 
 @dataclasses.dataclass

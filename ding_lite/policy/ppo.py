@@ -15,15 +15,12 @@ from torch import Tensor
 from ding_lite.basics import bounded
 from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
-from ding_lite.hooks import (
+from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
+from ding_lite.policy_parts import (
     ActorCriticLearning,
-    ActorCriticModelConfig,
     EnvConfig,
-    EpochsLearnConfig,
     KLCoeffMixin,
-    OnPolicyConfig,
     OnPolicyRunConfig,
-    Policy,
     RecurrentActorCriticMixin,
     mean_stats,
 )

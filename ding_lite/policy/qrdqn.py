@@ -14,15 +14,10 @@ from torch import Tensor, nn
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import (
-    GreedyActing,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    quantile_regression,
-)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, quantile_regression
 
 
 @dataclasses.dataclass

@@ -18,29 +18,25 @@ from torch import Tensor, nn
 from ding_lite.basics import bounded
 from ding_lite.data import Tree, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
-from ding_lite.hooks import (
-    CollectConfig,
+from ding_lite.nn import make_recurrent_q_network
+from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy
+from ding_lite.policy_check import map_columns
+from ding_lite.policy_parts import (
     EnvConfig,
     EpsConfig,
-    EvalConfig,
-    EvaluatorConfig,
     ExplorationConfig,
     GreedyActing,
-    ModelConfig,
     OffPolicyLearnConfig,
-    Policy,
     PriorityConfig,
     RunConfig,
     TargetNetwork,
     ValueBasedConfig,
-    map_columns,
     repeated_steps,
     restarts,
     states_in,
     time_major,
     weighted_loss,
 )
-from ding_lite.nn import make_recurrent_q_network
 
 
 @dataclasses.dataclass

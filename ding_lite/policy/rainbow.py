@@ -15,13 +15,9 @@ from torch import Tensor, nn
 
 from ding_lite.basics import bounded
 from ding_lite.data import first_leaf, nested
-from ding_lite.hooks import (
-    HeadModelConfig,
-    PriorityConfig,
-    RunConfig,
-)
 from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
+from ding_lite.policy_parts import HeadModelConfig, PriorityConfig, RunConfig
 
 
 @dataclasses.dataclass

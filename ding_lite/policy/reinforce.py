@@ -13,16 +13,15 @@ from torch import Tensor, nn
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import (
+from ding_lite.policy_base import (
     ActorCriticLearnConfig,
-    ActorCriticLearning,
     EvalConfig,
     EvaluatorConfig,
     OnPolicyCollectConfig,
-    OnPolicyRunConfig,
     Policy,
     PolicyGradientConfig,
 )
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
 
 
 @dataclasses.dataclass

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from ding_lite.basics import bounded
 from ding_lite.data import Tree
 from ding_lite.functional import temperature_loss
-from ding_lite.hooks import (
+from ding_lite.nn import BoundedActorCritic
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import (
     BoundedActing,
     BoundedConfig,
     BoundedLearnConfig,
     EnvConfig,
-    Policy,
     RunConfig,
     TargetNetwork,
     critic_regression,
     pendulum,
 )
-from ding_lite.nn import BoundedActorCritic
 
 
 @dataclasses.dataclass

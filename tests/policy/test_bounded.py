@@ -8,7 +8,6 @@ from gymnasium import spaces
 
 from ding_lite.data import ReplayBuffer, tree
 from ding_lite.envs import SpaceError, make_envs
-from ding_lite.hooks import LossError
 from ding_lite.policy import (
     DDPGPolicy,
     DDPGPolicyConfig,
@@ -17,6 +16,7 @@ from ding_lite.policy import (
     TD3Policy,
     TD3PolicyConfig,
 )
+from ding_lite.policy_check import LossError
 from ding_lite.rollout import LocalWorker
 
 KINDS = {"ddpg": (DDPGPolicy, DDPGPolicyConfig), "td3": (TD3Policy, TD3PolicyConfig), "sac": (SACPolicy, SACPolicyConfig)}

@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 from ding_lite.data import tree
 from ding_lite.envs import SpaceError, make_envs
-from ding_lite.hooks import ObservationError
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy_check import ObservationError
 
 OBS, DISCRETE, BOX = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-0.1, 0.2, (2,), np.float32)
 POLICIES = {"dqn": (DQNPolicy, DQNPolicyConfig, DISCRETE), "ppo": (PPOPolicy, PPOPolicyConfig, DISCRETE),
