@@ -35,10 +35,6 @@ from ding_lite.policy_check import (
 )
 from ding_lite.policy_parts import (
     ActorCriticLearning,
-    BoundedActing,
-    BoundedCollectConfig,
-    BoundedConfig,
-    BoundedLearnConfig,
     EntropyCoeffSchedule,
     EnvConfig,
     EpsConfig,
@@ -49,12 +45,9 @@ from ding_lite.policy_parts import (
     KLCoeffMixin,
     LearningRateSchedule,
     LogConfig,
-    NoisyActing,
-    NoisyCollectConfig,
     OffPolicyConfig,
     OffPolicyLearnConfig,
     OnPolicyRunConfig,
-    PartwiseOptimizer,
     PriorityConfig,
     RecurrentActorCriticMixin,
     ReplayConfig,
@@ -69,10 +62,33 @@ from ding_lite.policy_parts import (
     pendulum,
     quantile_regression,
     repeated_steps,
-    restarts,
     states_in,
     time_major,
     weighted_loss,
+)
+from ding_lite.policy_parts import (
+    BoxActing as BoundedActing,
+)
+from ding_lite.policy_parts import (
+    BoxCollectConfig as BoundedCollectConfig,
+)
+from ding_lite.policy_parts import (
+    BoxConfig as BoundedConfig,
+)
+from ding_lite.policy_parts import (
+    BoxLearnConfig as BoundedLearnConfig,
+)
+from ding_lite.policy_parts import (
+    GaussianNoiseActing as NoisyActing,
+)
+from ding_lite.policy_parts import (
+    GaussianNoiseCollectConfig as NoisyCollectConfig,
+)
+from ding_lite.policy_parts import (
+    ParamGroupsMixin as PartwiseOptimizer,
+)
+from ding_lite.policy_parts import (
+    episode_starts as restarts,
 )
 from ding_lite.policy_state import (
     StateError,

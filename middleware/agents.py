@@ -12,7 +12,7 @@ from ding_lite.data import Trajectories
 from ding_lite.engine import Made, contract
 from ding_lite.envs import AgentVectorEnv, Episode
 from ding_lite.metrics import MetricsLogger, mean_of
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_faces
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_modes
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.settings import ActingSettings
@@ -60,7 +60,7 @@ class AgentsCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
-        require_faces("AgentsCollector", policies, "collect_mode")
+        require_modes("AgentsCollector", policies, "collect_mode")
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
@@ -147,7 +147,7 @@ def agents_evaluator(
     """
     require("agents_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("agents_evaluator", cfg)
-    require_faces("agents_evaluator", policies, "eval_mode")
+    require_modes("agents_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
     worker = AgentWorker(env, policies, policy_of)

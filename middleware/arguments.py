@@ -63,28 +63,28 @@ def _instead(given: object) -> str:
     return ""
 
 
-Face = Literal["learn_mode", "collect_mode", "eval_mode"]
-_FACES: dict[type, Face] = {LearnMode: "learn_mode", CollectMode: "collect_mode", EvalMode: "eval_mode"}
+Mode = Literal["learn_mode", "collect_mode", "eval_mode"]
+_MODES: dict[type, Mode] = {LearnMode: "learn_mode", CollectMode: "collect_mode", EvalMode: "eval_mode"}
 
 
-def require_face(middleware: str, given: Any, face: Face, *attributes: str) -> None:
-    """Refuse another face than the one that the middleware is for, the policy itself, and one that its dry run refuses.
+def require_mode(middleware: str, given: Any, mode: Mode, *attributes: str) -> None:
+    """Refuse another mode than the one that the middleware is for, the policy itself, and one that its dry run refuses.
 
     A policy made elsewhere, which is none of ours, need only have what the middleware uses.
 
     Args:
         middleware: who wants it.
-        face: which one.
+        mode: which one.
         *attributes: what the middleware will use.
 
     Raises:
         TypeError: naming both, and what to pass.
         ColumnError, HookError: see `Policy.dry_run`.
     """
-    wanted, kind = f"policy.{face}", type(given).__name__
-    found = next((name for one, name in _FACES.items() if isinstance(given, one)), None)
-    if isinstance(given, Policy) or found not in (None, face):
-        acts = face != "learn_mode" and found in (None, "learn_mode")
+    wanted, kind = f"policy.{mode}", type(given).__name__
+    found = next((name for one, name in _MODES.items() if isinstance(given, one)), None)
+    if isinstance(given, Policy) or found not in (None, mode):
+        acts = mode != "learn_mode" and found in (None, "learn_mode")
         told = f"{'the policy itself' if found is None else f'policy.{found}'}, of type {kind}"
         why = f"; a {kind} does not act by itself" if acts else ""
         raise TypeError(f"{middleware} wants {wanted}, got {told}{why}: pass {wanted}.")
@@ -127,19 +127,19 @@ def require_same_algorithm(middleware: str, cfg: object, policy: object) -> None
         )
 
 
-def require_faces(middleware: str, given: object, face: Face) -> None:
-    """Refuse what is no dict of these faces, by name of the policy.
+def require_modes(middleware: str, given: object, mode: Mode) -> None:
+    """Refuse what is no dict of these modes, by name of the policy.
 
     Raises:
-        TypeError: as `require_face`, or no dict.
+        TypeError: as `require_mode`, or no dict.
     """
     if not isinstance(given, Mapping):
         raise TypeError(
-            f'{middleware} wants a dict of policies by name, such as {{"first": policy.{face}}}, got {given!r:.80} of type '
+            f'{middleware} wants a dict of policies by name, such as {{"first": policy.{mode}}}, got {given!r:.80} of type '
             f"{type(given).__name__}."
         )
     for name, one in given.items():
-        require_face(f"{middleware} (policy {name!r})", one, face)
+        require_mode(f"{middleware} (policy {name!r})", one, mode)
 
 
 def require_count(middleware: str, name: str, given: object, low: int) -> None:

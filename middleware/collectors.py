@@ -13,7 +13,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import Remainder, contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_face, require_same_algorithm
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_mode, require_same_algorithm
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.settings import ActingSettings
 from ding_lite.policy import CollectMode
@@ -111,7 +111,7 @@ class StepCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
-        require_face("StepCollector", policy, "collect_mode")
+        require_mode("StepCollector", policy, "collect_mode")
         require_same_algorithm("StepCollector", cfg, policy)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
@@ -187,7 +187,7 @@ class EpisodeCollector:
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
-        require_face("EpisodeCollector", policy, "collect_mode")
+        require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)

@@ -11,7 +11,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
-from ding_lite.middleware.arguments import discount_factor_of, require, require_face
+from ding_lite.middleware.arguments import discount_factor_of, require, require_mode
 from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
 from ding_lite.policy import CollectMode
 
@@ -112,8 +112,8 @@ def montecarlo_return_estimator(
 
 
 def _require_critic(who: str, policy: object) -> None:
-    require_face(who, policy, "collect_mode", "with_values", "learner")
+    require_mode(who, policy, "collect_mode", "with_values", "learner")
 
 
 def _has_critic(policy: CollectMode) -> bool:
-    return bool(getattr(policy, "has_critic", True))  # a face made elsewhere need not say
+    return bool(getattr(policy, "has_critic", True))  # a mode made elsewhere need not say

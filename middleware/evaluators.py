@@ -13,7 +13,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import BrokenOff, Deferred, Task, contract
 from ding_lite.envs import Episode, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_face
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.runs import own_run
 from ding_lite.policy import EvalMode
@@ -61,7 +61,7 @@ def interaction_evaluator(
     """
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
-    require_face("interaction_evaluator", policy, "eval_mode")
+    require_mode("interaction_evaluator", policy, "eval_mode")
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)
@@ -193,7 +193,7 @@ class InteractionEvaluator:
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Begin an evaluation beside the iterations that follow, with the weights of now."""
         for policy in self._policies:
-            policy.hold()
+            policy.pin()
         begun: list[Deferred[Evaluation]] = []
         work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
         work.outlasts = True
@@ -238,7 +238,7 @@ class InteractionEvaluator:
             return None if work.is_over else work.result()
         finally:
             for policy in self._policies:
-                policy.let_go()
+                policy.unpin()
 
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:

@@ -11,7 +11,7 @@ from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
-from ding_lite.middleware.arguments import require_face, require_settings
+from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.gatherings import GATHERED, copied_batch, gathered
 from ding_lite.policy import LearnMode
 
@@ -72,7 +72,7 @@ class Replay:
         self, cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None, reward_model: Any, prefetch: bool | None = False
     ) -> None:
         if policy is not None:
-            require_face("offpolicy_data_fetcher", policy, "learn_mode")
+            require_mode("offpolicy_data_fetcher", policy, "learn_mode")
         self._source = source = sampler(buffer_, "offpolicy_data_fetcher")
         require_settings("offpolicy_data_fetcher", cfg, "policy.learn.batch_size", "policy.learn.learning_starts")
         batch_size = cfg.policy.learn.batch_size

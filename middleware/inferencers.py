@@ -13,7 +13,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require_face
+from ding_lite.middleware.arguments import require_mode
 from ding_lite.middleware.collectors import ROLLOUT_DATA, hand_over_rollout
 from ding_lite.middleware.outputs import hand_over
 from ding_lite.middleware.settings import ActingSettings
@@ -44,7 +44,7 @@ def inferencer(
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
     """
-    require_face("inferencer", policy, "collect_mode")
+    require_mode("inferencer", policy, "collect_mode")
     settings = ActingSettings("inferencer", [policy], collect_kwargs)
     seed = seed_of(seed, "inferencer({})")
     worker = LocalWorker(env, policy)
@@ -88,7 +88,7 @@ def rolloutor(
         env: the one that the inferencer uses.
         transitions: each step's rollout is appended to it as well, where a list is given.
     """
-    require_face("rolloutor", policy, "collect_mode")
+    require_mode("rolloutor", policy, "collect_mode")
     worker = LocalWorker(env, policy)
     metrics = MetricsLogger(owner="the collector")
 

@@ -14,7 +14,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import Buffers
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
-from ding_lite.middleware.arguments import require, require_face, require_same_algorithm, require_transitions
+from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
 from ding_lite.middleware.fetchers import Replay
 from ding_lite.middleware.gatherings import batch_of
 from ding_lite.middleware.outputs import hand_over, log_outputs
@@ -87,7 +87,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             f"place of the configuration: write {who}(cfg, policy.learn_mode). How often a run logs says "
             "online_logger(cfg, train_show_freq=...)."
         )
-    require_face(who, policy, "learn_mode", "train_iter", "forward")
+    require_mode(who, policy, "learn_mode", "train_iter", "forward")
     require_same_algorithm(who, cfg, policy)
     metrics = _Metrics(who, policy)
 
@@ -183,7 +183,7 @@ class OffPolicyLearner:
     ) -> None:
         wanted = "policy.learn.update_per_collect"
         require("OffPolicyLearner", cfg, wanted, f"a configuration with {wanted}, such as DQNConfig")
-        require_face("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
+        require_mode("OffPolicyLearner", policy, "learn_mode", "train_iter", "forward")
         require_transitions("OffPolicyLearner", policy)
         require_same_algorithm("OffPolicyLearner", cfg, policy)
         if reward_model is not None:

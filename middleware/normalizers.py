@@ -15,7 +15,7 @@ from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
-from ding_lite.middleware.arguments import discount_factor_of, require_face
+from ding_lite.middleware.arguments import discount_factor_of, require_mode
 from ding_lite.middleware.gatherings import rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
@@ -42,7 +42,7 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
     Reference:
         Engstrom et al. (2020), https://arxiv.org/abs/2005.12729, section 3: "reward scaling".
     """
-    require_face("reward_normalizer", policy, "learn_mode", "attach")
+    require_mode("reward_normalizer", policy, "learn_mode", "attach")
     scale = _ReturnScale(discount_factor_of("reward_normalizer", cfg))
     policy.attach("reward_normalizer", scale)
 

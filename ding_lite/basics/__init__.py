@@ -7,7 +7,7 @@ from ding_lite.basics.checkpoints import (
     plain,
     save_checkpoint,
 )
-from ding_lite.basics.configs import Config, ConfigError, bounded, seed_field
+from ding_lite.basics.configs import Config, ConfigError, bounded, ranged_field, seed_field
 from ding_lite.basics.files import (
     UnsavedError,
     WriteError,
@@ -36,6 +36,7 @@ __all__ = [
     "move_aside",
     "plain",
     "printable",
+    "ranged_field",
     "remove_leftovers",
     "require_extra",
     "require_writable",

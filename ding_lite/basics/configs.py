@@ -25,7 +25,7 @@ class ConfigError(ValueError, TypeError, AttributeError):
     """A key that does not exist, or a value of the wrong type or out of range."""
 
 
-def bounded(
+def ranged_field(
     default: Any = dataclasses.MISSING,
     low: float | None = None,
     high: float | None = None,
@@ -37,14 +37,14 @@ def bounded(
 
     Args:
         default: of the field.
-        low, high: None means unbounded on that side; a whole number always fits into 64 bits.
+        low, high: None means unlimited on that side; a whole number always fits into 64 bits.
         finite: whether infinite numbers are refused.
         default_factory: makes the default instead, where that is a list.
 
     Example:
         >>> @dataclasses.dataclass
         ... class Learn(Config):
-        ...     batch_size: int = bounded(64, low=1)
+        ...     batch_size: int = ranged_field(64, low=1)
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...
@@ -54,6 +54,10 @@ def bounded(
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+bounded = ranged_field
+"""Its older name."""
 
 
 def seed_field(default: int | None) -> Any:

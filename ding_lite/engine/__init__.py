@@ -8,6 +8,7 @@ from ding_lite.basics import (
     WriteError,
     bounded,
     load_checkpoint,
+    ranged_field,
     save_checkpoint,
 )
 from ding_lite.engine.deferrals import BrokenOff, Deferred
@@ -54,6 +55,7 @@ __all__ = [
     "current_task",
     "engaged",
     "load_checkpoint",
+    "ranged_field",
     "released",
     "save_checkpoint",
     "task",

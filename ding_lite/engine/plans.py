@@ -19,7 +19,7 @@ PROCESS, LEARN = LANES.index("process"), LANES.index("learn")
 
 
 class Leader(Protocol):
-    """An object whose state others take over, such as the learning face of a policy."""
+    """An object whose state others take over, such as the learning mode of a policy."""
 
     def snapshot(self) -> Any:
         """Its state now, which nothing changes any more; the same object as before where the state is the same."""
@@ -31,7 +31,7 @@ class Follower(Protocol):
     leader: Any
     """The object that it follows, as it stands in the `uses` of the middleware that change it."""
 
-    def adopt(self, snapshot: Any) -> None:
+    def load_snapshot(self, snapshot: Any) -> None:
         """Act on this snapshot of the leader from now on; None follows the leader itself again."""
 
 

@@ -247,7 +247,7 @@ def _held_in_all(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _knows(entry: Entry, thing: Any) -> bool:
-    """Whether the contract names the object, or one that holds it or that it holds, such as a face of a policy."""
+    """Whether the contract names the object, or one that holds it or that it holds, such as a mode of a policy."""
     terms = entry.contract
     if terms is None or isinstance(thing, logging.Logger) or _is_named(thing, terms):
         return True

@@ -1,4 +1,4 @@
-"""The faces of a policy that act, which middleware receive: to collect, to evaluate."""
+"""The modes of a policy that act, which middleware receive: to collect, to evaluate."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class ActingPolicy(Protocol):
 
 
 class ActMode:
-    """A face that acts, with a copy of the model that takes over the newest weights between two forward passes.
+    """A mode that acts, with a copy of the model that takes over the newest weights between two forward passes.
 
-    Where iterations overlap, the engine says which weights those are (`adopt`).
+    Where iterations overlap, the engine says which weights those are (`load_snapshot`).
 
     Args:
-        policy: whose face it is.
+        policy: whose mode it is.
         actor: the copy that acts; None makes one.
     """
 
@@ -130,10 +130,10 @@ class ActMode:
     def __init__(self, policy: ActingPolicy, actor: ActingPolicy | None = None) -> None:
         self._policy = policy
         self.actor = policy.actor(self.role) if actor is None else actor
-        self._adopted: Weights | None = None
-        self._held: Weights | None = None
-        self._twins: Any = None
-        self._loaded: list[Any] = []  # for twins to come
+        self._given: Weights | None = None
+        self._pinned: Weights | None = None
+        self._remote: Any = None
+        self._loaded: list[Any] = []  # for worker copies to come
         self.env_action = clipper(policy.action_space)
         """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
         self._plain = self.actor.device.type == "cpu"
@@ -155,7 +155,7 @@ class ActMode:
         Raises:
             ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
         """
-        weights, actor = self._held or self._adopted or self._policy, self.actor
+        weights, actor = self._pinned or self._given or self._policy, self.actor
         if actor.version != weights.version:
             actor.copy_weights(weights)
         if may_be_wrong(self._spec, obs):
@@ -206,7 +206,7 @@ class ActMode:
 
     @property
     def learner(self) -> LearnMode:
-        """The learning face of the same policy."""
+        """The learning mode of the same policy."""
         return self._policy.learn_mode
 
     leader = learner
@@ -215,22 +215,22 @@ class ActMode:
         """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
         self._policy.dry_run()
 
-    def adopt(self, snapshot: Weights | None) -> None:
+    def load_snapshot(self, snapshot: Weights | None) -> None:
         """Act with these weights from now on; None follows the newest again."""
-        self._adopted = snapshot
+        self._given = snapshot
 
-    def hold(self) -> None:
-        """Act with the weights of this moment until `let_go`, whatever is adopted meanwhile."""
-        self._held = self._adopted or self._policy.snapshot()
+    def pin(self) -> None:
+        """Act with the weights of this moment until `unpin`, also where other snapshots are loaded meanwhile."""
+        self._pinned = self._given or self._policy.snapshot()
 
-    def let_go(self) -> None:
-        """End `hold`."""
-        self._held = None
+    def unpin(self) -> None:
+        """End `pin`."""
+        self._pinned = None
 
     @property
     def weights(self) -> Weights:
         """The weights that it acts with next."""
-        return self._held or self._adopted or self._policy.snapshot()
+        return self._pinned or self._given or self._policy.snapshot()
 
     @property
     def version(self) -> int:
@@ -240,18 +240,18 @@ class ActMode:
     @property
     def is_led(self) -> bool:
         """Whether it acts with weights that it was given, not with the newest."""
-        return self._adopted is not None
+        return self._given is not None
 
-    def twin(self, index: int) -> ActMode:
-        """A face for worker `index` that stands alone and acts on the CPU; it knows of other weights what it adopts."""
+    def worker_copy(self, index: int) -> ActMode:
+        """A mode of its own for worker `index`, which acts on the CPU; new weights come to it by `load_snapshot`."""
         self._policy.dry_run()  # which a copy cannot do
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
         return type(self)(actor, actor)
 
-    def distinguish(self, name: str) -> None:
+    def reseed_for(self, name: str) -> None:
         """Random numbers of its own, by this name, beside other policies of the same seed.
 
-        It keeps those that it has where a state was loaded, or where it acted already or was distinguished before.
+        It keeps those that it has where a state was loaded, or where it acted already or was reseeded before.
         """
         state = self.actor.generator_state()
         self.actor.make_generators(self.role)
@@ -298,12 +298,12 @@ class ActMode:
         """A copy of the weights that it acts with."""
         return self.actor.get_weights()
 
-    def act_elsewhere(
+    def bind_remote(
         self,
         states: Callable[[], Sequence[dict[str, Any]]],
         load_states: Callable[[Sequence[Mapping[str, Any]]], None],
     ) -> None:
-        """From now on twins act for this face: these functions get and set where their random numbers are.
+        """From now on worker copies act for this mode: these functions get and set where their random numbers are.
 
         As many as acted before, or were in a loaded state, go on with the random numbers of these.
 
@@ -313,12 +313,15 @@ class ActMode:
         earlier, count = self._generator_states(), len(states())
         if self._loaded:
             self._require_as_many(self._loaded, count)
-        self._twins, self._loaded = (states, load_states), []
+        self._remote, self._loaded = (states, load_states), []
         if len(earlier) == count:
             load_states(earlier)
 
+    adopt, hold, let_go = load_snapshot, pin, unpin  # older names
+    distinguish, twin, act_elsewhere = reseed_for, worker_copy, bind_remote  # older names
+
     def _generator_states(self) -> list[Any]:
-        return list(self._twins[0]()) if self._twins else self._loaded or [self.actor.generator_state()]
+        return list(self._remote[0]()) if self._remote else self._loaded or [self.actor.generator_state()]
 
     @staticmethod
     def _require_as_many(states: Sequence[Any], count: int) -> None:
@@ -329,19 +332,19 @@ class ActMode:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where its random numbers are; with more than one twin, those of each."""
+        """Where its random numbers are; with more than one worker copy, those of each."""
         states = self._generator_states()
         return states[0] if len(states) == 1 else {"twins": states}
 
     def states_in(self, state: Mapping[str, Any]) -> list[Any]:
-        """The states of random numbers in one that was saved, one for each twin.
+        """The states of random numbers in one that was saved, one for each worker copy.
 
         Raises:
             ValueError: it was saved with another number of workers.
         """
         states = list(state.get("twins", [state]))
-        if self._twins:
-            self._require_as_many(states, len(self._twins[0]()))
+        if self._remote:
+            self._require_as_many(states, len(self._remote[0]()))
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -351,8 +354,8 @@ class ActMode:
             ValueError: it was saved with another number of workers.
         """
         states = self.states_in(state)
-        if self._twins:
-            self._twins[1](states)
+        if self._remote:
+            self._remote[1](states)
         elif len(states) > 1:
             self._loaded = states
         else:
@@ -361,7 +364,7 @@ class ActMode:
 
 
 class CollectMode(ActMode):
-    """The face that explores."""
+    """The mode that explores."""
 
     role, explore = "collect", True
 
@@ -381,7 +384,7 @@ class CollectMode(ActMode):
 
 
 class EvalMode(ActMode):
-    """The face that does its best."""
+    """The mode that does its best."""
 
     role, explore = "evaluate", False
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from ding_lite.basics import Config, bounded, seed_field
+from ding_lite.basics import Config, ranged_field, seed_field
 
 _BURN_IN = "steps that only bring the recurrent state up to date are policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
@@ -17,10 +17,10 @@ _WIDTHS = "actor and critic have the hidden layers of policy.model.encoder_hidde
 class EvaluatorConfig(Config):
     """When to evaluate."""
 
-    eval_freq: int = bounded(500, low=1)
+    eval_freq: int = ranged_field(500, low=1)
     """Gradient steps between two evaluations."""
 
-    eval_freq_env_step: int | None = bounded(None, low=1)
+    eval_freq_env_step: int | None = ranged_field(None, low=1)
     """Environment steps between two evaluations, where that comes first; None for gradient steps only."""
 
 
@@ -40,13 +40,13 @@ class ModelConfig(Config):
         ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
     )
 
-    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [128, 128], low=1, high=16_384)
+    encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [128, 128], low=1, high=16_384)
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
     """After each hidden layer."""
 
-    conv_layers: list[tuple[int, int, int]] | None = bounded(None, low=1, high=16_384)
+    conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
     """For images: (channels, kernel, stride) of each convolution; None chooses by the size of the image."""
 
 
@@ -61,16 +61,16 @@ class LearnConfig(Config):
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) brings rewards to a scale.",
     }
 
-    batch_size: int = bounded(64, low=1, high=10_000_000)
+    batch_size: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
-    learning_rate: float = bounded(1e-3, low=0)
+    learning_rate: float = ranged_field(1e-3, low=0)
     """Of Adam."""
 
-    lr_schedule: list[tuple[float, float]] | None = bounded(None, low=0)
+    lr_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
     """Points (gradient step, learning rate), linear between them, for policies with a LearningRateSchedule; None keeps it."""
 
-    grad_clip_norm: float | None = bounded(None, low=0, finite=False)
+    grad_clip_norm: float | None = ranged_field(None, low=0, finite=False)
     """Largest norm of the gradient; None for no clipping."""
 
 
@@ -78,10 +78,10 @@ class LearnConfig(Config):
 class CollectConfig(Config):
     """Collecting."""
 
-    n_sample: int = bounded(64, low=1, high=10_000_000)
+    n_sample: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions a collection, rounded up to whole steps of all environments."""
 
-    n_episode: int = bounded(8, low=1, high=1_000_000)
+    n_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes a collection, where whole episodes are collected."""
 
 
@@ -117,7 +117,7 @@ class PolicyConfig(Config):
 class ActorCriticModelConfig(ModelConfig):
     """Actor and critic."""
 
-    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64, 64], low=1, high=16_384)
+    encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "tanh"
@@ -141,16 +141,16 @@ class OnPolicyLearnConfig(LearnConfig):
         "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
     }
 
-    entropy_weight: float = bounded(0.0, low=0)
+    entropy_weight: float = ranged_field(0.0, low=0)
     """Of the entropy bonus."""
 
-    entropy_schedule: list[tuple[float, float]] | None = bounded(None, low=0)
+    entropy_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
     """Points (gradient step, weight of the entropy bonus), linear between them; None keeps it."""
 
-    value_weight: float = bounded(0.5, low=0)
+    value_weight: float = ranged_field(0.5, low=0)
     """Of the critic's loss."""
 
-    grad_clip_norm: float | None = bounded(0.5, low=0, finite=False)
+    grad_clip_norm: float | None = ranged_field(0.5, low=0, finite=False)
     """Largest norm of the gradient; None for no clipping."""
 
 
@@ -169,10 +169,10 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 class EpochsLearnConfig(ActorCriticLearnConfig):
     """Learning from a rollout in several passes."""
 
-    epoch_per_collect: int = bounded(10, low=1, high=1_000_000)
+    epoch_per_collect: int = ranged_field(10, low=1, high=1_000_000)
     """Passes over each rollout."""
 
-    batch_size: int = bounded(128, low=1, high=10_000_000)
+    batch_size: int = ranged_field(128, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
 
@@ -180,13 +180,13 @@ class EpochsLearnConfig(ActorCriticLearnConfig):
 class OnPolicyCollectConfig(CollectConfig):
     """Collecting, and judging what was collected."""
 
-    n_sample: int = bounded(512, low=1, high=10_000_000)
+    n_sample: int = ranged_field(512, low=1, high=10_000_000)
     """Transitions a rollout, rounded up to whole steps of all environments."""
 
-    discount_factor: float = bounded(0.99, low=0, high=1)
+    discount_factor: float = ranged_field(0.99, low=0, high=1)
     """gamma, a step."""
 
-    gae_lambda: float = bounded(0.95, low=0, high=1)
+    gae_lambda: float = ranged_field(0.95, low=0, high=1)
     """lambda of the advantage estimator: 0 trusts the critic, 1 the rewards seen."""
 
 

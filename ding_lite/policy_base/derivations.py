@@ -48,7 +48,7 @@ class DerivedPolicy(Protocol):
         """Of one environment."""
 
     @property
-    def findings(self) -> dict[str, Any]:
+    def dry_run_results(self) -> dict[str, Any]:
         """What the dry run finds out."""
 
     def dry_run(self) -> object:
@@ -144,12 +144,12 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
     _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
 
     def compute_gradients(self: DerivedPolicy, loss: Tensor) -> dict[str, Any]:
-        if "reads" not in self.findings:
+        if "reads" not in self.dry_run_results:
             self.dry_run()
-        if "gradients_fn_does_backward" not in self.findings:  # while it is tried out
-            self.findings["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
+        if "gradients_fn_does_backward" not in self.dry_run_results:  # while it is tried out
+            self.dry_run_results["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
-        does_backward = self.findings["gradients_fn_does_backward"]
+        does_backward = self.dry_run_results["gradients_fn_does_backward"]
         if not does_backward:
             loss.backward()  # type: ignore[no-untyped-call]
         output = _taken_over(fn(self, self.optimizer, loss))

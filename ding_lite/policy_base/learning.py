@@ -1,4 +1,4 @@
-"""The face of a policy that learns, which middleware receive."""
+"""The mode of a policy that learns, which middleware receive."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LearningPolicy(Protocol):
 
 
 class LearnMode:
-    """The face that changes the model."""
+    """The mode that changes the model."""
 
     def __init__(self, policy: LearningPolicy) -> None:
         self._policy = policy

@@ -47,7 +47,7 @@ _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 class Policy(PolicyState):
     """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
 
-    Middleware receive its three faces: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
+    Middleware receive its three modes: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
     their own, so that acting never sees weights that are half changed.
 
     A `loss` alone makes a policy: the default network is an actor and a critic, the default action a draw from the actor.
@@ -107,7 +107,7 @@ class Policy(PolicyState):
         """Names the weights: another number whenever they have changed."""
         self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
         """What `self.metrics` is, unless a policy has something of its own by that name."""
-        self.findings: dict[str, Any] = {}
+        self.dry_run_results: dict[str, Any] = {}
         """What the dry run found out, for its copies too; nothing else of that remains."""
         self._snapshot: Weights | None = None
         self._found_finite = 0
@@ -189,13 +189,13 @@ class Policy(PolicyState):
             ColumnError: a hook reads a column that nobody gives.
             HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
         """
-        if "reads" not in self.findings:
+        if "reads" not in self.dry_run_results:
             require_methods(self)
-            self.findings["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
+            self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
             try:
-                self.findings["reads"] = try_out(self, CollectMode)
+                self.dry_run_results["reads"] = try_out(self, CollectMode)
             except BaseException:
-                self.findings.clear()
+                self.dry_run_results.clear()
                 raise
         return self._known
 
@@ -218,7 +218,7 @@ class Policy(PolicyState):
     @property
     def _known(self) -> HookReads:
         """What the dry run has found out, where there was one."""
-        return self.findings.get("reads") or HookReads(None, None)
+        return self.dry_run_results.get("reads") or HookReads(None, None)
 
     def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
         """The distribution over actions that these numbers [..., width] stand for."""

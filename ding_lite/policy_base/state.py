@@ -19,7 +19,7 @@ from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.short_names import Settings
-from ding_lite.policy_base.weights import LearnersOnly, Weights, holds_weights
+from ding_lite.policy_base.weights import NotOnActor, Weights, holds_weights
 from ding_lite.policy_check import require_finite
 from ding_lite.policy_state import (
     StateError,
@@ -64,17 +64,17 @@ class PolicyState(Hooks):
 
     @functools.cached_property
     def learn_mode(self: Any) -> LearnMode:
-        """The face that changes the model."""
+        """The mode that changes the model."""
         return LearnMode(self)
 
     @functools.cached_property
     def collect_mode(self: Any) -> CollectMode:
-        """The face that explores."""
+        """The mode that explores."""
         return CollectMode(self)
 
     @functools.cached_property
     def eval_mode(self: Any) -> EvalMode:
-        """The face that does its best."""
+        """The mode that does its best."""
         return EvalMode(self)
 
     @classmethod
@@ -100,7 +100,7 @@ class PolicyState(Hooks):
             if isinstance(value, (Optimizer, ActMode, LearnMode)):
                 delattr(actor, name)
             elif name != "model" and holds_weights(value):
-                setattr(actor, name, copies.get(id(value)) or LearnersOnly(name, type(self).__name__))
+                setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(self).__name__))
         actor.params = list(actor.model.parameters())
         actor._snapshot, actor._attached, actor._loaded = None, {}, {}
         actor.hook_metrics = MetricsLogger(owner=self.hook_metrics.owner)
@@ -236,7 +236,7 @@ class PolicyState(Hooks):
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
 
-        While other iterations are under way, without the random numbers of the faces that act in them.
+        While other iterations are under way, without the random numbers of the modes that act in them.
 
         Raises:
             LossError: the weights are no numbers any more.
@@ -252,11 +252,11 @@ class PolicyState(Hooks):
             "learn": self.generator_state(),
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(thing) for name, thing in self._attached.items()}},
             "made_with": self.made_with,
-            **{face.role: face.state_dict() for face in (self.collect_mode, self.eval_mode) if self._saves(face)},
+            **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
         }
 
-    def _saves(self, face: ActMode) -> bool:
-        return not face.is_led and (self.being_loaded is None or face.role in self.being_loaded)
+    def _saves(self, mode: ActMode) -> bool:
+        return not mode.is_led and (self.being_loaded is None or mode.role in self.being_loaded)
 
     @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -280,10 +280,10 @@ class PolicyState(Hooks):
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
         for name in self._attached.keys() & self._loaded.keys():
             self._attached[name].load_state_dict(self._loaded.pop(name))
-        for face in (self.collect_mode, self.eval_mode):
-            if face.role in state:
-                face.load_state_dict(state[face.role])
-            face.actor.copy_weights(self)
+        for mode in (self.collect_mode, self.eval_mode):
+            if mode.role in state:
+                mode.load_state_dict(state[mode.role])
+            mode.actor.copy_weights(self)
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""

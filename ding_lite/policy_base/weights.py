@@ -59,7 +59,7 @@ def holds_weights(thing: Any) -> bool:
     return isinstance(thing, (list, tuple)) and any(map(holds_weights, thing))
 
 
-class LearnersOnly:
+class NotOnActor:
     """Stands on a copy that acts for a network beside the model, which only the policy that learns has.
 
     Args:

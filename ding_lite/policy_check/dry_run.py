@@ -25,7 +25,7 @@ from ding_lite.policy_check.hook_results import (
     require_scalar,
 )
 from ding_lite.policy_check.recurrent_states import state_like_before
-from ding_lite.policy_check.restoring import RestorablePolicy, leaving_no_trace
+from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 
 _RESERVED = {"valid"}
 _STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
@@ -119,7 +119,7 @@ def try_out(policy: P, make_mode: Callable[[P], TriedMode]) -> HookReads:
         ColumnError: a hook reads a column that the batch does not have.
         HookError: a hook fails, or gives something of a wrong shape or kind; of a policy that only acts, the latter alone.
     """
-    with leaving_no_trace(policy):
+    with restoring_state(policy):
         try:
             columns, outputs = _acted(policy, make_mode(policy))
         except HookCallError:

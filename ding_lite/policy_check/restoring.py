@@ -23,7 +23,7 @@ class RestorablePolicy(Protocol):
     """Takes numbers from its hooks."""
 
     @property
-    def findings(self) -> dict[str, Any]:
+    def dry_run_results(self) -> dict[str, Any]:
         """What the dry run finds out, which stays."""
 
     def generator_state(self) -> dict[str, Any]:
@@ -34,11 +34,11 @@ class RestorablePolicy(Protocol):
 
 
 @contextlib.contextmanager
-def leaving_no_trace(policy: RestorablePolicy) -> Iterator[None]:
+def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
     """Afterwards all is as it was before: random numbers, statistics, and attributes, also what was changed in place.
 
-    Lists, dicts, sets, arrays and tensors keep their identity, since functions may hold them too. Only `policy.findings` stays.
-    What lies within objects of other classes is not looked at.
+    Lists, dicts, sets, arrays and tensors keep their identity, since functions may hold them too. Only
+    `policy.dry_run_results` stays. What lies within objects of other classes is not looked at.
     """
     attributes, put_back = dict(vars(policy)), list(_memories(policy))
     generators = policy.generator_state()
@@ -58,7 +58,7 @@ def leaving_no_trace(policy: RestorablePolicy) -> Iterator[None]:
 
 def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
     """A function for each thing that it holds, which puts the contents of now back."""
-    seen = {id(policy.findings)}
+    seen = {id(policy.dry_run_results)}
     waiting = list(vars(policy).values())
     while waiting:
         thing = waiting.pop()

@@ -2,19 +2,19 @@
 
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
 from ding_lite.policy_parts.box_actions import (
-    BoundedActing,
-    BoundedCollectConfig,
-    BoundedConfig,
-    BoundedLearnConfig,
-    NoisyActing,
-    NoisyCollectConfig,
+    BoxActing,
+    BoxCollectConfig,
+    BoxConfig,
+    BoxLearnConfig,
+    GaussianNoiseActing,
+    GaussianNoiseCollectConfig,
     critic_regression,
 )
 from ding_lite.policy_parts.coefficients import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
-from ding_lite.policy_parts.param_groups import PartwiseOptimizer
+from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
-from ding_lite.policy_parts.recurrence import RecurrentActorCriticMixin, repeated_steps, restarts, states_in, time_major
+from ding_lite.policy_parts.recurrence import RecurrentActorCriticMixin, episode_starts, repeated_steps, states_in, time_major
 from ding_lite.policy_parts.replay_configs import (
     EpsConfig,
     ExplorationConfig,
@@ -32,26 +32,26 @@ from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 __all__ = [
     "ActorCriticLearning",
-    "BoundedActing",
-    "BoundedCollectConfig",
-    "BoundedConfig",
-    "BoundedLearnConfig",
+    "BoxActing",
+    "BoxCollectConfig",
+    "BoxConfig",
+    "BoxLearnConfig",
     "EntropyCoeffSchedule",
     "EnvConfig",
     "EpsConfig",
     "EpsilonGreedy",
     "ExplorationConfig",
+    "GaussianNoiseActing",
+    "GaussianNoiseCollectConfig",
     "GreedyActing",
     "HeadModelConfig",
     "KLCoeffMixin",
     "LearningRateSchedule",
     "LogConfig",
-    "NoisyActing",
-    "NoisyCollectConfig",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
     "OnPolicyRunConfig",
-    "PartwiseOptimizer",
+    "ParamGroupsMixin",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
@@ -62,11 +62,11 @@ __all__ = [
     "bootstrap_discount",
     "compute_advantages",
     "critic_regression",
+    "episode_starts",
     "mean_stats",
     "pendulum",
     "quantile_regression",
     "repeated_steps",
-    "restarts",
     "states_in",
     "time_major",
     "weighted_loss",

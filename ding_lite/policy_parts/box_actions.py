@@ -12,71 +12,71 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, has_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
 from ding_lite.nn import BoundedActorCritic, make_bounded_actor_critic
 from ding_lite.policy_base import CollectConfig
-from ding_lite.policy_parts.param_groups import PartwiseOptimizer
+from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
 from ding_lite.policy_parts.replay_losses import bootstrap_discount
 
 
 @dataclasses.dataclass
-class BoundedLearnConfig(OffPolicyLearnConfig):
+class BoxLearnConfig(OffPolicyLearnConfig):
     """Learning an actor and critics from replayed transitions."""
 
-    batch_size: int = bounded(128, low=1, high=10_000_000)
+    batch_size: int = ranged_field(128, low=1, high=10_000_000)
     """Transitions a gradient step."""
 
-    update_per_collect: int = bounded(8, low=1, high=1_000_000)
+    update_per_collect: int = ranged_field(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
-    learning_rate_actor: float | None = bounded(None, low=0)
+    learning_rate_actor: float | None = ranged_field(None, low=0)
     """Of the actor; None for that of the critics, learning_rate."""
 
-    target_update_freq: int = bounded(1, low=1)
+    target_update_freq: int = ranged_field(1, low=1)
     """Gradient steps between two moves of the target networks."""
 
-    target_update_theta: float = bounded(0.005, low=0, high=1)
+    target_update_theta: float = ranged_field(0.005, low=0, high=1)
     """How far each move goes: 1 copies the weights, less averages them in."""
 
 
 @dataclasses.dataclass
-class BoundedCollectConfig(CollectConfig):
+class BoxCollectConfig(CollectConfig):
     """Collecting."""
 
-    n_sample: int = bounded(8, low=1, high=10_000_000)
+    n_sample: int = ranged_field(8, low=1, high=10_000_000)
     """Transitions a collection, rounded up to whole steps of all environments."""
 
-    noise_correlation: float = bounded(0.0, low=0, high=0.999)
+    noise_correlation: float = ranged_field(0.0, low=0, high=0.999)
     """Of the noise in one step with that in the next of the same episode; 0 draws each anew. Helps where single actions
     do little, and many of one kind a lot."""
 
 
 @dataclasses.dataclass
-class BoundedConfig(OffPolicyConfig):
+class BoxConfig(OffPolicyConfig):
     """What policies need to know that act within a Box and learn from replay."""
 
-    random_collect_size: int = bounded(1000, low=0, high=10_000_000)
+    random_collect_size: int = ranged_field(1000, low=0, high=10_000_000)
     """Environment steps with random actions before the policy acts, for StepCollector."""
 
-    learn: BoundedLearnConfig = dataclasses.field(default_factory=BoundedLearnConfig)
+    learn: BoxLearnConfig = dataclasses.field(default_factory=BoxLearnConfig)
     """Learning."""
 
-    collect: BoundedCollectConfig = dataclasses.field(default_factory=BoundedCollectConfig)
+    collect: BoxCollectConfig = dataclasses.field(default_factory=BoxCollectConfig)
     """Collecting."""
 
 
-class BoundedActing(PartwiseOptimizer):
+class BoxActing(ParamGroupsMixin):
     """A mixin for Box actions with finite bounds: an actor and critics, and noise to explore by.
 
     `model.actor` and `model.critic` see actions in units, from -1 to 1 each; batches hold those of the environment.
     """
 
     action_space: spaces.Box
-    cfg: BoundedConfig
+    cfg: BoxConfig
     model: Any
     target_model: Any
     num_critics = 2
@@ -110,7 +110,7 @@ class BoundedActing(PartwiseOptimizer):
             stochastic=self.stochastic,
         )
 
-    def parts(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
+    def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """Critics and actor."""
         learn = self.cfg.learn
         actor_rate = learn.learning_rate if learn.learning_rate_actor is None else learn.learning_rate_actor
@@ -141,14 +141,14 @@ class BoundedActing(PartwiseOptimizer):
 
 
 @dataclasses.dataclass
-class NoisyCollectConfig(BoundedCollectConfig):
+class GaussianNoiseCollectConfig(BoxCollectConfig):
     """Collecting with noise on each action."""
 
-    noise_sigma: float = bounded(0.1, low=0)
+    noise_sigma: float = ranged_field(0.1, low=0)
     """Standard deviation of the noise, in halves of each action's range."""
 
 
-class NoisyActing(BoundedActing):
+class GaussianNoiseActing(BoxActing):
     """A mixin for actors that give one action: Gaussian noise is added to it, where it explores."""
 
     def compute_actions(

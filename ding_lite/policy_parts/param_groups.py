@@ -17,7 +17,7 @@ else:
     Base = object
 
 
-class PartwiseOptimizer(Base):
+class ParamGroupsMixin(Base):
     """A mixin for models with parts that learn by losses of their own, such as actor and critic: one Adam for all.
 
     The losses are added up in `loss`, one backward pass gives the gradients of all, and one step is taken with all. So each
@@ -25,14 +25,14 @@ class PartwiseOptimizer(Base):
     is left alone by it, its moments and its counter too.
     """
 
-    def parts(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
+    def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """The parameters and the learning rate of each part, by name."""
-        raise NotImplementedError(f"{type(self).__name__} has no parts(): say which parameters learn at which rate.")
+        raise NotImplementedError(f"{type(self).__name__} has no param_groups(): say which parameters learn at which rate.")
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
         """Adam, with a group for each learning rate, since each group costs a call."""
         groups: dict[float, list[nn.Parameter]] = {}
-        for part, lr in self.parts().values():
+        for part, lr in self.param_groups().values():
             groups.setdefault(lr, []).extend(part)
         return Adam([{"params": group, "lr": lr} for lr, group in groups.items()], fused=True)
 
@@ -41,6 +41,6 @@ class PartwiseOptimizer(Base):
         limit = self.cfg.learn.grad_clip_norm
         if limit is None:
             return {}
-        norms = {name: nn.utils.clip_grad_norm_(part, limit, foreach=True) for name, (part, _) in self.parts().items()}
+        norms = {name: nn.utils.clip_grad_norm_(part, limit, foreach=True) for name, (part, _) in self.param_groups().items()}
         total = torch.stack(list(norms.values())).norm()
         return {"grad_norm": total, **{f"grad_norm_{name}": norm for name, norm in norms.items()}}

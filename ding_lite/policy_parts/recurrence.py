@@ -29,7 +29,7 @@ def states_in(batch: Tree) -> list[Tensor]:
     return [batch[name] for name in itertools.takewhile(partial(has_leaf, batch), names)]
 
 
-def restarts(batch: Tree) -> Tensor:
+def episode_starts(batch: Tree) -> Tensor:
     """Where a step begins an episode, as far as those before it tell: behind an end, or a step that was only a reset.
 
     Args:
@@ -136,7 +136,8 @@ class RecurrentActorCriticMixin(Base):
             return super().with_values(batch)
         state = [element[0].to(self.device) for element in states_in(batch)]
         obs, next_obs, restart = (
-            map_leaves(lambda leaf: leaf.to(self.device), nested(part)) for part in (batch.obs, batch.next_obs, restarts(batch))
+            map_leaves(lambda leaf: leaf.to(self.device), nested(part))
+            for part in (batch.obs, batch.next_obs, episode_starts(batch))
         )
         value, next_value = (part.to(batch.reward.device) for part in self.model.unroll_values(obs, next_obs, state, restart))
         return with_leaves(batch, value=value, next_value=next_value)
@@ -157,7 +158,7 @@ class RecurrentActorCriticMixin(Base):
         names = [name for name, column in nested(batch).items() if not holds_objects(column)]
         return tree(cut(batch, names, None)) if self._is_rollout(batch) else batch
 
-    def judged(self, batch: Tree) -> tuple[Tensor, Tensor, Tree]:
+    def evaluate_batch(self, batch: Tree) -> tuple[Tensor, Tensor, Tree]:
         """What the model says of a batch: logit [N, width] and value [N], and the rows [N, ...] that it says this of.
 
         Args:
@@ -166,7 +167,7 @@ class RecurrentActorCriticMixin(Base):
         if not self.is_recurrent:
             return (*self.model(batch.obs), batch)
         steps = time_major(batch)
-        logit, value = self.model.unroll(steps.obs, states_in(batch), restarts(steps))
+        logit, value = self.model.unroll(steps.obs, states_in(batch), episode_starts(steps))
         real = steps.valid.flatten() if has_leaf(batch, "valid") else slice(None)
 
         def rows(name: str, column: Any) -> Any:

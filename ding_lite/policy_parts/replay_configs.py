@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from ding_lite.basics import Config, bounded
+from ding_lite.basics import Config, ranged_field
 from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
 
 
@@ -13,16 +13,16 @@ from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
 class OffPolicyLearnConfig(LearnConfig):
     """Learning from replayed transitions."""
 
-    update_per_collect: int = bounded(64, low=1, high=1_000_000)
+    update_per_collect: int = ranged_field(64, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
-    learning_starts: int = bounded(1000, low=0)
+    learning_starts: int = ranged_field(1000, low=0)
     """Transitions in the buffer before the first gradient step."""
 
-    target_update_freq: int = bounded(50, low=1)
+    target_update_freq: int = ranged_field(50, low=1)
     """Gradient steps between two moves of the target network."""
 
-    target_update_theta: float = bounded(1.0, low=0, high=1)
+    target_update_theta: float = ranged_field(1.0, low=0, high=1)
     """How far each move goes: 1 copies the weights, less averages them in."""
 
 
@@ -30,7 +30,7 @@ class OffPolicyLearnConfig(LearnConfig):
 class ReplayConfig(Config):
     """Replay."""
 
-    replay_buffer_size: int = bounded(50_000, low=1, high=1_000_000_000)
+    replay_buffer_size: int = ranged_field(50_000, low=1, high=1_000_000_000)
     """Transitions that the buffer holds."""
 
 
@@ -41,13 +41,13 @@ class EpsConfig(Config):
     type: Literal["exp", "linear"] = "linear"
     """Shape of the decay."""
 
-    start: float = bounded(1.0, low=0, high=1)
+    start: float = ranged_field(1.0, low=0, high=1)
     """Probability at the first step."""
 
-    end: float = bounded(0.04, low=0, high=1)
+    end: float = ranged_field(0.04, low=0, high=1)
     """Probability that it goes to."""
 
-    decay: int = bounded(5000, low=1)
+    decay: int = ranged_field(5000, low=1)
     """Environment steps: "linear" arrives there, "exp" has come 63% of the way."""
 
 
@@ -63,10 +63,10 @@ class ExplorationConfig(ReplayConfig):
 class OffPolicyConfig(PolicyConfig):
     """What policies need to know that learn from replayed transitions."""
 
-    discount_factor: float = bounded(0.99, low=0, high=1)
+    discount_factor: float = ranged_field(0.99, low=0, high=1)
     """gamma, a step."""
 
-    nstep: int = bounded(1, low=1, high=10_000)
+    nstep: int = ranged_field(1, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
 
     learn: OffPolicyLearnConfig = dataclasses.field(default_factory=OffPolicyLearnConfig)
@@ -88,10 +88,10 @@ class ValueBasedConfig(OffPolicyConfig):
 class HeadModelConfig(ModelConfig):
     """An encoder with layers of its own behind it."""
 
-    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
+    encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer of the encoder."""
 
-    head_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
+    head_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer behind it."""
 
 
@@ -99,19 +99,19 @@ class HeadModelConfig(ModelConfig):
 class PriorityConfig(ReplayConfig):
     """Replay by priority; see PrioritizedReplayBuffer."""
 
-    priority_alpha: float = bounded(0.5, low=0, high=1)
+    priority_alpha: float = ranged_field(0.5, low=0, high=1)
     """How much priorities count; 0 draws uniformly."""
 
-    priority_beta: float = bounded(0.4, low=0, high=1)
+    priority_beta: float = ranged_field(0.4, low=0, high=1)
     """How much of the bias of such draws is taken back at first."""
 
-    priority_beta_end: float = bounded(1.0, low=0, high=1)
+    priority_beta_end: float = ranged_field(1.0, low=0, high=1)
     """And how much in the end."""
 
-    priority_beta_samples: int = bounded(100_000, low=1)
+    priority_beta_samples: int = ranged_field(100_000, low=1)
     """Gradient steps until then."""
 
-    priority_lag: int = bounded(0, low=0, high=1)
+    priority_lag: int = ranged_field(0, low=0, high=1)
     """With 1, a batch is drawn before the one before it has its new priorities, so that it can be made ready meanwhile."""
 
     def priorities(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import Any, Literal
 
-from ding_lite.basics import Config, ConfigError, bounded, seed_field
+from ding_lite.basics import Config, ConfigError, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 
@@ -20,16 +20,16 @@ class EnvConfig(Config):
     """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one. An
     evaluator of other environments puts their name here."""
 
-    collector_env_num: int = bounded(8, low=1, high=100_000)
+    collector_env_num: int = ranged_field(8, low=1, high=100_000)
     """Environments to collect in, stepped together."""
 
-    evaluator_env_num: int = bounded(8, low=1, high=100_000)
+    evaluator_env_num: int = ranged_field(8, low=1, high=100_000)
     """Environments to evaluate in, stepped together."""
 
-    max_episode_steps: int | None = bounded(None, low=1)
+    max_episode_steps: int | None = ranged_field(None, low=1)
     """Steps after which an episode is truncated; None leaves that to the environment."""
 
-    workers: int = bounded(1, low=1, high=10_000)
+    workers: int = ranged_field(1, low=1, high=10_000)
     """Into how many pieces the environments to collect in are split, each acting with random numbers of its own."""
 
     backend: Literal["local", "process"] = "local"
@@ -41,7 +41,7 @@ class EnvConfig(Config):
     log_info: tuple[str, ...] = ()
     """Names in the infos of steps whose mean over each episode is logged, as collect/custom_metrics/NAME_mean, _min, _max."""
 
-    n_evaluator_episode: int = bounded(8, low=1, high=1_000_000)
+    n_evaluator_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes an evaluation."""
 
     stop_value: float | None = None
@@ -124,10 +124,10 @@ def _spec(env_id: str) -> Any:
 class LogConfig(Config):
     """What is written of a run, and shown."""
 
-    every_s: float = bounded(2.0, low=0.0, finite=False)
+    every_s: float = ranged_field(2.0, low=0.0, finite=False)
     """Seconds between two rows of metrics; each evaluation has one of its own."""
 
-    show_every_s: float = bounded(2.0, low=0.0, finite=False)
+    show_every_s: float = ranged_field(2.0, low=0.0, finite=False)
     """Seconds between two looks on the console."""
 
     tensorboard: bool = False
@@ -136,7 +136,7 @@ class LogConfig(Config):
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Whether Weights & Biases is told too: by files that `wandb sync` sends later, or at once, which wants a key."""
 
-    video_every: int = bounded(0, low=0)
+    video_every: int = ranged_field(0, low=0)
     """Evaluations between two that are filmed; 0 for none."""
 
 
@@ -150,13 +150,13 @@ class RunConfig(Config):
     seed: int = seed_field(0)
     """Of everything random, from 0 to 2**63 - 1. Setting it sets policy.seed as well."""
 
-    max_step: int = bounded(100_000, low=1)
+    max_step: int = ranged_field(100_000, low=1)
     """Iterations of the loop, at most."""
 
     async_mode: bool = False
     """Overlap evaluation, collection and training."""
 
-    max_lag: int | None = bounded(None, low=0)
+    max_lag: int | None = ranged_field(None, low=0)
     """Iterations by which the weights that collect are late; None is 1 in asynchronous mode, else 0."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=475.0))

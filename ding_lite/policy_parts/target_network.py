@@ -27,21 +27,21 @@ class TargetNetwork(Base):
 
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer", "target_model")
 
-    def followed(self) -> nn.Module:
+    def target_source(self) -> nn.Module:
         """What the target network is a copy of: here, the whole model."""
         return self.model  # type: ignore[no-any-return]
 
     def set_up(self) -> None:
         """Make the copy."""
-        self.target_model = copy.deepcopy(self.followed()).requires_grad_(False)
+        self.target_model = copy.deepcopy(self.target_source()).requires_grad_(False)
 
     def after_step(self) -> None:
         """Move the target network when its turn comes."""
         super().after_step()
         learn: Any = self.cfg.learn
         if self.train_iter % learn.target_update_freq == 0:
-            polyak_(self.target_model.parameters(), self.followed().parameters(), learn.target_update_theta)
-            for target, online in zip(self.target_model.buffers(), self.followed().buffers()):
+            polyak_(self.target_model.parameters(), self.target_source().parameters(), learn.target_update_theta)
+            for target, online in zip(self.target_model.buffers(), self.target_source().buffers()):
                 target.copy_(online)
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,4 +52,4 @@ class TargetNetwork(Base):
         """Go back to a saved state; where it holds weights alone, the target network takes them too."""
         super().load_state_dict(state)
         saved = state.get("target_model")
-        self.target_model.load_state_dict(self.followed().state_dict() if saved is None else saved)
+        self.target_model.load_state_dict(self.target_source().state_dict() if saved is None else saved)

@@ -331,8 +331,8 @@ def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) ->
             continue
         if not isinstance(found["twins"], (list, tuple)) or not found["twins"]:
             raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, and a list of the states of workers is wanted.")
-        for index, twin in enumerate(found["twins"]):
-            policy.require_generator_state(f"{where}['twins'][{index}]", twin)
-    for face in (policy.collect_mode, policy.eval_mode):
-        if face.role in state:
-            face.states_in(state[face.role])
+        for index, one in enumerate(found["twins"]):
+            policy.require_generator_state(f"{where}['twins'][{index}]", one)
+    for mode in (policy.collect_mode, policy.eval_mode):
+        if mode.role in state:
+            mode.states_in(state[mode.role])

@@ -15,7 +15,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import Config, bounded, seed_of
+from ding_lite.basics import Config, ranged_field, seed_of
 from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
@@ -36,22 +36,22 @@ from ding_lite.policy_state import (
 class RNDRewardConfig(Config):
     """Random network distillation."""
 
-    hidden_size_list: list[int] = bounded(default_factory=lambda: [64, 64], low=1, high=16_384)
+    hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
     """Width of each hidden layer, of both networks."""
 
-    feature_size: int = bounded(32, low=1, high=16_384)
+    feature_size: int = ranged_field(32, low=1, high=16_384)
     """Width of what is predicted."""
 
-    learning_rate: float = bounded(1e-4, low=0)
+    learning_rate: float = ranged_field(1e-4, low=0)
     """Of Adam."""
 
-    bonus_weight: float = bounded(0.5, low=0)
+    bonus_weight: float = ranged_field(0.5, low=0)
     """Of the bonus, which is about 1 where it is of usual size, beside the environment's reward."""
 
-    bonus_steps: int | None = bounded(10_000, low=1)
+    bonus_steps: int | None = ranged_field(10_000, low=1)
     """Gradient steps over which the weight of the bonus falls linearly to 0; None keeps it."""
 
-    scale_decay: float = bounded(0.99, low=0, high=1)
+    scale_decay: float = ranged_field(0.99, low=0, high=1)
     """How much of the usual size of the bonus a gradient step keeps; 1 keeps that of the first batch."""
 
 

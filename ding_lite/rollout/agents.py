@@ -39,11 +39,11 @@ class AgentWorker:
 
     Args:
         env: from `make_agent_envs`.
-        policies: the faces that act, by name.
+        policies: the modes that act, by name.
         policy_of: from an agent to the name of its policy, a function or a mapping.
 
     Raises:
-        TypeError: not such an environment, not a face that acts, or neither a function nor a mapping.
+        TypeError: not such an environment, not a mode that acts, or neither a function nor a mapping.
         ValueError: an agent without a policy, or a policy without an agent.
         SpaceError: the agents of a policy differ in their spaces, or it was made for others.
     """
@@ -65,7 +65,7 @@ class AgentWorker:
         """Who acts, by the name of the policy."""
         if len(policies) > 1:
             for name, policy in policies.items():
-                policy.distinguish(name)
+                policy.reseed_for(name)
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.
@@ -164,7 +164,7 @@ class Actor:
 
     Args:
         name: of the policy.
-        policy: the face that acts.
+        policy: the mode that acts.
         seat: the rows of its agents.
 
     Raises:

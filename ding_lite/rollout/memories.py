@@ -28,7 +28,7 @@ class Memory:
     The last action and reward lie with the environments (`Stepper.last`): another worker may have taken the step.
 
     Args:
-        policy: the face that acts.
+        policy: the mode that acts.
         env: where.
     """
 

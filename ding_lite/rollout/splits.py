@@ -28,7 +28,7 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a face that acts, or not a vector environment.
+        TypeError: not a mode that acts, or not a vector environment.
     """
     return SplitWorker(env, policy) if isinstance(env, SplitVectorEnv) else LocalWorker(env, policy)
 
@@ -36,12 +36,12 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 class SplitWorker:
     """Acts in every piece of the environments at the same time, with a copy of the policy in each.
 
-    Each copy has random numbers of its own, and takes the weights that the policy's face has when it is asked. Answers are
+    Each copy has random numbers of its own, and takes the weights that the policy's mode has when it is asked. Answers are
     taken in the order of the pieces, so that nothing depends on who is faster.
 
     Args:
         env: environments in pieces.
-        policy: the face that acts; its copies act on the CPU.
+        policy: the mode that acts; its copies act on the CPU.
     """
 
     def __init__(self, env: SplitVectorEnv, policy: ActMode) -> None:
@@ -56,9 +56,9 @@ class SplitWorker:
         self._arrays = Weights(0, [])
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
-        made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
+        made = [host.submit(_make, self._name, policy.worker_copy(index), lasting=True) for index, host in enumerate(env.hosts)]
         answers(env.hosts, made)
-        policy.act_elsewhere(self._generator_states, self._load_generator_states)
+        policy.bind_remote(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment, with this seed where one is given."""
@@ -194,12 +194,12 @@ class SplitWorker:
             host.load_state({self._name: piece})
 
     def _generator_states(self) -> list[dict[str, Any]]:
-        face = _face(self._name)
-        return [host.state(face)[face] for host in self.env.hosts]
+        mode = _mode_key(self._name)
+        return [host.state(mode)[mode] for host in self.env.hosts]
 
     def _load_generator_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         for host, state in zip(self.env.hosts, states, strict=True):
-            host.load_state({_face(self._name): state})
+            host.load_state({_mode_key(self._name): state})
 
 
 def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _joined(parts: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
     return columns
 
 
-def _face(name: str) -> str:
+def _mode_key(name: str) -> str:
     return f"{name}, policy"
 
 
@@ -225,16 +225,16 @@ class _Piece(LocalWorker):
         return self.carried()
 
 
-def _make(objects: dict[str, Any], name: str, face: ActMode) -> None:
-    objects[name] = _Piece(objects[ENV], face)
-    objects[_face(name)] = face
+def _make(objects: dict[str, Any], name: str, mode: ActMode) -> None:
+    objects[name] = _Piece(objects[ENV], mode)
+    objects[_mode_key(name)] = mode
 
 
 def _adopt(objects: dict[str, Any], name: str, weights: Weights | None) -> None:
     if weights is not None:
-        face: ActMode = objects[_face(name)]
+        mode: ActMode = objects[_mode_key(name)]
         # Copied now, because what came through shared memory is there for a moment only.
-        face.actor.copy_weights(weights.as_tensors())
+        mode.actor.copy_weights(weights.as_tensors())
 
 
 def _collect(objects: dict[str, Any], name: str, weights: Weights | None, *args: Any) -> tuple[Any, ...]:

@@ -129,10 +129,10 @@ class EpisodeRecorder:
                 other.unlink()
         return path
 
-    def _play(self, face: EvalMode, seed: int, film: Film, is_stopping: Callable[[], bool]) -> Episode:
+    def _play(self, mode: EvalMode, seed: int, film: Film, is_stopping: Callable[[], bool]) -> Episode:
         env = self._make(1, seed, wrappers=[partial(Filmed, film=film)])
         try:
-            (episode,) = LocalWorker(env, face).play_episodes(1, is_stopping)
+            (episode,) = LocalWorker(env, mode).play_episodes(1, is_stopping)
         finally:
             env.close()
         return episode
@@ -194,7 +194,7 @@ def _maker(env: Any) -> Callable[..., Any]:
 
 
 def _copied(policy: EvalMode, index: int) -> EvalMode:
-    """A face with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
+    """A mode with random numbers of its own, on the CPU, and the weights that `policy` acts with next."""
     # From the copy that acts: the policy's own model may be learning at this moment, in another thread.
     actor = policy.actor.actor(policy.role, index, torch.device("cpu"))
     actor.copy_weights(policy.weights)

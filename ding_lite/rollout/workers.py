@@ -25,11 +25,11 @@ class LocalWorker:
 
     Args:
         env: any gymnasium vector environment.
-        policy: the face that acts.
+        policy: the mode that acts.
 
     Raises:
         SpaceError: the policy was made for other spaces.
-        TypeError: not a face that acts, or not a vector environment.
+        TypeError: not a mode that acts, or not a vector environment.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -46,7 +46,7 @@ class LocalWorker:
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
-        """Refuse what is no face that acts, and environments with other spaces than it was made for.
+        """Refuse what is no mode that acts, and environments with other spaces than it was made for.
 
         Raises:
             TypeError, SpaceError
@@ -123,7 +123,7 @@ class LocalWorker:
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
         """What the policy logged while it acted, since the last time: of each copy of it what `MetricsLogger.reduce()` gave."""
-        metrics = getattr(self.policy, "metrics", None)  # a face made elsewhere may have none
+        metrics = getattr(self.policy, "metrics", None)  # a mode made elsewhere may have none
         return [metrics.reduce()] if isinstance(metrics, MetricsLogger) else []
 
     def get_weights(self) -> dict[str, torch.Tensor]:

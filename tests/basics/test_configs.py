@@ -14,15 +14,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.engine import Config, ConfigError
 
 
 @dataclasses.dataclass
 class Learn(Config):
-    batch_size: int = bounded(64, low=1)
-    learning_rate: float = bounded(1e-3, low=0, high=1)
-    clip: float | None = bounded(None, low=0)
+    batch_size: int = ranged_field(64, low=1)
+    learning_rate: float = ranged_field(1e-3, low=0, high=1)
+    clip: float | None = ranged_field(None, low=0)
     optimizer: Literal["adam", "sgd"] = "adam"
 
 
@@ -296,7 +296,7 @@ def test_a_field_that_holds_a_dict_is_checked_like_any_other():
 def test_a_default_out_of_its_own_range_is_found_when_it_is_used():
     @dataclasses.dataclass
     class Wrong(Config):
-        share: float = bounded(2.0, low=0, high=1)
+        share: float = ranged_field(2.0, low=0, high=1)
 
     with pytest.raises(ConfigError, match=r"Wrong\.share = 2\.0 is out of range"):
         Wrong()
@@ -304,10 +304,10 @@ def test_a_default_out_of_its_own_range_is_found_when_it_is_used():
 
 @dataclasses.dataclass
 class Limited(Config):
-    widths: list[int] = bounded(default_factory=lambda: [1, 2], low=1, high=1_000)
-    points: list[tuple[float, float]] | None = bounded(None, low=0)
-    offset: float = bounded(0.0)
-    patience: float = bounded(1.0, low=0, finite=False)
+    widths: list[int] = ranged_field(default_factory=lambda: [1, 2], low=1, high=1_000)
+    points: list[tuple[float, float]] | None = ranged_field(None, low=0)
+    offset: float = ranged_field(0.0)
+    patience: float = ranged_field(1.0, low=0, finite=False)
     plain: float = 0.0
 
 

@@ -75,7 +75,7 @@ class Result(NamedTuple):
     files: list
     evaluated: list
     left: list
-    """States of environments, policies with their acting faces, and buffers."""
+    """States of environments, policies with their acting modes, and buffers."""
 
 
 def spied(module):
@@ -133,7 +133,7 @@ def test_without_lag_asynchronous_equals_synchronous(name, tmp_path):
     plain = run(name, tmp_path / "plain")
     found = run(name, tmp_path / "async", async_mode=True, max_lag=0)
 
-    for face in ("collect", "evaluate"):  # saved only where no other iteration can be under way; `left` has them
-        plain.files[-1].pop(face)
+    for mode in ("collect", "evaluate"):  # saved only where no other iteration can be under way; `left` has them
+        plain.files[-1].pop(mode)
     assert found.counters == plain.counters
     assert same(found, plain)

@@ -104,7 +104,7 @@ def policies_for(cfg, env, hider=Random, seeker=PPOPolicy):
     }
 
 
-def faces(policies, mode):
+def modes(policies, mode):
     return {name: getattr(policy, mode) for name, policy in policies.items()}
 
 
@@ -112,7 +112,7 @@ def collected(cfg, **kwargs):
     env = chase()
     policies = policies_for(cfg, env, **kwargs)
     ctx = AgentsContext(env_step=4, env_episode=1, train_iter=2)
-    AgentsCollector(cfg, faces(policies, "collect_mode"), env, role)(ctx)
+    AgentsCollector(cfg, modes(policies, "collect_mode"), env, role)(ctx)
     return ctx, policies
 
 
@@ -141,7 +141,7 @@ def test_the_parts_are_new_in_every_iteration(tmp_path):
     cfg, env, seen = config(tmp_path), chase(), []
     task = Task()
     with task.start(ctx=AgentsContext()):
-        task.use(AgentsCollector(cfg, faces(policies_for(cfg, env), "collect_mode"), env, role))
+        task.use(AgentsCollector(cfg, modes(policies_for(cfg, env), "collect_mode"), env, role))
         task.use(lambda ctx: seen.append(ctx.parts))
         task.run(max_step=3)
 
@@ -157,7 +157,7 @@ def test_what_stands_in_collect_kwargs_reaches_every_policy(tmp_path):
             return super().compute_actions(obs, state)
 
     cfg, env = config(tmp_path), chase()
-    collect = AgentsCollector(cfg, faces(policies_for(cfg, env, hider=Told), "collect_mode"), env, role)
+    collect = AgentsCollector(cfg, modes(policies_for(cfg, env, hider=Told), "collect_mode"), env, role)
     asked.clear()
     collect(AgentsContext(collect_kwargs={"eps": 0.25}))
 
@@ -202,7 +202,7 @@ def test_a_pipeline_without_a_collector_of_agents_or_with_another_context_is_ref
         task.use(train).run(max_step=1)
     task = Task()
     with task.start(ctx=OnlineRLContext()), pytest.raises(PipelineError, match="OnlineRLContext declares no such field"):
-        task.use(AgentsCollector(cfg, faces(policies, "collect_mode"), env, role)).use(train).run(max_step=1)
+        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role)).use(train).run(max_step=1)
 
 
 # The evaluator.
@@ -215,7 +215,7 @@ def test_an_evaluation_is_scored_by_the_mean_return_of_each_agent(tmp_path):
         env, task = chase(), Task()
         cfg.env.stop_value = stop_value
         with task.start(ctx=AgentsContext()):
-            task.use(agents_evaluator(cfg, faces(policies_for(cfg, env), "eval_mode"), env, role, score))
+            task.use(agents_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role, score))
             task.use(lambda ctx: told.append(task.finish))
             task.run(max_step=2)
         return task.ctx
@@ -240,7 +240,7 @@ def test_an_evaluation_is_scored_by_the_mean_return_of_each_agent(tmp_path):
 def test_what_is_evaluated_is_not_filmed(tmp_path):
     cfg, env = config(tmp_path, **{"log.video_every": 2}), chase()
     with pytest.raises(ValueError, match=r"cfg.log.video_every = 2, and agents_evaluator films nothing: set it to 0"):
-        agents_evaluator(cfg, faces(policies_for(cfg, env), "eval_mode"), env, role)
+        agents_evaluator(cfg, modes(policies_for(cfg, env), "eval_mode"), env, role)
 
 
 def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
@@ -305,10 +305,10 @@ def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
     buffers = {name: ReplayBuffer(1000, seed=3) for name in policies}
     task = Task()
     with task.start(async_mode=async_mode, max_lag=max_lag, ctx=AgentsContext()):
-        task.use(agents_evaluator(cfg, faces(policies, "eval_mode"), chase(seed=1), role, lambda it: -it["hider"]))
+        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role, lambda it: -it["hider"]))
         if dqn:
             task.use(eps_greedy_handler(cfg))
-        task.use(AgentsCollector(cfg, faces(policies, "collect_mode"), env, role))
+        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
         for name, policy in policies.items():
             if dqn:
                 task.use(part(name, data_pusher(cfg, buffers[name])))
@@ -390,8 +390,8 @@ def test_a_policy_that_does_not_learn_plays_beside_one_that_does_and_is_saved_wi
     before = policies["seeker"].get_weights()
     task = Task()
     with task.start(ctx=AgentsContext(), async_mode=True):
-        task.use(agents_evaluator(cfg, faces(policies, "eval_mode"), chase(seed=1), role))
-        task.use(AgentsCollector(cfg, faces(policies, "collect_mode"), env, role))
+        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role))
+        task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
         task.use(part("seeker", gae_estimator(cfg, policies["seeker"].collect_mode)))
         task.use(part("seeker", multistep_trainer(cfg, policies["seeker"].learn_mode)))
         task.use(CkptSaver(policies, cfg.exp_name))
@@ -425,7 +425,7 @@ def test_in_rock_paper_scissors_the_best_response_to_who_beats_the_last_move_win
     policies = {"leads": Lead({}, *spaces_of), "follows": BeatLast({}, *spaces_of)}
     policy_of = {"player_0": "leads", "player_1": "follows"}.get
     ctx = AgentsContext()
-    AgentsCollector(cfg, faces(policies, "collect_mode"), env, policy_of)(ctx)
+    AgentsCollector(cfg, modes(policies, "collect_mode"), env, policy_of)(ctx)
     leads, follows = (ctx.parts[name].trajectories.columns for name in policies)
 
     assert [it.info["return"] for it in ctx.finished_episodes] == [{"player_0": 15.0, "player_1": -15.0}] * 2

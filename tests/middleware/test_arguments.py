@@ -172,45 +172,45 @@ def test_a_number_out_of_range_is_refused_where_it_is_handed_over(mistake, words
         mistake()
 
 
-FACES = {
+MODES = {
     "learn_mode": {
-        "trainer": lambda face: trainer(CFG, face),
-        "multistep_trainer": lambda face: multistep_trainer(PPO_CFG, face),
-        "OffPolicyLearner": lambda face: OffPolicyLearner(CFG, face, ReplayBuffer(2000)),
-        "offpolicy_data_fetcher": lambda face: offpolicy_data_fetcher(CFG, ReplayBuffer(2000), face),
-        "reward_normalizer": lambda face: reward_normalizer(CFG, face),
+        "trainer": lambda mode: trainer(CFG, mode),
+        "multistep_trainer": lambda mode: multistep_trainer(PPO_CFG, mode),
+        "OffPolicyLearner": lambda mode: OffPolicyLearner(CFG, mode, ReplayBuffer(2000)),
+        "offpolicy_data_fetcher": lambda mode: offpolicy_data_fetcher(CFG, ReplayBuffer(2000), mode),
+        "reward_normalizer": lambda mode: reward_normalizer(CFG, mode),
     },
     "collect_mode": {
-        "StepCollector": lambda face: StepCollector(CFG, face, ENVS),
-        "EpisodeCollector": lambda face: EpisodeCollector(CFG, face, ENVS),
-        "inferencer": lambda face: inferencer(0, face, ENVS),
-        "rolloutor": lambda face: rolloutor(face, ENVS),
-        "gae_estimator": lambda face: gae_estimator(PPO_CFG, face),
-        "montecarlo_return_estimator": lambda face: montecarlo_return_estimator(PPO_CFG, face),
-        r"AgentsCollector \(policy 'one'\)": lambda face: AgentsCollector(CFG, {"one": face}, None, lambda agent: "one"),
+        "StepCollector": lambda mode: StepCollector(CFG, mode, ENVS),
+        "EpisodeCollector": lambda mode: EpisodeCollector(CFG, mode, ENVS),
+        "inferencer": lambda mode: inferencer(0, mode, ENVS),
+        "rolloutor": lambda mode: rolloutor(mode, ENVS),
+        "gae_estimator": lambda mode: gae_estimator(PPO_CFG, mode),
+        "montecarlo_return_estimator": lambda mode: montecarlo_return_estimator(PPO_CFG, mode),
+        r"AgentsCollector \(policy 'one'\)": lambda mode: AgentsCollector(CFG, {"one": mode}, None, lambda agent: "one"),
     },
     "eval_mode": {
-        "interaction_evaluator": lambda face: interaction_evaluator(CFG, face, ENVS),
-        r"agents_evaluator \(policy 'one'\)": lambda face: agents_evaluator(CFG, {"one": face}, None, lambda agent: "one"),
+        "interaction_evaluator": lambda mode: interaction_evaluator(CFG, mode, ENVS),
+        r"agents_evaluator \(policy 'one'\)": lambda mode: agents_evaluator(CFG, {"one": mode}, None, lambda agent: "one"),
     },
 }
-OTHER_FACES = ["learn_mode", "collect_mode", "eval_mode", None]
+OTHER_MODES = ["learn_mode", "collect_mode", "eval_mode", None]
 WRONG = [
     pytest.param(make, who, wanted, given, id=f"{who.split()[0]}-{given}")
-    for wanted, makers in FACES.items()
+    for wanted, makers in MODES.items()
     for who, make in makers.items()
-    for given in OTHER_FACES
+    for given in OTHER_MODES
     if given != wanted
 ]
 
 
 @pytest.mark.parametrize(("make", "who", "wanted", "given"), WRONG)
-def test_another_face_and_the_policy_itself_are_refused_where_they_are_given(make, who, wanted, given):
-    face = PPO if given is None else getattr(PPO, given)
+def test_another_mode_and_the_policy_itself_are_refused_where_they_are_given(make, who, wanted, given):
+    mode = PPO if given is None else getattr(PPO, given)
     told = "the policy itself" if given is None else f"policy.{given}"
-    words = rf"{who} wants policy.{wanted}, got {told}, of type {type(face).__name__}.*: pass policy.{wanted}\.$"
+    words = rf"{who} wants policy.{wanted}, got {told}, of type {type(mode).__name__}.*: pass policy.{wanted}\.$"
     with pytest.raises(TypeError, match=words):
-        make(face)
+        make(mode)
 
 
 def test_several_policies_are_given_by_name():
@@ -219,7 +219,7 @@ def test_several_policies_are_given_by_name():
 
 
 class Elsewhere:
-    """A policy of a script's own, which is all of its faces."""
+    """A policy of a script's own, which is all of its modes."""
 
     train_iter = version = 0
     learn_mode = collect_mode = eval_mode = property(lambda self: self)
@@ -235,7 +235,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize("who", ["trainer", "multistep_trainer", "OffPolicyLearner", "reward_normalizer", "gae_estimator"])
 def test_a_policy_made_elsewhere_is_taken_by_what_it_has(who):
-    make = next(makers[who] for makers in FACES.values() if who in makers)
+    make = next(makers[who] for makers in MODES.values() if who in makers)
 
     assert callable(make(Elsewhere()))
 

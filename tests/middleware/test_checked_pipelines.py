@@ -276,8 +276,8 @@ class TestSeveralAgents:
         cfg, _, policy = made(kind, config)
         env = make_agent_envs(Meet, 2, seed=0)
         policies = {"left": policy, "right": kind(cfg.policy, *policy_spaces(policy))}
-        faces = {name: it.collect_mode for name, it in policies.items()}
-        return cfg, policies, AgentsCollector(cfg, faces, env, lambda agent: agent)
+        modes = {name: it.collect_mode for name, it in policies.items()}
+        return cfg, policies, AgentsCollector(cfg, modes, env, lambda agent: agent)
 
     def test_a_forgotten_estimator_of_one_of_them_is_refused_before_the_run(self):
         cfg, policies, collect = self.pipeline()

@@ -136,9 +136,9 @@ def test_extra_outputs_see_the_state_that_was_acted_with_and_need_no_distributio
         return {"count": state[0], "q_value": model(obs)}
 
     policy = Counting.with_updates(extra_action_out_fn=extra_action_out_fn)(None, BOX, DISCRETE)
-    face = policy.collect_mode
-    _, state, first = face.forward(np.zeros((2, 4), np.float32), face.get_initial_state(2))
-    _, _, second = face.forward(np.zeros((2, 4), np.float32), state)
+    mode = policy.collect_mode
+    _, state, first = mode.forward(np.zeros((2, 4), np.float32), mode.get_initial_state(2))
+    _, _, second = mode.forward(np.zeros((2, 4), np.float32), state)
 
     assert (first["count"].tolist(), second["count"].tolist()) == ([0, 0], [1, 1])
     assert first["q_value"].shape == (2, 3)

@@ -139,7 +139,7 @@ def test_the_acting_copies_act_with_the_weights_they_are_given_and_do_not_share_
         assert policy.collect_mode.forward(obs)[0].tolist() == [expected] * 2
         policy.learn_mode.forward(batch)
         snapshots.append(policy.snapshot())
-    policy.collect_mode.adopt(snapshots[1])
+    policy.collect_mode.load_snapshot(snapshots[1])
 
     assert policy.collect_mode.forward(obs)[0].tolist() == [1, 1]
     assert policy.eval_mode.forward(obs)[0].tolist() == [3, 3]

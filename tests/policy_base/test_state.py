@@ -155,7 +155,7 @@ def test_copies_that_act_know_how_many_steps_led_to_their_weights():
     for _ in range(2):
         policy.learn_mode.forward(rows())
         policy.collect_mode.forward(np.zeros((1, 4), np.float32))
-    policy.collect_mode.adopt(snapshot)
+    policy.collect_mode.load_snapshot(snapshot)
     policy.collect_mode.forward(np.zeros((1, 4), np.float32))
 
     assert seen == [1, 2, 0]
@@ -237,23 +237,23 @@ def test_what_is_sampled_from_the_action_space_goes_by_the_seed_and_by_the_copy(
             return [self.action_space.sample() for _ in obs], state, {}
 
     def acted(seed, role):
-        face = getattr(Sampling({"seed": seed}, BOX, DISCRETE), role)
-        return face.forward(np.zeros((40, 4), np.float32))[0].tolist()
+        mode = getattr(Sampling({"seed": seed}, BOX, DISCRETE), role)
+        return mode.forward(np.zeros((40, 4), np.float32))[0].tolist()
 
-    one, faces = Sampling({"seed": 0}, BOX, DISCRETE), np.zeros((40, 4), np.float32)
-    one.collect_mode.forward(faces)
+    one, obs = Sampling({"seed": 0}, BOX, DISCRETE), np.zeros((40, 4), np.float32)
+    one.collect_mode.forward(obs)
     state = copy.deepcopy(one.state_dict())
-    expected = one.collect_mode.forward(faces)[0].tolist()
+    expected = one.collect_mode.forward(obs)[0].tolist()
     other = Sampling({"seed": 5}, BOX, DISCRETE)
     other.load_state_dict(state)
 
     assert acted(0, "collect_mode") == acted(0, "collect_mode")
     assert len({tuple(acted(seed, role)) for seed in (0, 1) for role in ("collect_mode", "eval_mode")}) == 4
-    assert other.collect_mode.forward(faces)[0].tolist() == expected
+    assert other.collect_mode.forward(obs)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("space", [DISCRETE, spaces.Box(-1, 1, (2,)), spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=DISCRETE)])
-def test_a_policy_whose_faces_are_made_can_be_pickled(space):
+def test_a_policy_whose_modes_are_made_can_be_pickled(space):
     policy = PPOPolicy({"seed": 0}, BOX, space)
     policy.collect_mode.forward(np.zeros((2, 4), np.float32))
     other = pickle.loads(pickle.dumps(policy))

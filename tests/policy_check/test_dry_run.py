@@ -431,7 +431,7 @@ def test_running_means_are_as_they_were():
     assert policy.model[0].num_batches_tracked == 0
 
 
-def test_only_the_columns_that_are_read_are_known_to_the_learning_face():
+def test_only_the_columns_that_are_read_are_known_to_the_learning_mode():
     dqn = DQNPolicy(DQNPolicyConfig(), BOX, DISCRETE)
     ppo = PPOPolicy(PPOPolicyConfig(), BOX, DISCRETE)
 

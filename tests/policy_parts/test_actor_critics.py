@@ -62,16 +62,16 @@ def test_observations_are_taken_in_once_a_rollout_after_learning_without_padding
 
 def test_acting_sees_the_statistics_with_the_weights_of_the_same_version():
     policy = made(**{"model.normalize_obs": True})
-    face, obs = policy.collect_mode, np.ones((4, 3), np.float32)
+    mode, obs = policy.collect_mode, np.ones((4, 3), np.float32)
     old = policy.snapshot()
     policy.learn_mode.forward(tree(rollout()))
     with torch.inference_mode():
-        face.adopt(old)
-        face.forward(obs)
-        assert face.actor.model.normalizer.count == 0
-        face.adopt(None)
-        face.forward(obs)
-    assert face.actor.model.normalizer.count == T * B
+        mode.load_snapshot(old)
+        mode.forward(obs)
+        assert mode.actor.model.normalizer.count == 0
+        mode.load_snapshot(None)
+        mode.forward(obs)
+    assert mode.actor.model.normalizer.count == T * B
     assert policy.get_weights()["normalizer.count"] == T * B
 
 
@@ -159,7 +159,7 @@ def test_copies_that_act_elsewhere_take_nothing_along_that_is_attached():
     policy = made()
     policy.attach("lock", Lock())
 
-    cloudpickle.dumps(policy.collect_mode.twin(1))
+    cloudpickle.dumps(policy.collect_mode.worker_copy(1))
 
 
 def test_only_one_optimizer_is_offered_by_each_name():

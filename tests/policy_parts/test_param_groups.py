@@ -1,4 +1,4 @@
-"""PartwiseOptimizer: one Adam for parts that learn at rates of their own."""
+"""ParamGroupsMixin: one Adam for parts that learn at rates of their own."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from torch import nn
 
 from ding_lite.data import tree
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import PartwiseOptimizer
+from ding_lite.policy_parts import ParamGroupsMixin
 
 SPACES = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 
 
-class TwoParts(PartwiseOptimizer, Policy):
+class TwoParts(ParamGroupsMixin, Policy):
     """A left part that learns in each step, and a right one that learns where `both` is set."""
 
     learns_from = "transitions"
@@ -25,7 +25,7 @@ class TwoParts(PartwiseOptimizer, Policy):
     def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
         return self.model["left"](obs).argmax(-1), state, {}
 
-    def parts(self):
+    def param_groups(self):
         return {name: (self.model[name].parameters(), rate) for name, rate in zip(("left", "right"), self.rates, strict=True)}
 
     def loss(self, batch):
@@ -67,8 +67,8 @@ def test_a_part_without_a_loss_is_left_alone_with_its_moments():
     assert all(torch.equal(moments[name], one) for name, one in policy.optimizer.state[right].items())
 
 
-def test_a_policy_without_parts_is_told_to_name_them():
-    with pytest.raises(NotImplementedError, match=r"Lonely has no parts\(\): say which parameters"):
-        type("Lonely", (PartwiseOptimizer, Policy), {"loss": lambda self, batch: self.model.values(batch.obs).mean()})(
+def test_a_policy_without_parameter_groups_is_told_to_name_them():
+    with pytest.raises(NotImplementedError, match=r"Lonely has no param_groups\(\): say which parameters"):
+        type("Lonely", (ParamGroupsMixin, Policy), {"loss": lambda self, batch: self.model.values(batch.obs).mean()})(
             None, *SPACES
         )

@@ -246,7 +246,7 @@ MISFITS = {
 
 def taken(policy):
     """All that loading could have changed, in a form that can be compared."""
-    acting = [face.actor.weights for face in (policy.collect_mode, policy.eval_mode)]
+    acting = [mode.actor.weights for mode in (policy.collect_mode, policy.eval_mode)]
     return listed([policy.state_dict(), acting, policy.train_iter, policy.version])
 
 

@@ -105,10 +105,10 @@ def rules(env, names):
     """A policy of each name, for the agents whose names begin with it."""
     of = {agent: next(name for name in names if agent.startswith(name)) for agent in env.possible_agents}
     first = {name: next(agent for agent in of if of[agent] == name) for name in names}
-    faces = {
+    modes = {
         name: Rule({}, env.observation_space(agent), env.action_space(agent)).collect_mode for name, agent in first.items()
     }
-    return faces, of.__getitem__
+    return modes, of.__getitem__
 
 
 def alone(index, num_steps, **settings):
@@ -160,8 +160,8 @@ def test_each_row_holds_what_its_agent_saw_did_and_earned(names, settings):
             "endings": [dict.fromkeys(("a0", "a1", "b0"), (4, "truncated")), {**EARLY[0], "a0": (4, "both")}],
         }
     env, count = counting(3, **settings), 3
-    faces, policy_of = rules(env, names)
-    worker = AgentWorker(env, faces, policy_of)
+    modes, policy_of = rules(env, names)
+    worker = AgentWorker(env, modes, policy_of)
     found = [[{} for _ in range(23)] for _ in range(count)]
     for begun, num_steps in ((0, 9), (9, 1), (10, 13)):
         rollout = worker.collect(num_steps)
@@ -194,8 +194,8 @@ def test_an_agent_that_left_stands_still_until_its_environment_begins_anew():
 
 def test_an_episode_tells_what_each_agent_earned_and_its_return_is_their_sum():
     env = counting(2)
-    faces, policy_of = rules(env, ("a", "b"))
-    episodes = AgentWorker(env, faces, policy_of).collect(10).episodes
+    modes, policy_of = rules(env, ("a", "b"))
+    episodes = AgentWorker(env, modes, policy_of).collect(10).episodes
     earned: dict = {}
     for index in range(2):
         for step in alone(index, 10):
@@ -227,8 +227,8 @@ class CountingPolicy(Policy):
 def test_a_recurrent_state_begins_with_each_agents_episode_and_so_do_the_last_action_and_reward():
     env = make_agent_envs(lambda: Counting(joins={"a1": 1}, endings=EARLY[::2]), 1)
     spaces_of = {name: (env.observation_space(name + "0"), env.action_space(name + "0")) for name in "ab"}
-    faces = {"a": CountingPolicy({}, *spaces_of["a"]).collect_mode, "b": Rule({}, *spaces_of["b"]).collect_mode}
-    part = AgentWorker(env, faces, lambda agent: agent[0]).collect(30).parts["a"]
+    modes = {"a": CountingPolicy({}, *spaces_of["a"]).collect_mode, "b": Rule({}, *spaces_of["b"]).collect_mode}
+    part = AgentWorker(env, modes, lambda agent: agent[0]).collect(30).parts["a"]
     columns, seen = part.columns, 0
     for row in range(2):
         expected = None
@@ -365,9 +365,9 @@ def test_what_a_policy_logs_while_acting_stands_under_its_name():
             return super().compute_actions(obs, state, **kwargs)
 
     env = counting(2)
-    faces, policy_of = rules(env, ("a", "b"))
-    faces["a"] = Logs({}, env.observation_space("a0"), env.action_space("a0")).collect_mode
-    worker = AgentWorker(env, faces, policy_of)
+    modes, policy_of = rules(env, ("a", "b"))
+    modes["a"] = Logs({}, env.observation_space("a0"), env.action_space("a0")).collect_mode
+    worker = AgentWorker(env, modes, policy_of)
     worker.collect(3)
     logged = worker.reduce_metrics()
 
@@ -454,12 +454,12 @@ def test_a_loaded_state_stays_where_several_policies_act(order):
 
 def test_a_second_worker_goes_on_with_the_random_numbers_of_the_first():
     env, worker = pair(lambda env: by_chance(env, ("a0", "a1")))
-    faces = {name: one.policy for name, one in worker.actors.items()}
+    modes = {name: one.policy for name, one in worker.actors.items()}
     worker.collect(3)
-    expected = {name: face.actor.generator_state()["generator"].clone() for name, face in faces.items()}
-    AgentWorker(env, faces, str)
-    for name, face in faces.items():
-        assert torch.equal(face.actor.generator_state()["generator"], expected[name])
+    expected = {name: mode.actor.generator_state()["generator"].clone() for name, mode in modes.items()}
+    AgentWorker(env, modes, str)
+    for name, mode in modes.items():
+        assert torch.equal(mode.actor.generator_state()["generator"], expected[name])
 
 
 # What is refused.
@@ -467,9 +467,9 @@ def test_a_second_worker_goes_on_with_the_random_numbers_of_the_first():
 
 def test_a_policy_made_for_other_spaces_is_named_with_its_agents():
     env = counting()
-    faces, policy_of = rules(env, ("a", "b"))
+    modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(SpaceError) as caught:
-        AgentWorker(env, {"a": faces["b"], "b": faces["b"]}, policy_of)
+        AgentWorker(env, {"a": modes["b"], "b": modes["b"]}, policy_of)
 
     assert any("raised for the policy 'a', which acts for a0, a1" in note for note in caught.value.__notes__)
 
@@ -482,51 +482,51 @@ def test_an_error_of_a_policy_that_acts_names_it_with_its_agents():
             return super().compute_actions(obs, state, **kwargs)
 
     env = counting()
-    faces, policy_of = rules(env, ("a", "b"))
-    faces["b"] = Stuck({}, env.observation_space("b0"), env.action_space("b0")).collect_mode
+    modes, policy_of = rules(env, ("a", "b"))
+    modes["b"] = Stuck({}, env.observation_space("b0"), env.action_space("b0")).collect_mode
     with pytest.raises(KeyError, match="stuck") as caught:
-        AgentWorker(env, faces, policy_of).collect(3)
+        AgentWorker(env, modes, policy_of).collect(3)
 
     assert caught.value.__notes__ == ["raised by the policy 'b', which acts for b0"]
 
 
 def test_what_does_not_act_by_itself_and_what_is_no_environment_of_agents_is_refused():
     env = counting()
-    faces, policy_of = rules(env, ("a", "b"))
+    modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(TypeError, match=r"the policy 'a', a Rule, does not act by itself: pass policy.collect_mode"):
-        AgentWorker(env, {**faces, "a": Rule({}, env.observation_space("a0"), env.action_space("a0"))}, policy_of)
+        AgentWorker(env, {**modes, "a": Rule({}, env.observation_space("a0"), env.action_space("a0"))}, policy_of)
     with pytest.raises(TypeError, match="environments of several agents are wanted, got"):
-        AgentWorker(make_envs("CartPole-v1", 1), faces, policy_of)
+        AgentWorker(make_envs("CartPole-v1", 1), modes, policy_of)
 
 
 def test_an_agent_without_a_policy_and_a_policy_without_an_agent_are_refused():
     env = counting()
-    faces, policy_of = rules(env, ("a", "b"))
+    modes, policy_of = rules(env, ("a", "b"))
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave 'bb', and the policies are a, b: did you mean 'b'\?"):
-        AgentWorker(env, faces, lambda agent: "a" if agent.startswith("a") else "bb")
+        AgentWorker(env, modes, lambda agent: "a" if agent.startswith("a") else "bb")
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave None, and the policies are a, b"):
-        AgentWorker(env, faces, {"a0": "a", "a1": "a"})
+        AgentWorker(env, modes, {"a0": "a", "a1": "a"})
     with pytest.raises(ValueError, match=r"gives no agent to the policy 'c': leave it out. The agents are a0, a1, b0"):
-        AgentWorker(env, {**faces, "c": faces["a"]}, policy_of)
+        AgentWorker(env, {**modes, "c": modes["a"]}, policy_of)
     with pytest.raises(
         TypeError, match=r"policy_of wants a function from an agent .* or a dict of these names by agent, got 'a'"
     ):
-        AgentWorker(env, faces, "a")
+        AgentWorker(env, modes, "a")
 
 
 def test_policy_of_may_be_a_mapping():
     runs = []
     for mapping in (False, True):
         env = counting()
-        faces, policy_of = rules(env, ("a", "b"))
+        modes, policy_of = rules(env, ("a", "b"))
         given = {agent: policy_of(agent) for agent in env.possible_agents} if mapping else policy_of
-        runs.append(AgentWorker(env, faces, given).collect(9).parts)
+        runs.append(AgentWorker(env, modes, given).collect(9).parts)
     for name in ("a", "b"):
         np.testing.assert_array_equal(runs[0][name].columns["action"], runs[1][name].columns["action"])
 
 
 def test_agents_of_different_spaces_cannot_share_a_policy():
     env = counting()
-    faces, _ = rules(env, ("a", "b"))
+    modes, _ = rules(env, ("a", "b"))
     with pytest.raises(SpaceError, match=r"the agents 'a0' and 'b0' of the policy 'a' have the spaces"):
-        AgentWorker(env, {"a": faces["a"]}, lambda agent: "a")
+        AgentWorker(env, {"a": modes["a"]}, lambda agent: "a")

@@ -118,9 +118,9 @@ def test_a_state_of_any_kind_is_recorded_as_it_went_in_and_out(counting_env, sta
 )
 def test_a_state_that_changes_its_look_is_refused(counting_env, start, step, words):
     envs = make_envs(counting_env, 2)
-    face = Altered(stateful(start, lambda s: s)(envs).collect_mode, lambda state: [step(state[0])])
+    mode = Altered(stateful(start, lambda s: s)(envs).collect_mode, lambda state: [step(state[0])])
     with pytest.raises((TypeError, ValueError), match=f"^compute_actions of Stateful gave state element 0 {words}"):
-        LocalWorker(envs, face).collect(2)
+        LocalWorker(envs, mode).collect(2)
 
 
 @pytest.mark.parametrize(
@@ -133,43 +133,43 @@ def test_a_state_that_changes_its_look_is_refused(counting_env, start, step, wor
 )
 def test_a_state_of_other_elements_is_refused(counting_env, alter, words):
     envs = make_envs(counting_env, 2)
-    face = Altered(FromTheDocument(envs).collect_mode, alter)
+    mode = Altered(FromTheDocument(envs).collect_mode, alter)
     with pytest.raises((TypeError, ValueError), match=f"^compute_actions of FromTheDocument gave {words}"):
-        LocalWorker(envs, face).collect(2)
+        LocalWorker(envs, mode).collect(2)
 
 
 class Altered:
-    """A face whose next state is altered."""
+    """A mode whose next state is altered."""
 
-    def __init__(self, face, alter) -> None:
-        self._face, self._alter = face, alter
+    def __init__(self, mode, alter) -> None:
+        self._mode, self._alter = mode, alter
 
     def forward(self, obs, state=None, **kwargs):
-        action, state, outputs = self._face.forward(obs, state, **kwargs)
+        action, state, outputs = self._mode.forward(obs, state, **kwargs)
         return action, self._alter(state), outputs
 
     def __getattr__(self, name):
-        return getattr(self._face, name)
+        return getattr(self._mode, name)
 
 
 @pytest.mark.parametrize("random", [False, True])
 def test_only_the_columns_that_the_policy_names_are_recorded(counting_env, random):
     envs = make_envs(counting_env, 2)
-    face = FromTheDocument(envs).collect_mode
+    mode = FromTheDocument(envs).collect_mode
     for names, expected in ((("state_in_1",), {"state_in_1"}), ((), set()), (("state_out_0", "obs"), {"state_out_0"})):
-        worker = LocalWorker(envs, Naming(face, names))
+        worker = LocalWorker(envs, Naming(mode, names))
         found = {name for name in worker.collect(2, random).trajectories.columns if name.startswith("state_")}
         assert found == expected
 
 
 class Naming:
-    """A face that names the columns of state that it reads."""
+    """A mode that names the columns of state that it reads."""
 
-    def __init__(self, face, state_columns) -> None:
-        self._face, self.state_columns = face, state_columns
+    def __init__(self, mode, state_columns) -> None:
+        self._mode, self.state_columns = mode, state_columns
 
     def __getattr__(self, name):
-        return getattr(self._face, name)
+        return getattr(self._mode, name)
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ def test_random_steps_are_told_too(counting_env):
 
 def test_a_policy_that_asks_for_one_of_both_is_told_that_alone(counting_env):
     envs = make_envs(counting_env, 2)
-    face = Asking(RuleOf(envs).collect_mode, ("prev_reward_batch",))
-    LocalWorker(envs, face).collect(2)
+    mode = Asking(RuleOf(envs).collect_mode, ("prev_reward_batch",))
+    LocalWorker(envs, mode).collect(2)
 
-    assert [set(kwargs) for kwargs in face.asked] == [{"prev_reward_batch"}] * 2
+    assert [set(kwargs) for kwargs in mode.asked] == [{"prev_reward_batch"}] * 2
 
 
 class RuleOf(Plain):
@@ -282,17 +282,17 @@ class RuleOf(Plain):
 
 
 class Asking:
-    """A face that asks, and remembers what it was told."""
+    """A mode that asks, and remembers what it was told."""
 
-    def __init__(self, face, previous) -> None:
-        self._face, self.previous, self.asked = face, previous, []
+    def __init__(self, mode, previous) -> None:
+        self._mode, self.previous, self.asked = mode, previous, []
 
     def forward(self, obs, state=None, **kwargs):
         self.asked.append(kwargs)
-        return self._face.forward(obs, state)
+        return self._mode.forward(obs, state)
 
     def __getattr__(self, name):
-        return getattr(self._face, name)
+        return getattr(self._mode, name)
 
 
 class Nested(gymnasium.Env):
@@ -341,11 +341,11 @@ def test_the_action_is_told_as_it_was_recorded_not_as_the_environment_got_it():
 
 
 class Told(Asking):
-    def __init__(self, face) -> None:
-        super().__init__(face, ("prev_action_batch",))
+    def __init__(self, mode) -> None:
+        super().__init__(mode, ("prev_action_batch",))
 
     def forward(self, obs, state=None, **kwargs):
-        return self._face.forward(obs, state, **kwargs)
+        return self._mode.forward(obs, state, **kwargs)
 
 
 def test_another_worker_of_the_same_environments_is_told_what_the_first_one_did(counting_env):

@@ -78,27 +78,27 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
         return worker.collect(1).version
 
     policy = case.policy()
-    face = policy.collect_mode
-    worker = make_worker(case.envs(2, backend), face)
+    mode = policy.collect_mode
+    worker = make_worker(case.envs(2, backend), mode)
     old = policy.learn_mode.snapshot()
     policy.set_weights({name: -tensor for name, tensor in policy.get_weights().items()})
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.adopt(old)
-    assert (versions(worker), face.is_led) == (0, True)
+    mode.load_snapshot(old)
+    assert (versions(worker), mode.is_led) == (0, True)
     for name, tensor in zip(policy.model.state_dict(), old.weights):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
-    face.hold()
-    face.adopt(policy.snapshot())
+    mode.pin()
+    mode.load_snapshot(policy.snapshot())
     assert versions(worker) == 0
-    face.let_go()
+    mode.unpin()
     assert versions(worker) == 2
-    face.adopt(None)
-    face.hold()
+    mode.load_snapshot(None)
+    mode.pin()
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    face.let_go()
-    assert (versions(worker), face.is_led) == (3, False)
+    mode.unpin()
+    assert (versions(worker), mode.is_led) == (3, False)
 
 
 @both

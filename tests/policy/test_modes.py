@@ -1,4 +1,4 @@
-"""The faces of a policy: acting on copies that take over new weights between two forward passes, and what they refuse."""
+"""The modes of a policy: acting on copies that take over new weights between two forward passes, and what they refuse."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OBS, DISCRETE, BOX = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), sp
 POLICIES = {"dqn": (DQNPolicy, DQNPolicyConfig, DISCRETE), "ppo": (PPOPolicy, PPOPolicyConfig, DISCRETE),
             "ppo on Box": (PPOPolicy, PPOPolicyConfig, BOX)}  # fmt: skip
 each = pytest.mark.parametrize("kind", POLICIES)
-faces = pytest.mark.parametrize("face", ["collect_mode", "eval_mode"])
+modes = pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])
 
 
 def made(kind: str, observation_space=OBS, action_space=None, **settings):
@@ -40,20 +40,20 @@ def equal(one, other) -> bool:
 
 
 @each
-@faces
-def test_an_acting_copy_has_memory_of_its_own(kind, face):
+@modes
+def test_an_acting_copy_has_memory_of_its_own(kind, mode):
     policy = made(kind)
-    acting, learning = getattr(policy, face).actor.model.parameters(), policy.model.parameters()
+    acting, learning = getattr(policy, mode).actor.model.parameters(), policy.model.parameters()
 
     assert not {param.data_ptr() for param in acting} & {param.data_ptr() for param in learning}
     assert policy.collect_mode.actor.model is not policy.eval_mode.actor.model
 
 
 @each
-@faces
-def test_new_weights_reach_an_action_with_the_next_forward_and_not_before(kind, face):
+@modes
+def test_new_weights_reach_an_action_with_the_next_forward_and_not_before(kind, mode):
     policy = made(kind)
-    acting, before = getattr(policy, face), policy.get_weights()
+    acting, before = getattr(policy, mode), policy.get_weights()
     learn(policy)
     assert not equal(policy.get_weights(), before)
     assert equal(acting.get_weights(), before)
@@ -76,14 +76,14 @@ def test_weights_that_are_half_changed_are_never_acted_on(kind):
 
 
 @each
-@faces
-def test_an_action_that_was_given_out_never_changes(kind, face):
+@modes
+def test_an_action_that_was_given_out_never_changes(kind, mode):
     policy = made(kind)
-    first, _, outputs = getattr(policy, face).forward(observations())
+    first, _, outputs = getattr(policy, mode).forward(observations())
     copies = first.copy(), {name: output.copy() for name, output in outputs.items()}
     learn(policy)
     for seed in range(20):
-        getattr(policy, face).forward(observations(seed=seed))
+        getattr(policy, mode).forward(observations(seed=seed))
 
     np.testing.assert_array_equal(first, copies[0])
     for name, output in outputs.items():
@@ -109,17 +109,17 @@ def test_evaluating_does_not_move_the_random_numbers_of_collecting(kind):
 
 
 @each
-@faces
+@modes
 @pytest.mark.parametrize("inference", [False, True])
-def test_an_action_is_an_array_for_each_row(kind, face, inference):
+def test_an_action_is_an_array_for_each_row(kind, mode, inference):
     policy = made(kind)
     with torch.inference_mode(inference):
-        action, state, outputs = getattr(policy, face).forward(observations(6))
+        action, state, outputs = getattr(policy, mode).forward(observations(6))
 
     assert type(action) is np.ndarray
     assert action.shape == (6, *POLICIES[kind][2].shape)
     assert state == []
-    assert outputs.keys() == ({"log_prob"} if kind != "dqn" and face == "collect_mode" else set())
+    assert outputs.keys() == ({"log_prob"} if kind != "dqn" and mode == "collect_mode" else set())
     assert all(type(output) is np.ndarray and output.shape == (6,) for output in outputs.values())
 
 
@@ -164,9 +164,9 @@ def test_the_parts_of_a_nested_action_are_clipped_where_they_are_boxes():
 
 
 @each
-@faces
-def test_an_environment_with_other_spaces_is_refused_and_one_with_other_bounds_of_observations_is_not(kind, face):
-    acting, space = getattr(made(kind), face), POLICIES[kind][2]
+@modes
+def test_an_environment_with_other_spaces_is_refused_and_one_with_other_bounds_of_observations_is_not(kind, mode):
+    acting, space = getattr(made(kind), mode), POLICIES[kind][2]
     acting.require_spaces(OBS, space)
     acting.require_spaces(spaces.Box(-9, 9, (4,), np.float64), space)
     for obs, action in [
@@ -182,7 +182,7 @@ def test_an_environment_with_other_spaces_is_refused_and_one_with_other_bounds_o
 
 
 @each
-def test_the_faces_tell_the_seed_and_the_gradient_steps(kind):
+def test_the_modes_tell_the_seed_and_the_gradient_steps(kind):
     policy = made(kind, seed=7, **({"learn.epoch_per_collect": 3} if kind != "dqn" else {}))
     assert (policy.collect_mode.seed, policy.eval_mode.seed, policy.learn_mode.train_iter) == (7, 7, 0)
     learn(policy)
@@ -192,10 +192,10 @@ def test_the_faces_tell_the_seed_and_the_gradient_steps(kind):
 
 
 @each
-@faces
-def test_the_state_of_a_face_is_where_its_random_numbers_are(kind, face):
+@modes
+def test_the_state_of_a_mode_is_where_its_random_numbers_are(kind, mode):
     policy, obs = made(kind), observations()
-    acting = getattr(policy, face)
+    acting = getattr(policy, mode)
     acting.forward(obs, eps=0.5)
     state = acting.state_dict()
     expected = [acting.forward(obs, eps=0.5)[0].tolist() for _ in range(20)]
@@ -205,7 +205,7 @@ def test_the_state_of_a_face_is_where_its_random_numbers_are(kind, face):
 
 
 @each
-def test_the_learning_face_saves_and_restores_the_whole_policy(kind, same):
+def test_the_learning_mode_saves_and_restores_the_whole_policy(kind, same):
     policy, other = made(kind), made(kind, seed=1)
     learn(policy)
     other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
@@ -261,9 +261,9 @@ STRANGE = {
 def test_observations_of_another_space_are_refused_by_policy_key_and_fix(name):
     space, obs, words = STRANGE[name]
     policy = PPOPolicy(None, space, THREE)
-    for face in (policy.eval_mode, policy.collect_mode):
+    for mode in (policy.eval_mode, policy.collect_mode):
         with pytest.raises(ObservationError, match=f"^PPOPolicy cannot act on these observations: .*{words}"):
-            face.forward(obs)
+            mode.forward(obs)
 
 
 def test_infinite_observations_and_errors_of_a_policys_own_are_not_taken_for_those():

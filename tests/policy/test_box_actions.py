@@ -118,8 +118,8 @@ def test_actions_are_elements_of_their_space_however_wild_the_noise(kind, shape,
     policy.version += 1
     obs = 10 * np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 
-    for face in (policy.collect_mode, policy.eval_mode):
-        action, state, _ = face.forward(obs)
+    for mode in (policy.collect_mode, policy.eval_mode):
+        action, state, _ = mode.forward(obs)
         assert action.shape == (40, *shape)
         assert state == []
         assert ((np.asarray(action, np.float64) >= space.low) & (np.asarray(action, np.float64) <= space.high)).all()
@@ -129,7 +129,7 @@ def test_actions_are_elements_of_their_space_however_wild_the_noise(kind, shape,
 def test_exploring_is_random_and_evaluating_is_not(kind):
     policy, obs = made(kind), np.ones((200, 5), np.float32)
     drawn, best = policy.collect_mode.forward(obs)[0], policy.eval_mode.forward(obs)[0]
-    twins = [policy.collect_mode.twin(index).forward(obs)[0] for index in (0, 1)]
+    twins = [policy.collect_mode.worker_copy(index).forward(obs)[0] for index in (0, 1)]
 
     np.testing.assert_allclose(best, np.broadcast_to(best[0], best.shape), rtol=1e-5)
     assert (drawn.std(0) > 0).all()
@@ -142,12 +142,12 @@ def test_noise_correlates_as_asked_within_an_episode_and_begins_anew_with_the_ne
     space = spaces.Box(-1, 1, (2,))
     settings = {} if kind == "sac" else {"collect__noise_sigma": 0.1}
     policy = made(kind, space, collect__noise_correlation=0.8, **settings)
-    obs, face = np.ones((500, 5), np.float32), policy.collect_mode
-    start = face.get_initial_state(500)
-    first, state, _ = face.forward(obs, start)
+    obs, mode = np.ones((500, 5), np.float32), policy.collect_mode
+    start = mode.get_initial_state(500)
+    first, state, _ = mode.forward(obs, start)
     states = []
     for _ in range(40):
-        _, state, _ = face.forward(obs, state)
+        _, state, _ = mode.forward(obs, state)
         states.append(state[0].numpy())
     lag = np.corrcoef(states[-2].ravel(), states[-1].ravel())[0, 1]
 
@@ -212,7 +212,9 @@ def test_a_part_whose_learning_rate_is_zero_stays_as_it_is(kind, frozen):
 def test_the_gradient_of_each_part_is_clipped_by_itself(kind):
     policy = made(kind, learn__grad_clip_norm=1e-3)
     stats = learned(policy, 1)[0]
-    norms = {name: torch.stack([param.grad.norm() for param in part]).norm() for name, (part, _) in policy.parts().items()}
+    norms = {
+        name: torch.stack([param.grad.norm() for param in part]).norm() for name, (part, _) in policy.param_groups().items()
+    }
 
     for name, norm in norms.items():
         assert stats[f"grad_norm_{name}"] > 1e-3
@@ -227,7 +229,7 @@ def test_targets_follow_slowly_and_take_no_gradient(kind):
     for step in range(4):
         learned(policy, 1, first=step)
         if step % 2:
-            expected = [0.75 * old + 0.25 * new for old, new in zip(expected, copied(policy.followed()), strict=True)]
+            expected = [0.75 * old + 0.25 * new for old, new in zip(expected, copied(policy.target_source()), strict=True)]
         for found, wanted in zip(policy.target_model.parameters(), expected, strict=True):
             torch.testing.assert_close(found.data, wanted, rtol=1e-5, atol=1e-7)
             assert found.grad is None
@@ -248,7 +250,7 @@ def test_weights_alone_give_the_targets_too(kind):
     policy, other = made(kind), made(kind, seed=7)
     other.load_state_dict({"model": policy.state_dict()["model"]})
 
-    for found, wanted in zip(other.target_model.parameters(), policy.followed().parameters(), strict=True):
+    for found, wanted in zip(other.target_model.parameters(), policy.target_source().parameters(), strict=True):
         assert torch.equal(found, wanted)
 
 
