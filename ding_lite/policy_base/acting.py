@@ -234,7 +234,7 @@ class ActMode:
 
     @property
     def version(self) -> int:
-        """Names the weights that it acted with last."""
+        """Version of the weights that it acted with last."""
         return self.actor.version
 
     @property

@@ -136,7 +136,7 @@ class LearnMode:
 
     @property
     def version(self) -> int:
-        """Names the weights."""
+        """Version of the weights; increases with every change."""
         return self._policy.version
 
     def require_finite(self) -> None:

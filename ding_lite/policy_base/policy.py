@@ -104,7 +104,7 @@ class Policy(PolicyState):
         self.train_iter = 0
         """Gradient steps taken."""
         self.version = 0
-        """Names the weights: another number whenever they have changed."""
+        """Version of the weights; increases with every change."""
         self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
         """What `self.metrics` is, unless a policy has something of its own by that name."""
         self.dry_run_results: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class Policy(PolicyState):
         return self.hook_metrics
 
     def dry_run(self) -> HookReads:
-        """Run the policy once on a dummy batch, where that has not been done yet; nothing of it remains but what it found out.
+        """Run the policy once on a dummy batch, where that has not been done yet. It leaves the policy as it was.
 
         Middleware ask for this when they are made.
 
@@ -186,7 +186,7 @@ class Policy(PolicyState):
             Which columns the hooks read, and what the policy gives when it acts.
 
         Raises:
-            ColumnError: a hook reads a column that nobody gives.
+            ColumnError: a hook reads a column that the batch does not have.
             HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
         """
         if "reads" not in self.dry_run_results:

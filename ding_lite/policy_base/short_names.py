@@ -97,9 +97,9 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
         place: found[0] for place in ("", "learn", "model", "collect") if (found := _lookup(cfg, place) if place else [cfg])
     }
     has = [f"{place}.{name}" for place, section in sections.items() if place and hasattr(section, name)]
-    told = next((told for section in sections.values() if (told := type(section).about(name)) is not None), None)
-    if told is not None and not has:
-        warnings.warn(f"the setting {name!r} is none of this {type(cfg).__name__}'s: {told} {kept}", stacklevel=4)
+    hint = next((hint for section in sections.values() if (hint := type(section).about(name)) is not None), None)
+    if hint is not None and not has:
+        warnings.warn(f"the setting {name!r} is none of this {type(cfg).__name__}'s: {hint} {kept}", stacklevel=4)
         return
     near = {place.rpartition(".")[2]: place for section in ("collect", "learn") for place in _values(cfg, section)}
     near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}

@@ -189,7 +189,7 @@ class PolicyState(Hooks):
         Args:
             name: under which its state is kept.
             thing: with `state_dict()`, plain data, and `load_state_dict(state)`. A state that is loaded has to have the names,
-                shapes and kinds of numbers of the one of now; what is free to have another shape stands in a list, or its name
+                shapes and kinds of numbers of the current one; what is free to have another shape stands in a list, or its name
                 in an attribute `varying`, a tuple of names. `state_ranges`, a dict by name on its class, holds the least and
                 the largest number of an entry, such as {"var": (0.0, math.inf)}.
 

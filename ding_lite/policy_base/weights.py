@@ -68,18 +68,18 @@ class NotOnActor:
     """
 
     def __init__(self, name: str, policy: str) -> None:
-        self._told = (
-            f"{policy}.{name} is a network beside the model, which the copies that act do not have, since nobody would bring "
+        self._message = (
+            f"{policy}.{name} is a network beside the model, which the copies that act do not have, since nothing would bring "
             "it up to date: make it a part of what make_model gives."
         )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)  # as copying and pickling ask for them
-        raise AttributeError(self._told)
+        raise AttributeError(self._message)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise AttributeError(self._told)
+        raise AttributeError(self._message)
 
     __call__ = __getitem__ = __iter__ = __len__ = _refuse
 

@@ -110,7 +110,7 @@ class HookCallError(HookError):
 
 
 def try_out(policy: P, make_mode: Callable[[P], TriedMode]) -> HookReads:
-    """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch; nothing of it remains.
+    """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch, and put it back as it was.
 
     Args:
         make_mode: makes the mode of the policy that acts.

@@ -55,7 +55,7 @@ def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]
     elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and isinstance(leaf, (np.ndarray, Tensor)):
         array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
         if array.dtype.kind not in "iu":
-            yield f"{where} is {_told(leaf)}, and integers of {space} are wanted."
+            yield f"{where} is {_describe(leaf)}, and integers of {space} are wanted."
         elif not space.shape or array.shape[-1:] == space.shape:
             yield from _out_of_range(space, array, where)
 
@@ -79,7 +79,7 @@ def _misfits(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         yield from _of_leaf(space, obs, where, lengths)
         return
     if not isinstance(obs, Mapping):
-        yield f"{where} is {_told(obs)}, and a dict with the keys {[*parts]} is wanted."
+        yield f"{where} is {_describe(obs)}, and a dict with the keys {[*parts]} is wanted."
         return
     for name, part in parts.items():
         if name not in obs:
@@ -92,7 +92,7 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
     spec: Any = space_spec(space)
     wanted = f"{spec.dtype} [B{''.join(f', {size}' for size in spec.shape)}]"
     if not isinstance(obs, (np.ndarray, Tensor)):
-        yield f"{where} is {_told(obs)}, and an array or a tensor, {wanted}, is wanted."
+        yield f"{where} is {_describe(obs)}, and an array or a tensor, {wanted}, is wanted."
         return
     array = obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs
     if array.dtype.kind == "f" and (broken := np.argwhere(np.isnan(array))).size:
@@ -100,11 +100,11 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         yield f"{found}. Look at what made them: the environment, a wrapper, or what normalises them."
         return
     if array.shape[1:] != spec.shape or not array.ndim:
-        yield f"{where} is {_told(obs)}, and {wanted} is wanted.{_fix(array.shape, spec.shape, where)}"
+        yield f"{where} is {_describe(obs)}, and {wanted} is wanted.{_fix(array.shape, spec.shape, where)}"
         return
     is_kind = {"f": array.dtype == spec.dtype, "b": True, "i": True, "u": True}.get(array.dtype.kind, False)
     if not is_kind or (spec.dtype.kind == "f") != (array.dtype.kind == "f"):
-        yield f"{where} is {_told(obs)}, and {wanted} is wanted: {where}.astype(np.{spec.dtype})."
+        yield f"{where} is {_describe(obs)}, and {wanted} is wanted: {where}.astype(np.{spec.dtype})."
         return
     yield from _out_of_range(space, array, where)
     if lengths and len(array) != next(iter(lengths.values())):
@@ -130,7 +130,7 @@ def _out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], wher
         yield f"{where}{place} is {array[tuple(place)]}, and {space} has {least} to {most} there."
 
 
-def _told(obs: Any) -> str:
+def _describe(obs: Any) -> str:
     if isinstance(obs, (np.ndarray, Tensor)):
         return f"{str(obs.dtype).removeprefix('torch.')} {list(obs.shape)}"
     if isinstance(obs, Mapping):

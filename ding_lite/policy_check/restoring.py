@@ -57,7 +57,7 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
 
 
 def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
-    """A function for each thing that it holds, which puts the contents of now back."""
+    """A function for each thing that it holds, which puts its present contents back."""
     seen = {id(policy.dry_run_results)}
     waiting = list(vars(policy).values())
     while waiting:

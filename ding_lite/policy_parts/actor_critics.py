@@ -41,14 +41,14 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
     def actor_critic_loss(
         self, policy_loss: Tensor, vf_loss: Tensor | None, entropy: Tensor, penalty: Tensor | None = None, **logged: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The sum of all that a policy is to become.
+        """The weighted sum of the losses of actor and critic, the entropy bonus, and a penalty.
 
             loss = policy_loss + value_weight * vf_loss - entropy_coeff * entropy + penalty
 
         Args:
             policy_loss, entropy: of the actor, scalars.
             vf_loss: of the critic, a scalar; None where there is none.
-            penalty: what else is to become small, a scalar, weighed.
+            penalty: another term to minimise, a scalar with its weight in it.
             **logged: more scalars to log.
 
         Returns:

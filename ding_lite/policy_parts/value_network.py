@@ -22,7 +22,7 @@ class ValueNetworkMixin(Base):
     """A critic that judges rollouts: `with_values`, for a model that has `values(obs)`.
 
     Args:
-        observation_space, action_space, config: in RLlib's places; nothing of them.
+        observation_space, action_space, config: unused; kept for RLlib's signature.
     """
 
     @set_up_by_hooks

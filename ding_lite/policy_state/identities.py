@@ -88,11 +88,11 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
             'policy.set_weights(state["model"]) takes over the weights alone.'
         )
     found = [
-        f"its {name.replace('_', ' ')} is {_told(saved[name])}, and that of this policy is {_told(own[name])}"
+        f"its {name.replace('_', ' ')} is {_describe(saved[name])}, and that of this policy is {_describe(own[name])}"
         for name in ("observation_space", "action_space")
         if _compared(saved[name], name) != _compared(own[name], name)
     ]
-    found += [told for name, told in _differences(own, saved) if name.startswith("model.")]
+    found += [difference for name, difference in _differences(own, saved) if name.startswith("model.")]
     if found:
         raise StateError(
             f"this state is of another {lineage[0]}: {'; '.join(found)}. Make the policy from the environment and with the "
@@ -190,8 +190,8 @@ def _require_space(place: str, space: Any, fix: str) -> None:
 
 def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) -> str:
     """A sentence about the settings in which these identities differ; empty where nothing is known of the saved one."""
-    told = [told for _, told in _differences(own, saved or {})]
-    return f" Of the settings, {'; '.join(told)}." if told else ""
+    found = [difference for _, difference in _differences(own, saved or {})]
+    return f" Of the settings, {'; '.join(found)}." if found else ""
 
 
 def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -238,10 +238,10 @@ def _compared(space: Any, name: str) -> Any:
     return {key: value for key, value in space.items() if key not in _BOUNDS}
 
 
-def _told(space: Any) -> str:
+def _describe(space: Any) -> str:
     """A space as a message gives it."""
     if "parts" in space:
-        return f"{space['kind']}({', '.join(f'{name}: {_told(part)}' for name, part in space['parts'].items())})"
+        return f"{space['kind']}({', '.join(f'{name}: {_describe(part)}' for name, part in space['parts'].items())})"
     inner = {name: value for name, value in space.items() if name != "kind" and not (name == "start" and value == 0)}
     shown = {name: value if len(str(value)) < 40 else "..." for name, value in inner.items()}
     return f"{space['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"

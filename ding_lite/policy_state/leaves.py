@@ -24,7 +24,7 @@ def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: b
         StateError
     """
     if not _is_alike(current, given) or given.shape != current.shape or given.dtype != current.dtype:
-        raise StateError(f"{where} is of {told(given)}, and {told(current)} is wanted.{_remedy(current, given)}")
+        raise StateError(f"{where} is of {describe(given)}, and {describe(current)} is wanted.{_remedy(current, given)}")
     if not _is_finite(given) and (must_be_finite or _is_finite(current)):
         broken = given[~given.isfinite()].flatten()
         raise StateError(
@@ -34,7 +34,7 @@ def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: b
 
 
 def require_like(where: str, current: Any, given: Any, varying: Sequence[str] = (), inner: bool = False) -> None:
-    """Refuse a state of other names, shapes or kinds of numbers than that of now, or with NaN where now there is none.
+    """Refuse a state of other names, shapes or kinds of numbers than the current one, or with NaN where that has none.
 
     Nothing is asked of what is empty or None now, of the length of lists, and of what `varying` names.
 
@@ -72,11 +72,11 @@ def require_leaf(where: str, current: Any, given: Any) -> None:
         raise StateError(f"{where} is a {type(given).__name__}, and a number or an array of numbers is wanted.")
     old, new = (value if isinstance(value, Tensor) else np.asarray(value) for value in (current, given))
     if not _is_alike(old, new):
-        raise StateError(f"{where} is of {told(new)}, and {told(old)} is wanted.{_remedy(old, new)}")
+        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.{_remedy(old, new)}")
     if math.prod(old.shape) and old.ndim and new.ndim and old.shape != new.shape:
-        raise StateError(f"{where} is of {told(new)}, and {told(old)} is wanted.")
+        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.")
     if (_kind(new) == "c" or (old.ndim and new.ndim)) and _kind(old) != _kind(new):
-        raise StateError(f"{where} is of {told(new)}, and {told(old)} is wanted.")
+        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.")
     if not _is_finite(new) and _is_finite(old):
         if isinstance(given, float) and not math.isnan(given):  # as what was best so far begins with -inf
             return
@@ -131,7 +131,7 @@ def is_plain(array: Any) -> bool:
     return not isinstance(array, Tensor) or _form(array) == ""
 
 
-def told(array: Any) -> str:
+def describe(array: Any) -> str:
     """Shape, kind of numbers and, where it is unusual, layout."""
     form = _form(array) if isinstance(array, Tensor) else ""
     if isinstance(array, Tensor) and array.is_nested:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
 from ding_lite.policy_state.identities import StateError, differing_settings, require_alike
-from ding_lite.policy_state.leaves import ranges_of, require_count, require_like, require_range, require_tensor, told
+from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
 from ding_lite.policy_state.optimizer_states import require_optimizer_state
 
 _NEEDED = ("train_iter", "version", "learn")
@@ -315,7 +315,7 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
         if name in state and isinstance(current, Tensor):
             place = f"{where}[{name!r}]" if where else repr(name)
             if not isinstance(state[name], Tensor):
-                raise StateError(f"{place} is a {type(state[name]).__name__}, and a tensor of {told(current)} is wanted.")
+                raise StateError(f"{place} is a {type(state[name]).__name__}, and a tensor of {describe(current)} is wanted.")
             require_tensor(place, current, state[name], must_be_finite=name in learned)
             if name in ranges:
                 require_range(place, state[name], ranges[name], current)

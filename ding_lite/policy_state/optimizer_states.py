@@ -108,7 +108,7 @@ def _require_setting(place: str, own: Any, given: Any, may_lack: bool = False) -
             raise StateError(f"{place} is {given!r:.80}, and {own!r} or the like is wanted.")
     elif isinstance(own, (int, float, Tensor)):
         if not _is_number(given):
-            found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _told(given)
+            found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _describe(given)
             raise StateError(f"{place} is {found}, and a number or an array of numbers is wanted, such as {own!r:.80}.")
         if _is_finite(own) and not (_is_finite(given) and abs(float(given)) <= max(_MOST, abs(float(own)))):
             raise StateError(f"{place} is {given!r:.80}, and this one has {own!r:.80}: take a checkpoint from before that.")
@@ -127,7 +127,7 @@ def _is_finite(number: Any) -> bool:
         return False
 
 
-def _told(given: Tensor) -> str:
+def _describe(given: Tensor) -> str:
     return f"a tensor of {given.dtype}, {given.layout} on {given.device.type}"
 
 

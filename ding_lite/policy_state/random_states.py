@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.data import require_generator_state
 from ding_lite.envs import subspaces
 from ding_lite.policy_state.identities import StateError
-from ding_lite.policy_state.leaves import told
+from ding_lite.policy_state.leaves import describe
 
 
 def require_random_state(
@@ -58,13 +58,15 @@ def require_numpy_state(where: str, state: Any, rng: np.random.Generator) -> Non
 
 
 def _require_torch_state(where: str, state: Any, own: Tensor, device: torch.device) -> None:
-    wanted = f"the state of a random generator of torch, {told(own)}, is wanted: give all that state_dict() gave."
+    wanted = f"the state of a random generator of torch, {describe(own)}, is wanted: give all that state_dict() gave."
     if not isinstance(state, Tensor):
         raise StateError(f"{where} is {state!r:.80}, and {wanted}")
     try:
         torch.Generator(device).set_state(state.cpu())
     except (TypeError, RuntimeError) as error:
-        raise StateError(f"{where} is of {told(state)} and not legal ({' '.join(str(error).split())}), and {wanted}") from None
+        raise StateError(
+            f"{where} is of {describe(state)} and not legal ({' '.join(str(error).split())}), and {wanted}"
+        ) from None
 
 
 def _require_space_state(where: str, state: Any, space: gymnasium.Space[Any]) -> None:
