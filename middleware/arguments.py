@@ -74,7 +74,7 @@ def require_mode(middleware: str, given: Any, mode: Mode, *attributes: str) -> N
 
     Args:
         middleware: name of the middleware, for the message.
-        face: name of the mode that it needs.
+        mode: name of the mode that it needs.
         *attributes: attributes that the middleware uses.
 
     Raises:

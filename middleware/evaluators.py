@@ -204,7 +204,7 @@ class InteractionEvaluator:
     def _begin(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Begin an evaluation in parallel with the next iterations, with the current weights."""
         for policy in self._policies:
-            policy.hold()
+            policy.pin()
         begun: list[Deferred[Evaluation]] = []
         work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
         work.outlasts = True
@@ -249,7 +249,7 @@ class InteractionEvaluator:
             return None if work.is_over else work.result()
         finally:
             for policy in self._policies:
-                policy.let_go()
+                policy.unpin()
 
     def _write(self, evaluation: Evaluation | None, ctx: OnlineRLContext | OfflineRLContext) -> None:
         if evaluation is None:

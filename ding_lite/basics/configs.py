@@ -44,7 +44,7 @@ def ranged_field(
     Example:
         >>> @dataclasses.dataclass
         ... class Learn(Config):
-        ...     batch_size: int = bounded(64, low=1)
+        ...     batch_size: int = ranged_field(64, low=1)
         >>> Learn(batch_size=0)
         Traceback (most recent call last):
             ...

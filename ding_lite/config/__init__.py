@@ -3,7 +3,6 @@
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.commands import from_command_line
 from ding_lite.config.rnd import RNDConfig
-from ding_lite.hooks import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 from ding_lite.policy import (
     A2CConfig,
     A2CPolicyConfig,
@@ -33,6 +32,7 @@ from ding_lite.policy import (
     TD3Config,
     TD3PolicyConfig,
 )
+from ding_lite.policy_parts import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 __all__ = [
     "A2CConfig",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from ding_lite.basics import bounded
-from ding_lite.hooks import EnvConfig
+from ding_lite.basics import ranged_field
 from ding_lite.policy import DQNConfig, DQNPolicyConfig
+from ding_lite.policy_parts import EnvConfig
 from ding_lite.rewards import RNDRewardConfig
 
 
@@ -17,7 +17,7 @@ class RNDConfig(DQNConfig):
     exp_name: str = "runs/rnd"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(18_000, low=1)
+    max_step: int = ranged_field(18_000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions, and takes one gradient step."""
 
     env: EnvConfig = dataclasses.field(

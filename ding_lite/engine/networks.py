@@ -256,7 +256,7 @@ class Network:
                 self._gather()
             for edge in self.plan.edges:
                 for _, follower in edge.follows:
-                    follower.adopt(None)
+                    follower.load_snapshot(None)
         if self.error is not None:
             raise self.error
 
@@ -407,7 +407,7 @@ class Network:
     def _adopt(lane: Lane) -> None:
         while lane.adoptions:
             follower, snapshot = lane.adoptions.pop()
-            follower.adopt(snapshot)
+            follower.load_snapshot(snapshot)
 
     @staticmethod
     def _take_for_end(work: _Work, lane: Lane) -> None:

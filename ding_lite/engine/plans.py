@@ -34,7 +34,7 @@ class Follower(Protocol):
     leader: Any
     """The object that it follows, as named in the `uses` of the middleware that change it."""
 
-    def adopt(self, snapshot: Any) -> None:
+    def load_snapshot(self, snapshot: Any) -> None:
         """Use this snapshot of the leader from now on; None follows the leader itself again."""
 
 

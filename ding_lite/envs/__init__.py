@@ -2,6 +2,7 @@
 
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
+from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.infos import number_of
@@ -41,6 +42,8 @@ __all__ = [
     "Step",
     "Stepper",
     "VectorEnvAdapter",
+    "actions_to_arrays",
+    "clipper",
     "column_limits",
     "episode_seed",
     "integer_bounds",
@@ -53,10 +56,13 @@ __all__ = [
     "random_state",
     "replay_episode",
     "same_layout",
+    "shapes_of",
     "space_spec",
     "stepper",
     "subspaces",
     "threshold_of_envs",
+    "to_arrays",
     "to_gymnasium",
     "to_nested",
+    "to_tensors",
 ]

@@ -49,7 +49,7 @@ class RecurrentActorCritic(ActorCritic):
             TypeError
         """
         raise TypeError(
-            "a network with an LSTM has no from_batch(): call unroll(obs, state, restart), as policy.judged() does."
+            "a network with an LSTM has no from_batch(): call unroll(obs, state, restart), as policy.evaluate_batch() does."
         )
 
     def initial_state(self) -> list[Tensor]:

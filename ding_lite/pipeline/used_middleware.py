@@ -7,14 +7,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ding_lite.basics.messages import call_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, NestedContext, contract_of
-
-if TYPE_CHECKING:
-    from ding_lite.pipeline.pipeline_checks import Entry
 
 Scope = tuple[tuple[str, str], ...]
 """Where a middleware runs: () on the iteration's own context, (("parts", "learned"),) on ctx.parts["learned"]."""
@@ -68,7 +65,27 @@ class UsedMiddleware:
         return self.is_opaque and scope[: len(self.scope)] == self.scope
 
 
-def middleware_of(pipeline: Sequence[Entry]) -> list[UsedMiddleware]:
+class Used(Protocol):
+    """An entry of a pipeline: a middleware as the script used it."""
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The middleware as the script passed it."""
+
+    @property
+    def contract(self) -> Contract | None:
+        """None for a plain function, of which nothing is known."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+
+    @property
+    def used_at(self) -> str:
+        """file:line of the script's `task.use`, or empty."""
+
+
+def middleware_of(pipeline: Sequence[Used]) -> list[UsedMiddleware]:
     """Every single middleware of a pipeline, in the order of a sequential run.
 
     A middleware made of others lists them in `inner_middleware`. `side_by_side` says whether they run at the same time;

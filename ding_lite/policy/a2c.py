@@ -9,16 +9,11 @@ import dataclasses
 
 from torch import Tensor
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import (
-    ActorCriticLearning,
-    OnPolicyCollectConfig,
-    OnPolicyRunConfig,
-    Policy,
-    PolicyGradientConfig,
-)
+from ding_lite.policy_base import OnPolicyCollectConfig, Policy, PolicyGradientConfig
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
 
 
 @dataclasses.dataclass
@@ -36,7 +31,7 @@ class A2CConfig(OnPolicyRunConfig):
     exp_name: str = "runs/a2c"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(3000, low=1)
+    max_step: int = ranged_field(3000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: A2CPolicyConfig = dataclasses.field(default_factory=A2CPolicyConfig)

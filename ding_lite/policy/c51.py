@@ -11,32 +11,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import ConfigError, bounded
+from ding_lite.basics import ConfigError, ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
-from ding_lite.hooks import (
-    GreedyActing,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    bootstrap_discount,
-    weighted_loss,
-)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, bootstrap_discount, weighted_loss
 
 
 @dataclasses.dataclass
 class C51ModelConfig(DQNModelConfig):
     """The network that gives probabilities of returns."""
 
-    n_atom: int = bounded(101, low=2, high=16_384)
+    n_atom: int = ranged_field(101, low=2, high=16_384)
     """Returns that have a probability each, evenly from v_min to v_max."""
 
-    v_min: float = bounded(-100.0)
+    v_min: float = ranged_field(-100.0)
     """The least return, discounted; with discount_factor 0.99, -100 and 100 are enough for rewards within 1 of 0."""
 
-    v_max: float = bounded(100.0)
+    v_max: float = ranged_field(100.0)
     """The greatest return, discounted."""
 
 
@@ -55,7 +49,7 @@ class C51Config(RunConfig):
     exp_name: str = "runs/c51"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: C51PolicyConfig = dataclasses.field(default_factory=C51PolicyConfig)

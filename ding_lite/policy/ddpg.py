@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
-from ding_lite.hooks import (
-    BoundedConfig,
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import (
+    BoxConfig,
     EnvConfig,
-    NoisyActing,
-    NoisyCollectConfig,
-    Policy,
+    GaussianNoiseActing,
+    GaussianNoiseCollectConfig,
     RunConfig,
     TargetNetwork,
     critic_regression,
@@ -27,10 +27,10 @@ from ding_lite.hooks import (
 
 
 @dataclasses.dataclass
-class DDPGPolicyConfig(BoundedConfig):
+class DDPGPolicyConfig(BoxConfig):
     """DDPG."""
 
-    collect: NoisyCollectConfig = dataclasses.field(default_factory=NoisyCollectConfig)
+    collect: GaussianNoiseCollectConfig = dataclasses.field(default_factory=GaussianNoiseCollectConfig)
     """Collecting."""
 
 
@@ -41,7 +41,7 @@ class DDPGConfig(RunConfig):
     exp_name: str = "runs/ddpg"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(5000, low=1)
+    max_step: int = ranged_field(5000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=pendulum)
@@ -51,7 +51,7 @@ class DDPGConfig(RunConfig):
     """The algorithm."""
 
 
-class DDPGPolicy(NoisyActing, TargetNetwork, Policy):
+class DDPGPolicy(GaussianNoiseActing, TargetNetwork, Policy):
     """Deep deterministic policy gradient, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = DDPGPolicyConfig

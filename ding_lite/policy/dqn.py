@@ -12,20 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import q_target
-from ding_lite.hooks import (
-    GreedyActing,
-    ModelConfig,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    ValueBasedConfig,
-    bootstrap_discount,
-    weighted_loss,
-)
 from ding_lite.nn import make_q_network
+from ding_lite.policy_base import ModelConfig, Policy
+from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, ValueBasedConfig, bootstrap_discount, weighted_loss
 
 
 @dataclasses.dataclass
@@ -54,7 +46,7 @@ class DQNConfig(RunConfig):
     exp_name: str = "runs/dqn"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: DQNPolicyConfig = dataclasses.field(default_factory=DQNPolicyConfig)

@@ -12,39 +12,30 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, has_leaf, map_leaves, merge_lead, minibatches, nested, tree
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
-from ding_lite.hooks import (
-    ActorCriticLearning,
-    EpochsLearnConfig,
-    EvalConfig,
-    EvaluatorConfig,
-    OnPolicyCollectConfig,
-    OnPolicyConfig,
-    OnPolicyRunConfig,
-    Policy,
-    mean_stats,
-)
+from ding_lite.policy_base import EpochsLearnConfig, EvalConfig, EvaluatorConfig, OnPolicyCollectConfig, OnPolicyConfig, Policy
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig, mean_stats
 
 
 @dataclasses.dataclass
 class IMPALALearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
-    epoch_per_collect: int = bounded(1, low=1, high=1_000_000)
+    epoch_per_collect: int = ranged_field(1, low=1, high=1_000_000)
     """Passes over each rollout."""
 
-    batch_size: int = bounded(512, low=1, high=10_000_000)
+    batch_size: int = ranged_field(512, low=1, high=10_000_000)
     """Transitions a gradient step: whole columns of environments drawn at random, or the rollout where it has no more."""
 
     vtrace: bool = True
     """Correct for the policy that acted; False takes what it did for the learner's own."""
 
-    rho_clip: float = bounded(1.0, low=0, finite=False)
+    rho_clip: float = ranged_field(1.0, low=0, finite=False)
     """Largest importance weight of a step in its target and in the policy gradient."""
 
-    c_clip: float = bounded(1.0, low=0, finite=False)
+    c_clip: float = ranged_field(1.0, low=0, finite=False)
     """Largest importance weight that a correction is carried back with."""
 
 
@@ -71,7 +62,7 @@ class IMPALAConfig(OnPolicyRunConfig):
     exp_name: str = "runs/impala"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(1000, low=1)
+    max_step: int = ranged_field(1000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: IMPALAPolicyConfig = dataclasses.field(default_factory=IMPALAPolicyConfig)

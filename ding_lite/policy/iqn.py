@@ -11,36 +11,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import (
-    GreedyActing,
-    HeadModelConfig,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    quantile_regression,
-)
 from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, HeadModelConfig, RunConfig, TargetNetwork, quantile_regression
 
 
 @dataclasses.dataclass
 class IQNModelConfig(HeadModelConfig, DQNModelConfig):
     """The network that gives quantiles of returns."""
 
-    quantile_embedding_size: int = bounded(64, low=1, high=16_384)
+    quantile_embedding_size: int = ranged_field(64, low=1, high=16_384)
     """Cosines that tell the network which quantile is asked for."""
 
-    num_quantiles: int = bounded(8, low=1, high=16_384)
+    num_quantiles: int = ranged_field(8, low=1, high=16_384)
     """Quantiles drawn for each row's prediction."""
 
-    num_target_quantiles: int = bounded(8, low=1, high=16_384)
+    num_target_quantiles: int = ranged_field(8, low=1, high=16_384)
     """Quantiles drawn for each row's target."""
 
-    num_acting_quantiles: int = bounded(8, low=1, high=16_384)
+    num_acting_quantiles: int = ranged_field(8, low=1, high=16_384)
     """Quantiles whose mean an action is chosen by, in the middle of parts of equal probability."""
 
 
@@ -59,7 +53,7 @@ class IQNConfig(RunConfig):
     exp_name: str = "runs/iqn"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: IQNPolicyConfig = dataclasses.field(default_factory=IQNPolicyConfig)

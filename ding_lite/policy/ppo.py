@@ -12,18 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
-from ding_lite.hooks import (
+from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
+from ding_lite.policy_parts import (
     ActorCriticLearning,
-    ActorCriticModelConfig,
     EnvConfig,
-    EpochsLearnConfig,
     KLCoeffMixin,
-    OnPolicyConfig,
     OnPolicyRunConfig,
-    Policy,
     RecurrentActorCriticMixin,
     mean_stats,
 )
@@ -33,7 +30,7 @@ from ding_lite.hooks import (
 class PPOModelConfig(ActorCriticModelConfig):
     """Actor and critic."""
 
-    lstm_size: int | None = bounded(None, low=1, high=16_384)
+    lstm_size: int | None = ranged_field(None, low=1, high=16_384)
     """Of an LSTM behind the encoder, which actor and critic then share, for tasks that have to be remembered; None for none."""
 
 
@@ -41,22 +38,22 @@ class PPOModelConfig(ActorCriticModelConfig):
 class PPOLearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
-    unroll_len: int | None = bounded(None, low=1, high=100_000)
+    unroll_len: int | None = ranged_field(None, low=1, high=100_000)
     """With an LSTM, steps of each sequence that is learned from; None for those of the rollout."""
 
-    clip_ratio: float = bounded(0.2, low=0, high=1)
+    clip_ratio: float = ranged_field(0.2, low=0, high=1)
     """How far the probability ratio counts, either way from 1."""
 
-    value_clip: float | None = bounded(None, low=0)
+    value_clip: float | None = ranged_field(None, low=0)
     """How far the critic's value may move in one rollout's learning, in units of return; None for no limit."""
 
-    kl_coeff: float = bounded(0.0, low=0)
+    kl_coeff: float = ranged_field(0.0, low=0)
     """Weight of the KL divergence from the policy that collected, at the start; adapted to kl_target. 0 for none."""
 
-    kl_target: float = bounded(0.01, low=0)
+    kl_target: float = ranged_field(0.01, low=0)
     """How far a rollout's learning should move the policy, in nats, where kl_coeff is adapted."""
 
-    target_kl: float | None = bounded(None, low=0)
+    target_kl: float | None = ranged_field(None, low=0)
     """Stop the epochs when the policy has moved this far, in nats; None for never."""
 
 
@@ -78,7 +75,7 @@ class PPOConfig(OnPolicyRunConfig):
     exp_name: str = "runs/ppo"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(500, low=1)
+    max_step: int = ranged_field(500, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: PPOPolicyConfig = dataclasses.field(default_factory=PPOPolicyConfig)
@@ -100,7 +97,7 @@ class PPOLSTMConfig(PPOConfig):
     exp_name: str = "runs/ppo_lstm"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(500, low=1)
+    max_step: int = ranged_field(500, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
@@ -132,7 +129,7 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
             Schulman et al. (2017), https://arxiv.org/abs/1707.06347, eq. 8 and 9.
         """
         learn = self.cfg.learn
-        logit, value, batch = self.judged(batch)
+        logit, value, batch = self.evaluate_batch(batch)
         log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
         advantage = self.advantages(batch.advantage)
         policy_loss, log_ratio = ppo_policy_loss(log_prob, batch.log_prob, advantage, clip_ratio=learn.clip_ratio)

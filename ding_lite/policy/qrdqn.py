@@ -11,25 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.hooks import (
-    GreedyActing,
-    Policy,
-    RunConfig,
-    TargetNetwork,
-    quantile_regression,
-)
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, quantile_regression
 
 
 @dataclasses.dataclass
 class QRDQNModelConfig(DQNModelConfig):
     """The network that gives quantiles of returns."""
 
-    num_quantiles: int = bounded(32, low=1, high=16_384)
+    num_quantiles: int = ranged_field(32, low=1, high=16_384)
     """Quantiles of each action's return, in the middle of parts of equal probability."""
 
 
@@ -37,7 +32,7 @@ class QRDQNModelConfig(DQNModelConfig):
 class QRDQNPolicyConfig(DQNPolicyConfig):
     """QR-DQN."""
 
-    kappa: float = bounded(1.0, low=0)
+    kappa: float = ranged_field(1.0, low=0)
     """Where the loss of a quantile goes over from quadratic to linear, in units of return; 0 for linear throughout."""
 
     model: QRDQNModelConfig = dataclasses.field(default_factory=QRDQNModelConfig)
@@ -51,7 +46,7 @@ class QRDQNConfig(RunConfig):
     exp_name: str = "runs/qrdqn"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: QRDQNPolicyConfig = dataclasses.field(default_factory=QRDQNPolicyConfig)

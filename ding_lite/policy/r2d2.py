@@ -15,42 +15,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
-from ding_lite.hooks import (
-    CollectConfig,
+from ding_lite.nn import make_recurrent_q_network
+from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy
+from ding_lite.policy_check import map_columns
+from ding_lite.policy_parts import (
     EnvConfig,
     EpsConfig,
-    EvalConfig,
-    EvaluatorConfig,
     ExplorationConfig,
     GreedyActing,
-    ModelConfig,
     OffPolicyLearnConfig,
-    Policy,
     PriorityConfig,
     RunConfig,
     TargetNetwork,
     ValueBasedConfig,
-    map_columns,
+    episode_starts,
     repeated_steps,
-    restarts,
     states_in,
     time_major,
     weighted_loss,
 )
-from ding_lite.nn import make_recurrent_q_network
 
 
 @dataclasses.dataclass
 class R2D2ModelConfig(ModelConfig):
     """The recurrent Q-network."""
 
-    encoder_hidden_size_list: list[int] = bounded(default_factory=lambda: [64], low=1, high=16_384)
+    encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer before the LSTM."""
 
-    lstm_size: int = bounded(64, low=1, high=16_384)
+    lstm_size: int = ranged_field(64, low=1, high=16_384)
     """Of the LSTM."""
 
     dueling: bool = True
@@ -61,25 +57,25 @@ class R2D2ModelConfig(ModelConfig):
 class R2D2LearnConfig(OffPolicyLearnConfig):
     """Learning from replayed sequences."""
 
-    burn_in: int = bounded(8, low=0, high=100_000)
+    burn_in: int = ranged_field(8, low=0, high=100_000)
     """Steps at the start of each sequence that only bring its stored state up to date with the newest weights."""
 
-    unroll_len: int = bounded(16, low=1, high=100_000)
+    unroll_len: int = ranged_field(16, low=1, high=100_000)
     """Steps behind these, which are learned from."""
 
-    batch_size: int = bounded(32, low=1, high=10_000_000)
+    batch_size: int = ranged_field(32, low=1, high=10_000_000)
     """Sequences a gradient step."""
 
-    update_per_collect: int = bounded(8, low=1, high=1_000_000)
+    update_per_collect: int = ranged_field(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
-    learning_starts: int = bounded(100, low=0)
+    learning_starts: int = ranged_field(100, low=0)
     """Sequences in the buffer before the first gradient step."""
 
-    priority_eta: float = bounded(0.9, low=0, high=1)
+    priority_eta: float = ranged_field(0.9, low=0, high=1)
     """How much of a sequence's priority is its largest error; the rest is the mean."""
 
-    rescale_eps: float = bounded(1e-3, low=0)
+    rescale_eps: float = ranged_field(1e-3, low=0)
     """Of the scale of the values, see `rescale_value`."""
 
 
@@ -87,7 +83,7 @@ class R2D2LearnConfig(OffPolicyLearnConfig):
 class R2D2CollectConfig(CollectConfig):
     """Collecting."""
 
-    n_sample: int = bounded(128, low=1, high=10_000_000)
+    n_sample: int = ranged_field(128, low=1, high=10_000_000)
     """Transitions a collection; for each environment a multiple of unroll_len."""
 
 
@@ -95,7 +91,7 @@ class R2D2CollectConfig(CollectConfig):
 class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
     """Exploration, and replay by priority."""
 
-    replay_buffer_size: int = bounded(10_000, low=1, high=1_000_000_000)
+    replay_buffer_size: int = ranged_field(10_000, low=1, high=1_000_000_000)
     """Sequences that the buffer holds."""
 
     eps: EpsConfig = dataclasses.field(default_factory=lambda: EpsConfig(decay=10_000))
@@ -106,7 +102,7 @@ class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
 class R2D2PolicyConfig(ValueBasedConfig):
     """R2D2."""
 
-    nstep: int = bounded(5, low=1, high=10_000)
+    nstep: int = ranged_field(5, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, within a sequence."""
 
     model: R2D2ModelConfig = dataclasses.field(default_factory=R2D2ModelConfig)
@@ -132,7 +128,7 @@ class R2D2Config(RunConfig):
     exp_name: str = "runs/r2d2"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
@@ -202,7 +198,7 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
 
     def unrolled(self, network: nn.Module, batch: Tree) -> tuple[Tensor, Tensor]:
         """Values at the observations behind the burn-in, and at those after each of them, [U, N, A] by this network."""
-        burn_in, state, restart = self.cfg.learn.burn_in, states_in(batch), restarts(batch)
+        burn_in, state, restart = self.cfg.learn.burn_in, states_in(batch), episode_starts(batch)
         if burn_in:
             with torch.no_grad():
                 state = network.advance(batch.obs[:burn_in], state, restart[:burn_in])  # type: ignore[operator]

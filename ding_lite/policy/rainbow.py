@@ -13,15 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import first_leaf, nested
-from ding_lite.hooks import (
-    HeadModelConfig,
-    PriorityConfig,
-    RunConfig,
-)
 from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
+from ding_lite.policy_parts import HeadModelConfig, PriorityConfig, RunConfig
 
 
 @dataclasses.dataclass
@@ -31,7 +27,7 @@ class RainbowModelConfig(HeadModelConfig, C51ModelConfig):
     dueling: bool = True
     """Split the head into state value and advantage."""
 
-    noise_sigma: float = bounded(0.3, low=0)
+    noise_sigma: float = ranged_field(0.3, low=0)
     """How strong the noise is at first, in units of the largest initial weight; learned from there. The papers have 0.5; with
     far less, the first greedy action may be the only one that is ever tried."""
 
@@ -40,7 +36,7 @@ class RainbowModelConfig(HeadModelConfig, C51ModelConfig):
 class RainbowPolicyConfig(C51PolicyConfig):
     """Rainbow."""
 
-    nstep: int = bounded(3, low=1, high=10_000)
+    nstep: int = ranged_field(3, low=1, high=10_000)
     """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
 
     model: RainbowModelConfig = dataclasses.field(default_factory=RainbowModelConfig)
@@ -57,7 +53,7 @@ class RainbowConfig(RunConfig):
     exp_name: str = "runs/rainbow"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(2000, low=1)
+    max_step: int = ranged_field(2000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     policy: RainbowPolicyConfig = dataclasses.field(default_factory=RainbowPolicyConfig)

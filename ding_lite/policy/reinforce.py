@@ -10,19 +10,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
-from ding_lite.hooks import (
+from ding_lite.policy_base import (
     ActorCriticLearnConfig,
-    ActorCriticLearning,
     EvalConfig,
     EvaluatorConfig,
     OnPolicyCollectConfig,
-    OnPolicyRunConfig,
     Policy,
     PolicyGradientConfig,
 )
+from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
 
 
 @dataclasses.dataclass
@@ -49,7 +48,7 @@ class REINFORCEConfig(OnPolicyRunConfig):
     exp_name: str = "runs/reinforce"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(1000, low=1)
+    max_step: int = ranged_field(1000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_episode episodes."""
 
     policy: REINFORCEPolicyConfig = dataclasses.field(default_factory=REINFORCEPolicyConfig)

@@ -14,42 +14,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import temperature_loss
-from ding_lite.hooks import (
-    BoundedActing,
-    BoundedConfig,
-    BoundedLearnConfig,
+from ding_lite.nn import BoundedActorCritic
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import (
+    BoxActing,
+    BoxConfig,
+    BoxLearnConfig,
     EnvConfig,
-    Policy,
     RunConfig,
     TargetNetwork,
     critic_regression,
     pendulum,
 )
-from ding_lite.nn import BoundedActorCritic
 
 
 @dataclasses.dataclass
-class SACLearnConfig(BoundedLearnConfig):
+class SACLearnConfig(BoxLearnConfig):
     """Learning."""
 
-    alpha: float = bounded(1.0, low=1e-8)
+    alpha: float = ranged_field(1.0, low=1e-8)
     """Temperature, the worth of a nat of entropy in units of reward; at the start, where it adapts."""
 
     auto_alpha: bool = True
     """Whether the temperature adapts, to keep the entropy at target_entropy."""
 
-    learning_rate_alpha: float | None = bounded(None, low=0)
+    learning_rate_alpha: float | None = ranged_field(None, low=0)
     """Of the logarithm of the temperature; None for that of the critics, learning_rate."""
 
-    target_entropy: float | None = bounded(None)
+    target_entropy: float | None = ranged_field(None)
     """In nats, of actions in units, from -1 to 1 each; None for one below 0 for each number of an action."""
 
 
 @dataclasses.dataclass
-class SACPolicyConfig(BoundedConfig):
+class SACPolicyConfig(BoxConfig):
     """SAC."""
 
     learn: SACLearnConfig = dataclasses.field(default_factory=SACLearnConfig)
@@ -63,7 +63,7 @@ class SACConfig(RunConfig):
     exp_name: str = "runs/sac"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(5000, low=1)
+    max_step: int = ranged_field(5000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=pendulum)
@@ -73,7 +73,7 @@ class SACConfig(RunConfig):
     """The algorithm."""
 
 
-class SACPolicy(BoundedActing, TargetNetwork, Policy):
+class SACPolicy(BoxActing, TargetNetwork, Policy):
     """Soft actor-critic, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = SACPolicyConfig
@@ -88,13 +88,13 @@ class SACPolicy(BoundedActing, TargetNetwork, Policy):
         self.target_entropy = -float(model.bounds.width) if learn.target_entropy is None else learn.target_entropy
         return model
 
-    def parts(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
+    def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """Critics, actor and temperature."""
         learn = self.cfg.learn
         rate = learn.learning_rate if learn.learning_rate_alpha is None else learn.learning_rate_alpha
-        return {**super().parts(), "alpha": ([self.model.log_alpha], rate)}
+        return {**super().param_groups(), "alpha": ([self.model.log_alpha], rate)}
 
-    def followed(self) -> nn.Module:
+    def target_source(self) -> nn.Module:
         """The critics: targets are of the newest actor's actions."""
         critic: nn.Module = self.model.critic
         return critic

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.basics import bounded
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
-from ding_lite.hooks import (
-    BoundedConfig,
-    BoundedLearnConfig,
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import (
+    BoxConfig,
+    BoxLearnConfig,
     EnvConfig,
-    NoisyActing,
-    NoisyCollectConfig,
-    Policy,
+    GaussianNoiseActing,
+    GaussianNoiseCollectConfig,
     RunConfig,
     TargetNetwork,
     critic_regression,
@@ -28,30 +28,30 @@ from ding_lite.hooks import (
 
 
 @dataclasses.dataclass
-class TD3LearnConfig(BoundedLearnConfig):
+class TD3LearnConfig(BoxLearnConfig):
     """Learning."""
 
-    target_update_freq: int = bounded(2, low=1)
+    target_update_freq: int = ranged_field(2, low=1)
     """Gradient steps between two moves of the target networks."""
 
-    actor_update_freq: int = bounded(2, low=1)
+    actor_update_freq: int = ranged_field(2, low=1)
     """Gradient steps of the critics for each of the actor."""
 
-    target_noise: float = bounded(0.2, low=0)
+    target_noise: float = ranged_field(0.2, low=0)
     """Standard deviation of what is added to the target actor's actions, in halves of each action's range."""
 
-    target_noise_clip: float = bounded(0.5, low=0)
+    target_noise_clip: float = ranged_field(0.5, low=0)
     """Limit of what is added, either way, in the same unit."""
 
 
 @dataclasses.dataclass
-class TD3PolicyConfig(BoundedConfig):
+class TD3PolicyConfig(BoxConfig):
     """TD3."""
 
     learn: TD3LearnConfig = dataclasses.field(default_factory=TD3LearnConfig)
     """Learning."""
 
-    collect: NoisyCollectConfig = dataclasses.field(default_factory=NoisyCollectConfig)
+    collect: GaussianNoiseCollectConfig = dataclasses.field(default_factory=GaussianNoiseCollectConfig)
     """Collecting."""
 
 
@@ -62,7 +62,7 @@ class TD3Config(RunConfig):
     exp_name: str = "runs/td3"
     """Folder of the run: curve, configuration, checkpoints."""
 
-    max_step: int = bounded(5000, low=1)
+    max_step: int = ranged_field(5000, low=1)
     """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=pendulum)
@@ -72,7 +72,7 @@ class TD3Config(RunConfig):
     """The algorithm."""
 
 
-class TD3Policy(NoisyActing, TargetNetwork, Policy):
+class TD3Policy(GaussianNoiseActing, TargetNetwork, Policy):
     """Twin delayed DDPG, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = TD3PolicyConfig

@@ -19,9 +19,10 @@ from ding_lite.basics import Config, ranged_field, seed_of
 from ding_lite.data import Tree, has_leaf, map_leaves, nested, with_leaves
 from ding_lite.envs import space_spec
 from ding_lite.functional import decayed
-from ding_lite.hooks import (
+from ding_lite.nn import Adam, make_network, make_normalizer, seeded
+from ding_lite.policy_base import available_device
+from ding_lite.policy_state import (
     StateError,
-    available_device,
     optimizer_state,
     require_count,
     require_like,
@@ -29,7 +30,6 @@ from ding_lite.hooks import (
     require_part,
     require_range,
 )
-from ding_lite.nn import Adam, make_network, make_normalizer, seeded
 
 
 @dataclasses.dataclass

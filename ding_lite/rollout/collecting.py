@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from ding_lite.data import Episodes, RolloutBuffer, Trajectories, available_bytes, cut_episodes, flatten, map_leaves
 from ding_lite.envs import EpisodeResult, LocalVectorEnv
-from ding_lite.rollout.evaluation import EpisodeBudget
-
-if TYPE_CHECKING:
-    from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.policy import ActMode
+from ding_lite.rollout.evaluation import EpisodeBudget, EpisodeWorker
 
 NO_POLICY = -1
 """The policy version of random actions."""
@@ -61,7 +59,21 @@ class EpisodeRollout(NamedTuple):
         return int(versions[0]) if len(versions) else NO_POLICY
 
 
-def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
+class CollectingWorker(EpisodeWorker, Protocol):
+    """What collecting whole episodes needs of the worker beside that."""
+
+    @property
+    def policy(self) -> ActMode:
+        """The acting mode."""
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The least and the largest value of each place in discrete columns."""
+
+
+def collect_episodes(
+    worker: CollectingWorker, count: int | Sequence[int], random: bool = False, **kwargs: Any
+) -> EpisodeRollout:
     """Record `count` whole episodes. Each environment runs its share, see `EpisodeBudget`.
 
     Environments of `make_envs` are not stepped after they have completed their share, and start the next recording with their
@@ -100,7 +112,7 @@ def collect_episodes(worker: LocalWorker, count: int | Sequence[int], random: bo
 
 
 def _collected(
-    worker: LocalWorker, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
+    worker: EpisodeWorker, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
 ) -> tuple[RolloutBuffer, list[EpisodeResult]]:
     """All steps until each environment has completed its share, and the episodes that count."""
     storage = RolloutBuffer(_AT_FIRST, worker.num_envs, worker.obs_spec)

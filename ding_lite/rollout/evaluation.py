@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
-from ding_lite.data import allocate
+from ding_lite.data import Spec, allocate
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import EpisodeResult
-
-if TYPE_CHECKING:
-    from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.envs import EpisodeResult, Step, Stepper
 
 _MOST_STEPS = 1_000_000
 
@@ -71,8 +68,37 @@ class EpisodeBudget:
         return counted
 
 
+class EpisodeWorker(Protocol):
+    """What playing and recording whole episodes ask of the worker that acts."""
+
+    @property
+    def env(self) -> Stepper:
+        """Its environments."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many."""
+
+    @property
+    def first_env(self) -> int:
+        """Index of the first, where it is one worker of several."""
+
+    @property
+    def obs_spec(self) -> Spec:
+        """Of one observation."""
+
+    def begin(self) -> None:
+        """Begin an episode in every environment."""
+
+    def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """The action for each observation, and other outputs."""
+
+    def step(self, outputs: Mapping[str, Any], out: Any, /) -> Step:
+        """Do what `act` gave, and write the observations to act on next to `out`."""
+
+
 def play_episodes(
-    worker: LocalWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False
+    worker: EpisodeWorker, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False
 ) -> list[EpisodeResult]:
     """Run `count` episodes from their start, and return them by environment and number.
 

@@ -65,7 +65,7 @@ class AgentWorker:
         """Actors by the name of the policy."""
         if len(policies) > 1:
             for name, policy in policies.items():
-                policy.distinguish(name)
+                policy.reseed_for(name)
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.

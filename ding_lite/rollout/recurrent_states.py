@@ -11,8 +11,8 @@ import torch
 from ding_lite.basics import arrays, plain
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
 from ding_lite.envs import Stepper, space_spec
-from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode
+from ding_lite.policy_check import state_like_before
 
 _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
 _ARRAY = "numpy array"  # key that marks an array in plain data, where arrays are tensors

@@ -56,9 +56,9 @@ class SplitWorker:
         self._arrays = Weights(0, [])
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
         self._logged: list[dict[Any, Any]] = []
-        made = [host.submit(_make, self._name, policy.twin(index), lasting=True) for index, host in enumerate(env.hosts)]
+        made = [host.submit(_make, self._name, policy.worker_copy(index), lasting=True) for index, host in enumerate(env.hosts)]
         gather_results(env.hosts, made)
-        policy.act_elsewhere(self._generator_states, self._load_generator_states)
+        policy.bind_remote(self._generator_states, self._load_generator_states)
 
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment, with this seed if it is given."""

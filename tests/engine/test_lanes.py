@@ -44,7 +44,7 @@ class Copy:
     def __init__(self, leader):
         self.leader, self.adopted = leader, None
 
-    def adopt(self, snapshot):
+    def load_snapshot(self, snapshot):
         self.adopted = snapshot
 
     @property

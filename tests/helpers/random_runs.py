@@ -36,7 +36,7 @@ class Copycat:
     def __init__(self, leader: Any) -> None:
         self.leader, self.adopted, self.random = leader, None, random.Random(7)
 
-    def adopt(self, snapshot: Any) -> None:
+    def load_snapshot(self, snapshot: Any) -> None:
         self.adopted = snapshot
 
     @property

@@ -10,7 +10,6 @@ import torch
 from ding_lite.config import DDPGConfig, DQNConfig, PPOConfig, RainbowConfig, REINFORCEConfig
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import make_envs
-from ding_lite.hooks import LossError
 from ding_lite.middleware import (
     AgentsCollector,
     CkptSaver,
@@ -36,6 +35,7 @@ from ding_lite.middleware import (
     trainer,
 )
 from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy_check import LossError
 
 CFG = DQNConfig()
 ENVS = make_envs("CartPole-v1", 2)

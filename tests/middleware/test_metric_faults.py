@@ -134,18 +134,18 @@ def test_a_policy_may_have_metrics_of_its_own(tmp_path, policy_type):
     assert "learn/loss" in run(tmp_path, policy_type)
 
 
-def test_a_face_made_elsewhere_collects():
+def test_a_mode_made_elsewhere_collects():
     envs = make_envs("CartPole-v1", 4)
     policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
 
-    class Face:
+    class Mode:
         def __getattr__(self, name):
             if name == "metrics":
                 raise AttributeError(name)
             return getattr(policy.collect_mode, name)
 
     ctx = OnlineRLContext()
-    StepCollector(DQNConfig(), Face(), envs)(ctx)
+    StepCollector(DQNConfig(), Mode(), envs)(ctx)
     assert ctx.env_step > 0
 
 

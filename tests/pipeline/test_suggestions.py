@@ -225,7 +225,7 @@ def two_closures(thing, change, uses=()):
     return collects, learns
 
 
-class Face:
+class Mode:
     """One way to look at an object."""
 
     def __init__(self, whole):
@@ -266,7 +266,7 @@ class TestObjectsThatNoContractNames:
         rows, counts = [0], Counts()
         run(*two_closures(rows, len), mode=mode, steps=7)
         run(*two_closures(rows, lambda it: it.append(1), uses=(rows,)), mode=mode, steps=7)
-        run(*two_closures(counts, lambda it: setattr(it, "made", it.made + 1), uses=(Face(counts),)), mode=mode, steps=7)
+        run(*two_closures(counts, lambda it: setattr(it, "made", it.made + 1), uses=(Mode(counts),)), mode=mode, steps=7)
 
     @pytest.mark.filterwarnings("error")
     def test_in_a_plain_loop_there_is_nothing_to_warn_of(self):

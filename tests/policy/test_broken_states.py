@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 import ding_lite.policy
 from ding_lite.config import PPOConfig
 from ding_lite.engine import ConfigError
-from ding_lite.hooks import StateError
 from ding_lite.middleware import reward_normalizer
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.policy_state import StateError
 
 KINDS = [getattr(ding_lite.policy, name) for name in ding_lite.policy.__all__ if name.endswith("Policy") and name != "Policy"]
 BOX, DISCRETE = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)

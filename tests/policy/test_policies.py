@@ -107,9 +107,9 @@ def assert_learns(policy: Policy, cycle):
     assert all(value.isfinite() and value.ndim == 0 for value in output.values())
     assert all(tensor.isfinite().all() for tensor in policy.get_weights().values())
     assert any(not torch.equal(before[name], tensor) for name, tensor in policy.get_weights().items())
-    for face in (policy.collect_mode, policy.eval_mode):
+    for mode in (policy.collect_mode, policy.eval_mode):
         for t in range(T):
-            env_action = face.env_action(row(action, t))
+            env_action = mode.env_action(row(action, t))
             assert all(policy.action_space.contains(element(policy.action_space, env_action, b)) for b in range(B))
 
 
@@ -338,7 +338,7 @@ def test_the_hooks_of_a_policy_of_ones_own_are_called():
     torch.testing.assert_close(moved, torch.full_like(moved, 0.1))  # SGD by 0.1 along signs
 
 
-def test_the_state_and_the_outputs_of_a_policy_of_ones_own_pass_through_its_faces(elements):
+def test_the_state_and_the_outputs_of_a_policy_of_ones_own_pass_through_its_modes(elements):
     policy, obs = own(), elements(VECTOR, B)
     state = policy.collect_mode.get_initial_state(B)
     action, state, outputs = policy.collect_mode.forward(obs, state)

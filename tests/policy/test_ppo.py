@@ -310,7 +310,7 @@ def test_collecting_draws_from_the_policy_and_gives_the_log_prob():
     policy, obs = made(), np.ones((4000, 5), np.float32)
     with torch.no_grad():
         policy.model.actor.layers[-1].bias.copy_(torch.tensor([0.0, 1.0, -1.0]))
-        policy.version += 1  # so that the faces look again
+        policy.version += 1  # so that the modes look again
         probability = policy.model.logits(torch.ones(1, 5)).softmax(-1)[0].numpy()
     action, _, outputs = policy.collect_mode.forward(obs)
     count = np.bincount(action, minlength=3)

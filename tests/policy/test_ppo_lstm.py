@@ -100,7 +100,7 @@ def test_the_loss_of_sequences_is_that_of_their_steps(length, with_valid):
     places = [place for place in table if not with_valid or batch["valid"][place]]
     at = lambda name: torch.stack([batch[name][place] for place in places])  # noqa: E731
     plain = copy.copy(policy)
-    plain.judged = lambda rows: (  # what a policy without state would be told by its model
+    plain.evaluate_batch = lambda rows: (  # what a policy without state would be told by its model
         torch.stack([table[place][0] for place in places]),
         torch.stack([table[place][1] for place in places]),
         rows,
@@ -176,9 +176,9 @@ def test_learning_goes_on_bit_for_bit_after_a_state_is_loaded(same):
 @pytest.mark.parametrize("action_space", [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), spaces.Discrete(3, start=4)])
 def test_actions_of_any_space_are_learned_with_a_state(action_space):
     policy = made(action_space, learn__unroll_len=5)
-    face = policy.collect_mode
+    mode = policy.collect_mode
     obs = np.random.default_rng(0).normal(size=(B, 5)).astype(np.float32)
-    action, state, outputs = face.forward(obs, face.get_initial_state(B))
+    action, state, outputs = mode.forward(obs, mode.get_initial_state(B))
 
     assert action.shape == (B, *action_space.shape)
     assert outputs["log_prob"].shape == (B,)

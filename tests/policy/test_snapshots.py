@@ -1,4 +1,4 @@
-"""Snapshots of weights: what they hold never changes, and a face acts with the one that it is given."""
+"""Snapshots of weights: what they hold never changes, and a mode acts with the one that it is given."""
 
 import copy
 import pickle
@@ -60,7 +60,7 @@ def test_what_a_snapshot_holds_never_changes(kind, same):
     learn(policy)
     policy.set_weights({name: tensor + 1 for name, tensor in policy.get_weights().items()})
     policy.load_state_dict(made(kind, seed=1).state_dict())
-    policy.collect_mode.adopt(snapshot)
+    policy.collect_mode.load_snapshot(snapshot)
     policy.collect_mode.forward(observations())
     with torch.no_grad():
         for tensor in [*policy.weights, *policy.collect_mode.actor.weights]:
@@ -92,10 +92,10 @@ def test_a_snapshot_is_the_same_object_while_the_weights_are_the_same_and_a_new_
 
 
 @each
-def test_a_face_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(kind, same):
+def test_a_mode_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(kind, same):
     policy, obs = made(kind), observations()
-    face = policy.eval_mode
-    before, first = face.forward(obs)[0], policy.snapshot()
+    mode = policy.eval_mode
+    before, first = mode.forward(obs)[0], policy.snapshot()
     policy.set_weights(
         {
             name: -tensor if tensor.is_floating_point() and "var" not in name else tensor
@@ -103,51 +103,51 @@ def test_a_face_acts_with_the_snapshot_that_it_was_given_until_it_is_given_none(
         }
     )
     newest = policy.get_weights()
-    face.adopt(first)
-    assert (face.is_led, face.weights is first) == (True, True)
-    np.testing.assert_array_equal(face.forward(obs)[0], before)
-    assert (face.version, same(list(face.actor.weights), first.weights)) == (0, True)
-    face.adopt(None)
-    face.forward(obs)
-    assert (face.is_led, face.version, same(face.get_weights(), newest)) == (False, policy.version, True)
+    mode.load_snapshot(first)
+    assert (mode.is_led, mode.weights is first) == (True, True)
+    np.testing.assert_array_equal(mode.forward(obs)[0], before)
+    assert (mode.version, same(list(mode.actor.weights), first.weights)) == (0, True)
+    mode.load_snapshot(None)
+    mode.forward(obs)
+    assert (mode.is_led, mode.version, same(mode.get_weights(), newest)) == (False, policy.version, True)
 
 
 @each
-def test_a_held_face_acts_with_the_weights_of_that_moment_whatever_is_learned_or_adopted(kind, same):
+def test_a_held_mode_acts_with_the_weights_of_that_moment_whatever_is_learned_or_adopted(kind, same):
     policy, obs = made(kind), observations()
-    face, other = policy.eval_mode, policy.collect_mode
-    face.hold()
+    mode, other = policy.eval_mode, policy.collect_mode
+    mode.pin()
     held = policy.snapshot()
     learn(policy)
-    face.adopt(policy.snapshot())
-    face.forward(obs)
-    assert face.weights is held
-    assert same(list(face.actor.weights), held.weights)
+    mode.load_snapshot(policy.snapshot())
+    mode.forward(obs)
+    assert mode.weights is held
+    assert same(list(mode.actor.weights), held.weights)
     other.forward(obs)
     assert other.version == policy.version
-    face.let_go()
-    face.forward(obs)
-    assert face.version == policy.version
+    mode.unpin()
+    mode.forward(obs)
+    assert mode.version == policy.version
 
 
 @each
 def test_a_twin_stands_alone_and_takes_over_what_it_adopts(kind, same):
     policy, obs = made(kind), observations()
-    twin = pickle.loads(cloudpickle.dumps(policy.eval_mode.twin(0)))
+    twin = pickle.loads(cloudpickle.dumps(policy.eval_mode.worker_copy(0)))
     before = twin.get_weights()
     learn(policy)
     twin.forward(obs)
     assert same(twin.get_weights(), before)
-    twin.adopt(policy.snapshot())
+    twin.load_snapshot(policy.snapshot())
     np.testing.assert_array_equal(twin.forward(obs)[0], policy.eval_mode.forward(obs)[0])
     assert same(twin.get_weights(), policy.get_weights())
     assert twin.version == policy.version
 
 
-def test_twins_draw_random_numbers_of_their_own_and_the_first_those_of_the_face():
+def test_twins_draw_random_numbers_of_their_own_and_the_first_those_of_the_mode():
     policy, obs = made("dqn"), observations(200)
     expected = policy.collect_mode.forward(obs, eps=0.9)[0]
-    actions = [policy.collect_mode.twin(index).forward(obs, eps=0.9)[0] for index in range(3)]
+    actions = [policy.collect_mode.worker_copy(index).forward(obs, eps=0.9)[0] for index in range(3)]
     np.testing.assert_array_equal(actions[0], expected)
     assert all(0.1 < np.mean(actions[0] == one) < 0.9 for one in actions[1:])
     assert 0.1 < np.mean(actions[1] == actions[2]) < 0.9

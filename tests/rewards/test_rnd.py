@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from ding_lite.data import tree, with_leaves
-from ding_lite.hooks import StateError
+from ding_lite.policy_state import StateError
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)

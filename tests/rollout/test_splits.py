@@ -91,20 +91,20 @@ def test_held_and_adopted_weights_are_acted_with_and_then_the_newest_again(case,
     policy.set_weights({name: -tensor for name, tensor in policy.get_weights().items()})
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    mode.adopt(old)
+    mode.load_snapshot(old)
     assert (versions(worker), mode.is_led) == (0, True)
     for name, tensor in zip(policy.model.state_dict(), old.weights):
         np.testing.assert_array_equal(worker.get_weights()[name], tensor)
-    mode.hold()
-    mode.adopt(policy.snapshot())
+    mode.pin()
+    mode.load_snapshot(policy.snapshot())
     assert versions(worker) == 0
-    mode.let_go()
+    mode.unpin()
     assert versions(worker) == 2
-    mode.adopt(None)
-    mode.hold()
+    mode.load_snapshot(None)
+    mode.pin()
     policy.set_weights(policy.get_weights())
     assert versions(worker) == 2
-    mode.let_go()
+    mode.unpin()
     assert (versions(worker), mode.is_led) == (3, False)
 
 

@@ -218,12 +218,12 @@ def test_the_schedule_goes_by_the_number_of_the_evaluation(every, expected, tmp_
 # What it films with.
 
 
-def test_it_films_the_weights_that_the_face_acts_with_not_the_newest(tmp_path):
+def test_it_films_the_weights_that_the_mode_acts_with_not_the_newest(tmp_path):
     policy = counting(1.0)
-    policy.eval_mode.hold()
+    policy.eval_mode.pin()
     policy.set_weights({"weight": torch.full((1, 1), 2.0)})
     held = record(recorder(tmp_path / "held"), policy)
-    policy.eval_mode.let_go()
+    policy.eval_mode.unpin()
     newest = record(recorder(tmp_path / "newest"), policy)
 
     assert [details(path)["return"] for path in (held, newest)] == [expected_return(1.0), expected_return(2.0)]

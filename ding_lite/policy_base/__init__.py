@@ -1,0 +1,48 @@
+"""What a policy is: its hooks, what calls them, its state, and its modes."""
+
+from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
+from ding_lite.policy_base.builders import build_policy
+from ding_lite.policy_base.configs import (
+    ActorCriticLearnConfig,
+    ActorCriticModelConfig,
+    CollectConfig,
+    EpochsLearnConfig,
+    EvalConfig,
+    EvaluatorConfig,
+    LearnConfig,
+    ModelConfig,
+    OnPolicyCollectConfig,
+    OnPolicyConfig,
+    OnPolicyLearnConfig,
+    PolicyConfig,
+    PolicyGradientConfig,
+)
+from ding_lite.policy_base.hooks import set_up_by_hooks
+from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.policy import Policy
+from ding_lite.policy_base.weights import Weights, available_device
+
+__all__ = [
+    "ActMode",
+    "ActorCriticLearnConfig",
+    "ActorCriticModelConfig",
+    "CollectConfig",
+    "CollectMode",
+    "EpochsLearnConfig",
+    "EvalConfig",
+    "EvalMode",
+    "EvaluatorConfig",
+    "LearnConfig",
+    "LearnMode",
+    "ModelConfig",
+    "OnPolicyCollectConfig",
+    "OnPolicyConfig",
+    "OnPolicyLearnConfig",
+    "Policy",
+    "PolicyConfig",
+    "PolicyGradientConfig",
+    "Weights",
+    "available_device",
+    "build_policy",
+    "set_up_by_hooks",
+]

@@ -1,0 +1,409 @@
+"""The modes of a policy that act, which middleware receive: to collect, to evaluate."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.basics import add_note
+from ding_lite.data import Tree, to_device
+from ding_lite.envs import SpaceError, actions_to_arrays, clipper, same_layout, shapes_of, space_spec, to_arrays, to_tensors
+from ding_lite.metrics import MetricsLogger
+from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.weights import Weights
+from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of
+
+
+class ActingPolicy(Protocol):
+    """What a mode that acts asks of its policy, and of the copy of it that acts."""
+
+    version: int
+    """Of the weights."""
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """Its configuration."""
+
+    @property
+    def seed(self) -> int:
+        """Of its random numbers."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it acts."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def hook_metrics(self) -> MetricsLogger:
+        """Takes numbers from its hooks."""
+
+    @property
+    def learn_mode(self) -> LearnMode:
+        """The mode that learns."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that its hooks read; None where that is not known."""
+
+    @property
+    def acting_settings(self) -> tuple[str, ...]:
+        """Settings that `compute_actions` takes from the pipeline."""
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether `with_values` can be called."""
+
+    @property
+    def has_extra_outputs(self) -> bool:
+        """Whether `extra_action_out` gives anything."""
+
+    def dry_run(self) -> HookReads:
+        """Run the policy once on a dummy batch, where that has not been done yet."""
+
+    def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
+        """A copy that acts."""
+
+    def get_initial_state(self) -> list[Any]:
+        """The recurrent state at the start of an episode."""
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Actions for a batch of observations, the next state, and extra outputs."""
+
+    def extra_action_out(self, obs: Any, state: Sequence[Any], /) -> dict[str, Any]:
+        """More outputs of each step."""
+
+    def with_values(self, batch: Tree, /) -> Tree:
+        """A rollout with the critic's values."""
+
+    def snapshot(self) -> Weights:
+        """A copy of the weights."""
+
+    def copy_weights(self, other: Any, /) -> None:
+        """Take over the weights of a policy or of a snapshot."""
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the weights, plain data."""
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers, from the seed."""
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where its random numbers are."""
+
+    def load_generator_state(self, state: Mapping[str, Any], /) -> None:
+        """Go on with these random numbers."""
+
+
+class ActMode:
+    """A mode that acts, with a copy of the model that takes over the newest weights between two forward passes.
+
+    Where iterations overlap, the engine says which weights those are (`load_snapshot`).
+
+    Args:
+        policy: whose mode it is.
+        actor: the copy that acts; None makes one.
+    """
+
+    role: str
+    explore: bool
+
+    def __init__(self, policy: ActingPolicy, actor: ActingPolicy | None = None) -> None:
+        self._policy = policy
+        self.actor = policy.actor(self.role) if actor is None else actor
+        self._given: Weights | None = None
+        self._pinned: Weights | None = None
+        self._remote: Any = None
+        self._loaded: list[Any] = []  # for worker copies to come
+        self.env_action = clipper(policy.action_space)
+        """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
+        self._plain = self.actor.device.type == "cpu"
+        self._spec = space_spec(policy.observation_space)
+        self._element = shapes_of(self._spec)
+
+    def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """Actions for a batch of observations.
+
+        Args:
+            obs: [B, *obs_shape] arrays or tensors, nested as the space is.
+            state: recurrent state from the step before, a batch for each element; empty or None for policies without.
+            **kwargs: for `compute_actions`, such as `eps`.
+
+        Returns:
+            action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
+            step, arrays [B, ...] by name.
+
+        Raises:
+            ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
+        """
+        self._take_over_weights()
+        actor = self.actor
+        if may_be_wrong(self._spec, obs):
+            self._require_fitting(obs, None)
+        try:
+            tensors = torch.from_numpy(obs) if self._plain and type(obs) is np.ndarray else to_tensors(obs, actor.device)
+        except (TypeError, RuntimeError) as error:
+            self._require_fitting(obs, error)
+            raise
+        if state:
+            state = [to_device(element, actor.device) for element in state]
+        before = state or []
+        try:
+            action, state, outputs = actor.compute_actions(tensors, before, explore=self.explore, **kwargs)
+            if self.explore and actor.has_extra_outputs:
+                outputs = {**outputs, **(actor.extra_action_out(tensors, before) or {})}
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            self._require_fitting(obs, error)
+            if not isinstance(error, RuntimeError):
+                raise
+            add_note(error, f"acting on {shapes_of(tensors)}; one observation of this policy's space is {self._element}")
+            raise
+        if outputs:
+            outputs = {name: to_arrays(output) for name, output in outputs.items()}
+        return action if type(action) is np.ndarray else actions_to_arrays(action, actor.action_space), state, outputs
+
+    def _require_fitting(self, obs: Any, error: Exception | None) -> None:
+        """Refuse observations of another space, by what is wrong with them; it was noticed by this error, if by any."""
+        found = misfit_of(type(self._policy).__name__, self._policy.observation_space, obs)
+        if found is not None:
+            raise found from error
+
+    def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
+        made_for = self._policy.observation_space, self._policy.action_space
+        if not same_layout(observation_space, made_for[0]) or action_space != made_for[1]:
+            batched = made_for[0].shape and observation_space.shape == made_for[0].shape[1:]
+            hint = " Of a vector environment these are single_observation_space and single_action_space." if batched else ""
+            raise SpaceError(
+                f"{type(self._policy).__name__} was made for the spaces {made_for[0]}, {made_for[1]}, and the environment has "
+                f"{observation_space}, {action_space}: make the policy from this environment's spaces.{hint}"
+            )
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """Takes numbers from the hooks that act, for this copy of the policy."""
+        return self.actor.hook_metrics
+
+    @property
+    def learner(self) -> LearnMode:
+        """The learning mode of the same policy."""
+        return self._policy.learn_mode
+
+    leader = learner
+
+    def dry_run(self) -> None:
+        """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
+        self._policy.dry_run()
+
+    def load_snapshot(self, snapshot: Weights | None) -> None:
+        """Act with these weights from now on; None follows the newest again."""
+        self._given = snapshot
+
+    def pin(self) -> None:
+        """Act with the weights of this moment until `unpin`, also where other snapshots are loaded meanwhile."""
+        self._pinned = self._given or self._policy.snapshot()
+
+    def unpin(self) -> None:
+        """End `pin`."""
+        self._pinned = None
+
+    @property
+    def weights(self) -> Weights:
+        """The weights that it acts with next."""
+        return self._pinned or self._given or self._policy.snapshot()
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that it acted with last."""
+        return self.actor.version
+
+    @property
+    def is_led(self) -> bool:
+        """Whether it acts with weights that it was given, not with the newest."""
+        return self._given is not None
+
+    def worker_copy(self, index: int) -> ActMode:
+        """A mode of its own for worker `index`, which acts on the CPU; new weights come to it by `load_snapshot`."""
+        self._policy.dry_run()  # which a copy cannot do
+        actor = self._policy.actor(self.role, index, torch.device("cpu"))
+        return type(self)(actor, actor)
+
+    def reseed_for(self, name: str) -> None:
+        """Random numbers of its own, by this name, beside other policies of the same seed.
+
+        It keeps those that it has where a state was loaded, or where it acted already or was reseeded before.
+        """
+        state = self.actor.generator_state()
+        self.actor.make_generators(self.role)
+        is_fresh = _same(state, self.actor.generator_state())
+        # Beyond 32 bits, so that it is no worker's index.
+        self.actor.make_generators(self.role, (1 << 32) + zlib.crc32(name.encode()))
+        if not is_fresh:
+            self.actor.load_generator_state(state)
+
+    @property
+    def seed(self) -> int:
+        """The policy's seed."""
+        return self._policy.seed
+
+    def get_initial_state(self, batch_size: int) -> list[Any]:
+        """The recurrent state at the start of B episodes, a batch for each element; empty for policies without.
+
+        Tensors, arrays and numbers are tensors [B, ...]; anything else a list of B.
+        """
+        return [_batch_of(element, batch_size) for element in self.actor.get_initial_state()]
+
+    @property
+    def state_columns(self) -> tuple[str, ...] | None:
+        """Which columns of recurrent state the policy's hooks read; None where that is not known."""
+        read = self._policy.columns
+        return None if read is None else tuple(name for name in read if name.startswith("state_"))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What acting gives beside the action, such as log_prob, as far as trying it out could tell."""
+        return self._policy.dry_run().outputs
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        return self.actor.previous
+
+    @property
+    def cfg(self) -> PolicyConfig:
+        """The policy's configuration."""
+        return self._policy.cfg
+
+    def get_weights(self) -> dict[str, Any]:
+        """A copy of the weights that it acts with."""
+        self._take_over_weights()
+        return self.actor.get_weights()
+
+    def _take_over_weights(self) -> None:
+        weights = self._pinned or self._given or self._policy
+        if self.actor.version != weights.version:
+            self.actor.copy_weights(weights)
+
+    def bind_remote(
+        self,
+        states: Callable[[], Sequence[dict[str, Any]]],
+        load_states: Callable[[Sequence[Mapping[str, Any]]], None],
+    ) -> None:
+        """From now on worker copies act for this mode: these functions get and set where their random numbers are.
+
+        As many as acted before, or were in a loaded state, go on with the random numbers of these.
+
+        Raises:
+            ValueError: the state that was loaded is of another number of workers.
+        """
+        earlier, count = self._generator_states(), len(states())
+        if self._loaded:
+            self._require_as_many(self._loaded, count)
+        self._remote, self._loaded = (states, load_states), []
+        if len(earlier) == count:
+            load_states(earlier)
+
+    adopt, hold, let_go = load_snapshot, pin, unpin  # older names
+    distinguish, twin, act_elsewhere = reseed_for, worker_copy, bind_remote  # older names
+
+    def _generator_states(self) -> list[Any]:
+        return list(self._remote[0]()) if self._remote else self._loaded or [self.actor.generator_state()]
+
+    @staticmethod
+    def _require_as_many(states: Sequence[Any], count: int) -> None:
+        if len(states) != count:
+            raise ValueError(
+                f"the state of a policy that acted in {len(states)} workers does not fit {count}: make the environments with "
+                f"workers={len(states)}."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its random numbers are; with more than one worker copy, those of each."""
+        states = self._generator_states()
+        return states[0] if len(states) == 1 else {"twins": states}
+
+    def states_in(self, state: Mapping[str, Any]) -> list[Any]:
+        """The states of random numbers in one that was saved, one for each worker copy.
+
+        Raises:
+            ValueError: it was saved with another number of workers.
+        """
+        states = list(state.get("twins", [state]))
+        if self._remote:
+            self._require_as_many(states, len(self._remote[0]()))
+        return states
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state; those of several workers are kept for when there are as many.
+
+        Raises:
+            ValueError: it was saved with another number of workers.
+        """
+        states = self.states_in(state)
+        if self._remote:
+            self._remote[1](states)
+        elif len(states) > 1:
+            self._loaded = states
+        else:
+            self._loaded = []
+            self.actor.load_generator_state(state)
+
+
+class CollectMode(ActMode):
+    """The mode that explores."""
+
+    role, explore = "collect", True
+
+    @property
+    def acting_settings(self) -> tuple[str, ...]:
+        """The settings that acting takes from the pipeline, and without which it would not explore."""
+        return self._policy.acting_settings
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether `with_values` can be called."""
+        return self._policy.has_critic
+
+    def with_values(self, batch: Tree) -> Tree:
+        """A rollout [T, B, ...] with what the critic thinks of it: value and next_value [T, B]."""
+        return self._policy.with_values(batch)
+
+
+class EvalMode(ActMode):
+    """The mode that does its best."""
+
+    role, explore = "evaluate", False
+
+
+def _same(state: Any, other: Any) -> bool:
+    """Whether two states of the same random numbers are equal."""
+    if isinstance(state, Mapping):
+        return state.keys() == other.keys() and all(_same(part, other[name]) for name, part in state.items())
+    return bool(np.array_equal(state, other))
+
+
+def _batch_of(element: Any, batch_size: int) -> Any:
+    """One element of recurrent state, for each of B episodes."""
+    if isinstance(element, (Tensor, np.ndarray, bool, int, float, np.generic)):
+        tensor = torch.as_tensor(element)
+        return tensor.unsqueeze(0).repeat(batch_size, *[1] * tensor.ndim)
+    return [element] * batch_size

@@ -1,0 +1,233 @@
+"""Derivations: methods of a policy from functions, and the class that has them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from ding_lite.basics import did_you_mean
+from ding_lite.data import Tree
+from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_check import HookError
+
+Hook = Callable[..., Any]
+Base = TypeVar("Base", bound=Hooks)
+
+
+class DerivedPolicy(Protocol):
+    """What functions that take the place of methods are given of a policy, or is asked of it to call them."""
+
+    optimizer: torch.optim.Optimizer
+    """Of `params`."""
+
+    @property
+    def model(self) -> Any:
+        """The right one: the model that learns, or the copy that acts."""
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """The model's parameters."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its settings by short names."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of one environment."""
+
+    @property
+    def dry_run_results(self) -> dict[str, Any]:
+        """What the dry run finds out."""
+
+    def dry_run(self) -> object:
+        """Run the policy once on a dummy batch, where that has not been done yet."""
+
+    def dist_class(self, logit: Tensor, model: nn.Module | None = None, /) -> Any:
+        """The distribution over actions that these numbers stand for."""
+
+
+def derive(base: type[Base], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Base]:
+    """A subclass of `base` with these mixins, and with methods made from these functions."""
+    if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
+        raise TypeError(f"{name}: mixins={mixins!r:.80} is no list of classes: write mixins=[LearningRateSchedule].")
+    methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__, "__init__": _constructor_of(base)}
+    for hook, fn in hooks.items():
+        if hook not in _METHODS:
+            hint = did_you_mean(hook, _METHODS)
+            raise TypeError(f"{name}: there is no hook {hook!r}{hint} Take some of {', '.join(_METHODS)}, mixins.")
+        if not callable(fn):
+            raise TypeError(f"{name}: {hook} is a {type(fn).__name__}: give a function.")
+        methods |= _METHODS[hook](name, fn)
+    new = tuple(mixin for mixin in mixins if not issubclass(base, mixin))
+    return type(name, (*new, base), methods)
+
+
+def _constructor_of(base: type[Base]) -> Callable[..., None]:
+    """The policy's constructor; those of mixins are for its hooks to call."""
+
+    @functools.wraps(base.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        base.__init__(self, *args, **kwargs)
+
+    return __init__
+
+
+def _module_of(hooks: Mapping[str, Hook]) -> str | None:
+    return next((fn.__module__ for fn in hooks.values() if hasattr(fn, "__module__")), None)
+
+
+def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
+    """How many of the arguments that there are for this hook `fn` needs; those with a default keep it.
+
+    Raises:
+        TypeError: none of these numbers.
+    """
+    signature = inspect.signature(fn)
+    for count in counts:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return count
+    called = getattr(fn, "__name__", fn)
+    raise TypeError(f"{name}: {hook} is called with ({wanted}), and {called}{signature} does not take that.")
+
+
+def _loss(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "loss_fn", fn, "policy, model, dist_class, batch", 4)
+
+    def loss(self: DerivedPolicy, batch: Tree) -> Any:
+        return fn(self, self.model, self.dist_class, batch)
+
+    return {"loss": loss}
+
+
+def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
+
+    def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
+        return fn(self, batch, *[None] * (count - 2))
+
+    return {"postprocess": postprocess}
+
+
+def _stats(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "stats_fn", fn, "policy, batch", 2)
+    return {"stats": lambda self, batch: fn(self, batch)}
+
+
+def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
+
+    def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
+        if count == 1:
+            return fn(self)  # type: ignore[no-any-return]
+        dist = self.dist_class(self.model.last_output(), self.model) if hasattr(self.model, "last_output") else None
+        return fn(self, obs, state, self.model, dist)  # type: ignore[no-any-return]
+
+    return {"extra_action_out": extra_action_out}
+
+
+def _gradients(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
+
+    def compute_gradients(self: DerivedPolicy, loss: Tensor) -> dict[str, Any]:
+        if "reads" not in self.dry_run_results:
+            self.dry_run()
+        if "gradients_fn_does_backward" not in self.dry_run_results:  # while it is tried out
+            self.dry_run_results["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
+            return output
+        does_backward = self.dry_run_results["gradients_fn_does_backward"]
+        if not does_backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+        output = _taken_over(fn(self, self.optimizer, loss))
+        if does_backward and all(param.grad is None for param in self.params):
+            raise HookError(
+                f"gradients_fn of {name} left no gradients, where it computed them itself in the dry run: compute them "
+                "in each call, or in none."
+            )
+        return output
+
+    return {"compute_gradients": compute_gradients}
+
+
+def _first_gradients(policy: DerivedPolicy, fn: Hook, loss: Tensor) -> tuple[bool, dict[str, Any]]:
+    """Call a gradients_fn for the first time, and see whether it does the backward pass itself."""
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    passed: list[bool] = []
+    learned = [param for param in policy.params if param.requires_grad]
+    watches = [param.register_hook(lambda _: passed.append(True)) for param in learned]  # type: ignore[no-untyped-call]
+    try:
+        output = _taken_over(fn(policy, policy.optimizer, loss))
+    finally:
+        for watch in watches:
+            watch.remove()
+    return bool(passed), output
+
+
+def _taken_over(given: Any) -> dict[str, Any]:
+    """What a gradients_fn gave to log; where it gave (gradient, parameter) pairs, they are set."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    for gradient, param in given:
+        param.grad = gradient
+    return {}
+
+
+def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
+    count = _taking(name, "optimizer_fn", fn, "policy, config", 1, 2)
+
+    def make_optimizer(self: DerivedPolicy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]
+
+    return {"make_optimizer": make_optimizer}
+
+
+def _model(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "make_model", fn, "policy, observation_space, action_space, config", 4)
+    return {"make_model": lambda self: fn(self, self.observation_space, self.action_space, self.config)}
+
+
+def _init(hook: str, name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, hook, fn, "policy, observation_space, action_space, config", 4)
+
+    def initialize(self: Any) -> None:
+        if hook == "before_loss_init":
+            Hooks.before_loss_init(self)  # sets up mixins, which `fn` may do again
+        fn(self, self.observation_space, self.action_space, self.config)
+
+    return {hook: initialize}
+
+
+def _default_config(name: str, fn: Hook) -> dict[str, Any]:
+    _taking(name, "get_default_config", fn, "", 0)
+    given = fn()
+    typed = {"config_type": type(given)} if isinstance(given, PolicyConfig) else {}
+    return {"default_config": classmethod(lambda cls: fn()), **typed}
+
+
+_METHODS: dict[str, Callable[[str, Hook], dict[str, Any]]] = {
+    "loss_fn": _loss,
+    "postprocess_fn": _postprocess,
+    "stats_fn": _stats,
+    "extra_action_out_fn": _extra_action_out,
+    "gradients_fn": _gradients,
+    "optimizer_fn": _optimizer,
+    "make_model": _model,
+    "before_init": functools.partial(_init, "before_init"),
+    "before_loss_init": functools.partial(_init, "before_loss_init"),
+    "after_init": functools.partial(_init, "after_init"),
+    "get_default_config": _default_config,
+}

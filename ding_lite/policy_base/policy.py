@@ -1,0 +1,361 @@
+"""The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from torch import Tensor, nn
+
+from ding_lite.basics import add_note
+from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
+from ding_lite.envs import shapes_of, space_spec
+from ding_lite.metrics import MetricsLogger
+from ding_lite.nn import BoundDistribution, action_distribution, seeded
+from ding_lite.policy_base.acting import CollectMode
+from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.derivations import Hook, derive
+from ding_lite.policy_base.short_names import resolve
+from ding_lite.policy_base.state import PolicyState
+from ding_lite.policy_base.weights import Weights, available_device
+from ding_lite.policy_check import (
+    ADVICE,
+    STANDARD,
+    HookReads,
+    LossError,
+    described,
+    explain_missing,
+    misfit_in_batch,
+    require_batch,
+    require_mapping,
+    require_methods,
+    require_model,
+    require_optimizer,
+    try_out,
+    warn_of_idle_settings,
+)
+from ding_lite.policy_state import all_or_nothing
+
+_CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where each look waits for the device
+_PREVIOUS = ("prev_action_batch", "prev_reward_batch")
+
+
+class Policy(PolicyState):
+    """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
+
+    Middleware receive its three modes: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
+    their own, so that acting never sees weights that are half changed.
+
+    A `loss` alone makes a policy: the default network is an actor and a critic, the default action a draw from the actor.
+    Other hooks to override: `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`, `get_initial_state`,
+    `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values`, `before_init`,
+    `before_loss_init`, `after_init`; or all of it, with `learn_on_batch`, `get_weights` and `set_weights`, in a policy without
+    networks. `build_policy` and `with_updates` make classes from functions instead.
+
+    In each hook, `self.model` is the right one: the model that learns or, in `compute_actions`, the copy that acts;
+    `self.rng` and `self.generator` are the random numbers to use, and `self.metrics` takes numbers: what is logged in `loss`
+    arrives under `learn/`, in `compute_actions` under `collect/` or `evaluate/`, from every worker.
+
+    Before the first iteration of a pipeline, the policy is run once on a dummy batch (`dry_run`): what does not fit is an error
+    then, and the columns that its hooks read are known (`columns`).
+
+    Args:
+        cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, as `{"lr": 1e-3, "gamma": 0.99}`;
+            None for the defaults. May also stand behind the spaces, as RLlib has it.
+        observation_space, action_space: of one environment.
+
+    Raises:
+        SpaceError: the spaces do not fit the algorithm.
+        ValueError: the device does not exist here.
+    """
+
+    def __init__(
+        self,
+        cfg: PolicyConfig | Mapping[str, Any] | None = None,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+    ) -> None:
+        if isinstance(cfg, gymnasium.Space):
+            cfg, observation_space, action_space = action_space, cfg, observation_space
+        if cfg is not None and not isinstance(cfg, (Mapping, self.config_type)):
+            raise TypeError(
+                f"{type(self).__name__}(cfg, ...) wants a {self.config_type.__name__}, got a {type(cfg).__name__}: pass "
+                "cfg.policy of the run's configuration."
+            )
+        if observation_space is None or action_space is None:
+            raise TypeError(f"{type(self).__name__}(cfg, observation_space, action_space) wants the spaces of an environment.")
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, gymnasium.Space):
+                single = f"single_{name}" if hasattr(space, "num_envs") else name
+                fix = f": pass its {single}." if hasattr(space, single) else "."
+                raise TypeError(
+                    f"{type(self).__name__} wants a space as {name}, got {space!r:.60}, a {type(space).__name__}{fix}"
+                )
+        self.config = resolve(cfg, self.default_config(), self.config_type)
+        """The configuration by short names, such as `policy.config["gamma"]`."""
+        self.cfg = self.config.cfg
+        self.observation_space, self.action_space = observation_space, action_space
+        self.device = available_device(self.cfg.device)
+        self.seed = self.cfg.seed or 0
+        self.train_iter = 0
+        """Gradient steps taken."""
+        self.version = 0
+        """Version of the weights; increases with every change."""
+        self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
+        """What `self.metrics` is, unless a policy has something of its own by that name."""
+        self.dry_run_results: dict[str, Any] = {}
+        """What the dry run found out, for its copies too; nothing else of that remains."""
+        self._snapshot: Weights | None = None
+        self._found_finite = 0
+        self._attached: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}  # states of what is attached later
+        kind = type(self).__name__
+        self.before_init()
+        self.check_spaces()
+        with seeded(self.seed):
+            model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
+        self.model = model.to(self.device)
+        self.params = list(self.model.parameters())
+        if self.params:
+            hook = f"make_optimizer, or the optimizer_fn, of {kind}"
+            self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
+        self.make_generators("learn")
+        self.before_loss_init()
+        warn_of_idle_settings(self)
+        self.after_init()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
+                setattr(cls, name, _counting(vars(owner)[name], is_learning))
+        owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
+        if owner is cls:
+            cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
+        elif not issubclass(owner, PolicyState):  # a mixin's
+
+            def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
+                super(cls, self).load_state_dict(state)
+
+            wrapped = functools.wraps(vars(owner)["load_state_dict"])(load_state_dict)
+            cls.load_state_dict = all_or_nothing(wrapped)  # type: ignore[method-assign]
+
+    @classmethod
+    def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
+        """The configuration where none is given; None for that of its type."""
+        return None
+
+    @classmethod
+    def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:
+        """A class like this one with other hooks, such as `PPOPolicy.with_updates(loss_fn=...)`.
+
+        Args:
+            name: of the class; None keeps it.
+            mixins: to put before it.
+            **hooks: as for `build_policy`.
+        """
+        return derive(cls, name or cls.__name__, mixins, hooks)
+
+    # What the hooks are for.
+
+    def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
+        """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log.
+
+        A `learn_on_batch` of your own that does not count `train_iter` itself counts as one step; in a policy with a loss, only
+        where it returns something to log.
+        """
+        rows = self.loss_batch(batch)
+        return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
+
+    @functools.cached_property
+    def metrics(self) -> MetricsLogger:
+        """Takes numbers from the hooks. A policy may have something of its own by this name."""
+        return self.hook_metrics
+
+    def dry_run(self) -> HookReads:
+        """Run the policy once on a dummy batch, where that has not been done yet. It leaves the policy as it was.
+
+        Middleware ask for this when they are made.
+
+        Returns:
+            Which columns the hooks read, and what the policy gives when it acts.
+
+        Raises:
+            ColumnError: a hook reads a column that the batch does not have.
+            HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
+        """
+        if "reads" not in self.dry_run_results:
+            require_methods(self)
+            self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
+            try:
+                self.dry_run_results["reads"] = try_out(self, CollectMode)
+            except BaseException:
+                self.dry_run_results.clear()
+                raise
+        return self._known
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of a batch that the hooks read; None where that is not known, since the policy has no loss."""
+        return self.dry_run().columns
+
+    @property
+    def loss_columns(self) -> tuple[str, ...]:
+        """The columns that the loss reads, also those that `postprocess` makes; empty where no dry run has found them out."""
+        return self._known.loss_columns or ()
+
+    def columns_for_loss(self, batch: Tree) -> list[str]:
+        """Which columns of a batch the loss reads, without `valid`; all but objects where no dry run has found them out."""
+        if self.loss_columns:
+            return [*self.loss_columns]
+        return [name for name, column in nested(batch).items() if name != "valid" and not holds_objects(column)]
+
+    @property
+    def _known(self) -> HookReads:
+        """What the dry run has found out, where there was one."""
+        return self.dry_run_results.get("reads") or HookReads(None, None)
+
+    def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
+        """The distribution over actions that these numbers [..., width] stand for."""
+        distribution = getattr(model or self.model, "distribution", None)
+        if distribution is None:
+            distribution = action_distribution(self.action_space)
+        return BoundDistribution(distribution, logit, self.generator)
+
+    def loss_batch(self, batch: Tree) -> Tree:
+        """A rollout [T, B, ...] as the rows [N, ...] that `loss` takes, without steps that `valid` leaves out."""
+        if self.loss_takes == "rollouts" or self.learns_from == "transitions" or not self._is_rollout(batch):
+            return batch
+        only = self.loss_columns if self.stats_take_rollouts else ()  # else `stats` may read more of the rows
+        return tree(rollout_rows(batch, only or [name for name in nested(batch) if name != "valid"]))
+
+    def _is_rollout(self, batch: Tree) -> bool:
+        """Whether steps and environments are in front, as far as its observations, or else its rewards, can tell."""
+        if has_leaf(batch, "obs"):
+            path, rank = self._first_obs
+            leaf: Any = functools.reduce(lambda part, name: part[name], path, batch["obs"])
+            return leaf.ndim - rank == 2  # type: ignore[no-any-return]
+        return has_leaf(batch, "reward") and batch["reward"].ndim == 2
+
+    @functools.cached_property
+    def _obs_spec(self) -> Spec:
+        return space_spec(self.observation_space)
+
+    @functools.cached_property
+    def _first_obs(self) -> tuple[tuple[str, ...], int]:
+        """Where the first part of a nested observation is, and how many dimensions one has."""
+        path, spec = next(flatten(self._obs_spec))
+        return path, len(spec.shape)
+
+    def learn(self, batch: Tree) -> dict[str, Any]:
+        """What `learn_mode.forward` does: postprocess and learn."""
+        try:
+            processed = self.postprocess(batch)
+            require_batch(f"postprocess of {type(self).__name__}", processed)
+            output = self.learn_on_batch(processed)
+        except LossError as error:
+            unknown = [path for path, leaf in flatten(batch) if isinstance(leaf, Tensor) and bool(leaf.isnan().any())]
+            if not unknown:
+                raise
+            names = ", ".join("/".join(path) for path in unknown)
+            raise LossError(
+                f"{str(error).split(ADVICE)[0].rstrip(': ')}: {names} of the batch it learns from holds NaN. Look where that "
+                "comes from, such as the environment or a middleware that changes rewards."
+            ) from error
+        except (KeyError, AttributeError) as error:
+            known = (*STANDARD, *self.derived, *self._known.outputs, *(self._known.columns or ()))
+            explain_missing(error, batch, known, f"learning of {type(self).__name__}")
+            raise
+        except (RuntimeError, IndexError) as error:
+            if (misfit := misfit_in_batch(type(self).__name__, self.observation_space, self.action_space, batch)) is not None:
+                raise misfit from error
+            add_note(error, f"learning from {described(nested(batch))}; one observation has {shapes_of(self._obs_spec)}")
+            raise
+        self.after_learning(batch)
+        return require_mapping(f"learn_on_batch of {type(self).__name__}", output)
+
+    def gradient_step(self, batch: Tree) -> dict[str, Any]:
+        """Loss, gradients and one step of the optimizer. Returns what to log.
+
+        Raises:
+            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken.
+        """
+        loss, stats = self.loss_and_stats(batch)
+        look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
+        if look:
+            self._require_finite("loss", loss)
+        for param in self.params:
+            param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
+        stats.update(self.compute_gradients(loss) or {})
+        if look and "grad_norm" in stats:
+            self._require_finite("gradient", stats["grad_norm"])
+        self.optimizer.step()
+        self.train_iter += 1
+        self.version += 1
+        self.after_step()
+        return stats
+
+    def loss_and_stats(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """What `loss` gives, also where it gives the loss alone."""
+        given = self.loss(batch)
+        if isinstance(given, tuple):
+            loss, stats = given
+            stats = dict(stats or {})
+            for name in ("total_loss", "loss"):
+                if name in stats and isinstance(loss, Tensor):
+                    stats[name] = loss.detach()  # also what a derived class has added to it
+            return loss, stats
+        return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
+
+    def _require_finite(self, what: str, tensor: Tensor | float) -> None:
+        value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
+        if not math.isfinite(value):
+            raise LossError(f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: {ADVICE}.")
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether it learns by a loss, or by a `learn_on_batch` without one."""
+        return type(self).loss is not Policy.loss
+
+    @property
+    def _needs_model(self) -> bool:
+        own: Any = type(self)
+        return self.has_loss or own.make_model is not Policy.make_model or own.compute_actions is Policy.compute_actions
+
+    @functools.cached_property
+    def has_extra_outputs(self) -> bool:
+        """Whether `extra_action_out` gives anything."""
+        return type(self).extra_action_out is not Policy.extra_action_out
+
+    @functools.cached_property
+    def previous(self) -> tuple[str, ...]:
+        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
+
+
+def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
+    """`set_weights` or `learn_on_batch` of a class, after which the weights have another version, whichever way it is called.
+
+    Args:
+        is_learning: whether it counts as a gradient step where it has counted none itself.
+    """
+
+    @functools.wraps(fn)
+    def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
+        version, steps, result = self.version, self.train_iter, None
+        try:
+            result = fn(self, *args, **kwargs)
+        finally:  # an error may come when some of the weights have changed
+            has_changed = not is_learning or not self.has_loss or bool(result)
+            if has_changed and self.version == version:
+                self.bump_version()
+        if has_changed and is_learning and self.train_iter == steps:
+            self.train_iter += 1
+        return result
+
+    return called

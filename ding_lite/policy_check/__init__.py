@@ -1,0 +1,44 @@
+"""The dry run of a policy, and checks of what hooks are given and what they give."""
+
+from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
+from ding_lite.policy_check.dry_run import try_out
+from ding_lite.policy_check.hook_results import (
+    ADVICE,
+    HookError,
+    LossError,
+    require_batch,
+    require_finite,
+    require_mapping,
+    require_methods,
+    require_model,
+    require_optimizer,
+    warn_of_idle_settings,
+)
+from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_in_batch, misfit_of
+from ding_lite.policy_check.recurrent_states import like_before, state_like_before
+
+__all__ = [
+    "ADVICE",
+    "STANDARD",
+    "ColumnError",
+    "HookError",
+    "HookReads",
+    "LossError",
+    "ObservationError",
+    "described",
+    "explain_missing",
+    "like_before",
+    "map_columns",
+    "may_be_wrong",
+    "misfit_in_batch",
+    "misfit_of",
+    "require_batch",
+    "require_finite",
+    "require_mapping",
+    "require_methods",
+    "require_model",
+    "require_optimizer",
+    "state_like_before",
+    "try_out",
+    "warn_of_idle_settings",
+]

@@ -1,0 +1,138 @@
+"""Observations: whether those that a policy is to act on are of its space, and what is wrong with them where they are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.data import has_leaf, is_tree, nested
+from ding_lite.envs import space_spec, subspaces
+
+
+class ObservationError(ValueError):
+    """Observations that are not of the space that a policy was made for."""
+
+
+def misfit_of(policy: str, space: gymnasium.Space[Any], obs: Any) -> ObservationError | None:
+    """What is wrong with a batch of observations [B, ...]; None where nothing is.
+
+    Args:
+        policy: its name.
+        space: that it was made for.
+        obs: arrays or tensors, nested as the space is.
+    """
+    found = next(_misfits(space, nested(obs) if is_tree(obs) or type(obs) is dict else obs, "obs", {}), None)
+    return None if found is None else ObservationError(f"{policy} cannot act on these observations: {found}")
+
+
+def misfit_in_batch(
+    policy: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any
+) -> ValueError | None:
+    """Which action or observation of a batch [..., ...] is not of its discrete space; None where all are.
+
+    Args:
+        policy: its name.
+        batch: that it learns from, with any leading dimensions.
+    """
+    for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
+        if has_leaf(batch, name) and (found := next(_not_of(space, nested(batch[name]), f"batch.{name}"), None)) is not None:
+            return ValueError(f"{policy} cannot learn from this batch: {found} Look at what writes it, such as a middleware.")
+    return None
+
+
+def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]:
+    parts = subspaces(space)
+    if parts is not None:
+        for name, part in parts.items():
+            if isinstance(leaf, Mapping) and name in leaf:
+                yield from _not_of(part, leaf[name], f"{where}[{name!r}]")
+    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and isinstance(leaf, (np.ndarray, Tensor)):
+        array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+        if array.dtype.kind not in "iu":
+            yield f"{where} is {_describe(leaf)}, and integers of {space} are wanted."
+        elif not space.shape or array.shape[-1:] == space.shape:
+            yield from _out_of_range(space, array, where)
+
+
+def may_be_wrong(spec: Any, obs: Any) -> bool:
+    """Whether there is something in them that a network would take without a word: NaN, or fractions for categories."""
+    if type(obs) is np.ndarray:
+        if obs.dtype.kind != "f":
+            return False
+        return (hasattr(spec, "dtype") and spec.dtype.kind == "i") or math.isnan(obs.sum())
+    if type(obs) is dict and isinstance(spec, Mapping):
+        return any(may_be_wrong(spec.get(name), leaf) for name, leaf in obs.items())
+    if isinstance(obs, Tensor) and obs.is_cpu and obs.is_floating_point():
+        return bool(obs.sum().isnan())
+    return False
+
+
+def _misfits(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[str, int]) -> Iterator[str]:
+    parts = subspaces(space)
+    if parts is None:
+        yield from _of_leaf(space, obs, where, lengths)
+        return
+    if not isinstance(obs, Mapping):
+        yield f"{where} is {_describe(obs)}, and a dict with the keys {[*parts]} is wanted."
+        return
+    for name, part in parts.items():
+        if name not in obs:
+            yield f"{where} lacks the key {name!r}, it has {sorted(map(str, obs))}: give all of {[*parts]}."
+            return
+        yield from _misfits(part, obs[name], f"{where}[{name!r}]", lengths)
+
+
+def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[str, int]) -> Iterator[str]:
+    spec: Any = space_spec(space)
+    wanted = f"{spec.dtype} [B{''.join(f', {size}' for size in spec.shape)}]"
+    if not isinstance(obs, (np.ndarray, Tensor)):
+        yield f"{where} is {_describe(obs)}, and an array or a tensor, {wanted}, is wanted."
+        return
+    array = obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs
+    if array.dtype.kind == "f" and (broken := np.argwhere(np.isnan(array))).size:
+        found = f"{where}{broken[0].tolist()} is NaN, and so are {len(broken)} of {array.size} numbers"
+        yield f"{found}. Look at what made them: the environment, a wrapper, or what normalises them."
+        return
+    if array.shape[1:] != spec.shape or not array.ndim:
+        yield f"{where} is {_describe(obs)}, and {wanted} is wanted.{_fix(array.shape, spec.shape, where)}"
+        return
+    is_kind = {"f": array.dtype == spec.dtype, "b": True, "i": True, "u": True}.get(array.dtype.kind, False)
+    if not is_kind or (spec.dtype.kind == "f") != (array.dtype.kind == "f"):
+        yield f"{where} is {_describe(obs)}, and {wanted} is wanted: {where}.astype(np.{spec.dtype})."
+        return
+    yield from _out_of_range(space, array, where)
+    if lengths and len(array) != next(iter(lengths.values())):
+        first, count = next(iter(lengths.items()))
+        yield f"{where} has {len(array)} rows, and {first} has {count}: give a row for each environment."
+    lengths.setdefault(where, len(array))
+
+
+def _fix(shape: tuple[int, ...], wanted: tuple[int, ...], where: str) -> str:
+    fix = f" Of a single observation, give a batch: {where}[None]." if shape == wanted else ""
+    if len(shape) == len(wanted) and shape[1:] == wanted[1:]:
+        fix += " Was the policy made with a vector environment's observation_space? Make it with its single_observation_space."
+    return fix
+
+
+def _out_of_range(space: gymnasium.Space[Any], array: np.ndarray[Any, Any], where: str) -> Iterator[str]:
+    if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return
+    low = np.asarray(space.start)
+    high = low + np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    for place in np.argwhere((array < low) | (array > high))[:1].tolist():
+        least, most = (int(np.broadcast_to(bound, array.shape)[tuple(place)]) for bound in (low, high))
+        yield f"{where}{place} is {array[tuple(place)]}, and {space} has {least} to {most} there."
+
+
+def _describe(obs: Any) -> str:
+    if isinstance(obs, (np.ndarray, Tensor)):
+        return f"{str(obs.dtype).removeprefix('torch.')} {list(obs.shape)}"
+    if isinstance(obs, Mapping):
+        return f"a dict with the keys {sorted(map(str, obs))}"
+    return f"{obs!r:.40}, a {type(obs).__name__}"

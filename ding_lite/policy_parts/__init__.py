@@ -1,0 +1,73 @@
+"""What algorithms are put together from: mixins, losses, and sections of configuration."""
+
+from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
+from ding_lite.policy_parts.box_actions import (
+    BoxActing,
+    BoxCollectConfig,
+    BoxConfig,
+    BoxLearnConfig,
+    GaussianNoiseActing,
+    GaussianNoiseCollectConfig,
+    critic_regression,
+)
+from ding_lite.policy_parts.coefficients import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
+from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
+from ding_lite.policy_parts.param_groups import ParamGroupsMixin
+from ding_lite.policy_parts.postprocessing import compute_advantages
+from ding_lite.policy_parts.recurrence import RecurrentActorCriticMixin, episode_starts, repeated_steps, states_in, time_major
+from ding_lite.policy_parts.replay_configs import (
+    EpsConfig,
+    ExplorationConfig,
+    HeadModelConfig,
+    OffPolicyConfig,
+    OffPolicyLearnConfig,
+    PriorityConfig,
+    ReplayConfig,
+    ValueBasedConfig,
+)
+from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
+from ding_lite.policy_parts.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig, pendulum
+from ding_lite.policy_parts.target_network import TargetNetwork
+from ding_lite.policy_parts.value_network import ValueNetworkMixin
+
+__all__ = [
+    "ActorCriticLearning",
+    "BoxActing",
+    "BoxCollectConfig",
+    "BoxConfig",
+    "BoxLearnConfig",
+    "EntropyCoeffSchedule",
+    "EnvConfig",
+    "EpsConfig",
+    "EpsilonGreedy",
+    "ExplorationConfig",
+    "GaussianNoiseActing",
+    "GaussianNoiseCollectConfig",
+    "GreedyActing",
+    "HeadModelConfig",
+    "KLCoeffMixin",
+    "LearningRateSchedule",
+    "LogConfig",
+    "OffPolicyConfig",
+    "OffPolicyLearnConfig",
+    "OnPolicyRunConfig",
+    "ParamGroupsMixin",
+    "PriorityConfig",
+    "RecurrentActorCriticMixin",
+    "ReplayConfig",
+    "RunConfig",
+    "TargetNetwork",
+    "ValueBasedConfig",
+    "ValueNetworkMixin",
+    "bootstrap_discount",
+    "compute_advantages",
+    "critic_regression",
+    "episode_starts",
+    "mean_stats",
+    "pendulum",
+    "quantile_regression",
+    "repeated_steps",
+    "states_in",
+    "time_major",
+    "weighted_loss",
+]

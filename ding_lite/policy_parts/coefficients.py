@@ -1,0 +1,145 @@
+"""Coefficients: mixins for numbers that change while a policy learns, such as its learning rate.
+
+Each is set up from the policy's configuration, unless `before_loss_init` calls its constructor; its state is in the
+policy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ding_lite.data import Tree
+from ding_lite.functional import piecewise
+from ding_lite.policy_base import set_up_by_hooks
+
+if TYPE_CHECKING:
+    from ding_lite.policy_base import Policy as Base
+else:
+    Base = object
+
+Points = Sequence[tuple[float, float]]
+"""(gradient step, value) of a schedule, linear between them and constant beyond."""
+
+
+class LearningRateSchedule(Base):
+    """A learning rate that changes with the gradient steps taken, and `cur_lr`, what it is now.
+
+    Args:
+        lr: without a schedule.
+        lr_schedule: (gradient step, learning rate); None keeps `lr`.
+    """
+
+    @set_up_by_hooks
+    def __init__(self, lr: float, lr_schedule: Points | None = None) -> None:
+        self.cur_lr, self.lr_schedule = lr, lr_schedule
+        self._set_learning_rate()
+
+    def set_up(self) -> None:
+        """From `lr_schedule` of the configuration; without one, the optimizer keeps the rates that it was made with."""
+        schedule = self.config.get("lr_schedule")
+        if schedule is not None:
+            LearningRateSchedule.__init__(self, self.config["lr"], schedule)
+        else:
+            self.cur_lr, self.lr_schedule = float(self.optimizer.param_groups[0]["lr"]), None
+
+    def gradient_step(self, batch: Tree) -> dict[str, Any]:
+        """A step at the learning rate of the moment."""
+        if self.lr_schedule is not None:
+            self._set_learning_rate()
+        return super().gradient_step(batch)
+
+    def _set_learning_rate(self) -> None:
+        if self.lr_schedule is not None:
+            self.cur_lr = piecewise(self.lr_schedule, self.train_iter)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.cur_lr
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state; the learning rate is that of the saved optimizer."""
+        super().load_state_dict(state)
+        self.cur_lr = float(self.optimizer.param_groups[0]["lr"])
+
+
+class EntropyCoeffSchedule(Base):
+    """A weight of the entropy bonus that changes with the gradient steps taken: `entropy_coeff`.
+
+    Args:
+        entropy_coeff: without a schedule.
+        entropy_coeff_schedule: (gradient step, weight); None keeps `entropy_coeff`.
+    """
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
+
+    @set_up_by_hooks
+    def __init__(self, entropy_coeff: float, entropy_coeff_schedule: Points | None = None) -> None:
+        self.entropy_coeff, self.entropy_coeff_schedule = entropy_coeff, entropy_coeff_schedule
+        if entropy_coeff_schedule is not None:
+            self.entropy_coeff = piecewise(entropy_coeff_schedule, self.train_iter)
+
+    def set_up(self) -> None:
+        """From `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
+        EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), self.config.get("entropy_coeff_schedule"))
+
+    def gradient_step(self, batch: Tree) -> dict[str, Any]:
+        """A step with the weight of the moment."""
+        if self.entropy_coeff_schedule is not None:
+            self.entropy_coeff = piecewise(self.entropy_coeff_schedule, self.train_iter)
+        return super().gradient_step(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state and the weight."""
+        return {**super().state_dict(), "entropy_coeff": self.entropy_coeff}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state."""
+        super().load_state_dict(state)
+        self.entropy_coeff = state.get("entropy_coeff", self.entropy_coeff)
+
+
+class KLCoeffMixin(Base):
+    """A weight of the KL divergence that is adapted after each batch whose learning gives "kl": `kl_coeff`.
+
+    It grows by half where the policy moved further than twice `kl_target`, and is halved where it moved less than half of it.
+
+    Args:
+        config: with `kl_coeff`, the weight at the start, and `kl_target`, in nats.
+
+    Reference:
+        Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with gentler factors and a wider band.
+    """
+
+    state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
+
+    @set_up_by_hooks
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.kl_coeff, self.kl_target = float(config.get("kl_coeff", 0.2)), float(config.get("kl_target", 0.01))
+
+    def set_up(self) -> None:
+        """From `kl_coeff` and `kl_target` of the configuration."""
+        KLCoeffMixin.__init__(self, self.config)
+
+    def learn(self, batch: Tree) -> dict[str, Any]:
+        """Learn, and adapt the weight by how far that moved the policy."""
+        output = super().learn(batch)
+        if self.kl_coeff > 0 and "kl" in output:
+            self.update_kl(float(output["kl"]))
+        return output
+
+    def update_kl(self, sampled_kl: float) -> float:
+        """Adapt the weight to this divergence, in nats. Returns the new weight."""
+        if sampled_kl > 2.0 * self.kl_target:
+            self.kl_coeff *= 1.5
+        elif sampled_kl < 0.5 * self.kl_target:
+            self.kl_coeff *= 0.5
+        return self.kl_coeff
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state and the weight."""
+        return {**super().state_dict(), "kl_coeff": self.kl_coeff}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state."""
+        super().load_state_dict(state)
+        self.kl_coeff = state.get("kl_coeff", self.kl_coeff)

@@ -1,0 +1,147 @@
+"""Epsilon-greedy acting: the action of highest value, or a random one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from ding_lite.envs import SpaceError, to_arrays
+from ding_lite.policy_state import StateError, require_range
+
+if TYPE_CHECKING:
+    from ding_lite.policy_base import Policy as Base
+else:
+    Base = object
+
+_AHEAD = 16  # steps drawn at once: per step, numpy's calls would cost more than the numbers
+_NOT_YET = -1.0  # the eps of a state in which nothing was drawn
+_MASKED = -1.0  # what eps_greedy_masker sets, as in DI-engine: no random actions
+
+
+class EpsilonGreedy:
+    """With probability eps, any of n actions instead of the greedy one.
+
+    Args:
+        num_actions: n.
+        rng: its random numbers.
+    """
+
+    def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
+        self.num_actions, self.rng = num_actions, rng
+        self._eps, self._drawn = _NOT_YET, np.empty((0, 0))
+        self._rows: list[tuple[Any, Any]] = []
+
+    def mix(self, action: Any, eps: float) -> Any:
+        """Actions [B] int64, some of them replaced."""
+        if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
+            if not 0 < eps <= 1:
+                raise ValueError(
+                    f"eps is {eps!r:.80}, and a probability is wanted, a number in [0, 1], or -1 for no exploration."
+                )
+            self._eps = eps
+            self._prepare(self.rng.random((_AHEAD, len(action))))
+        is_random, any_action = self._rows.pop()
+        return np.where(is_random, any_action, action)
+
+    def _prepare(self, drawn: np.ndarray[Any, Any]) -> None:
+        # One number says both whether and which: those below eps are uniform in [0, eps).
+        self._drawn = drawn
+        is_random = drawn < self._eps
+        any_action = (np.where(is_random, drawn / self._eps, 0) * self.num_actions).astype(np.int64)
+        self._rows = list(zip(is_random, np.minimum(any_action, self.num_actions - 1)))[::-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is drawn and not used yet."""
+        return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :].tolist()}
+
+    @staticmethod
+    def require_state(where: str, state: Any) -> None:
+        """Refuse anything that `state_dict` does not give.
+
+        Raises:
+            StateError: the entry that does not fit, by its key.
+        """
+        if not isinstance(state, Mapping) or {"eps", "drawn"} - set(state):
+            raise StateError(f"{where} is {state!r:.80}, and a dict with ['eps', 'drawn'] is wanted.")
+        eps, drawn = state["eps"], state["drawn"]
+        try:
+            numbers = np.array(drawn, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.empty(0)
+        is_empty = isinstance(drawn, (list, tuple)) and not drawn
+        if not is_empty and not (numbers.ndim == 2 and numbers.size and ((numbers >= 0) & (numbers < 1)).all()):
+            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, and a list of rows of numbers in [0, 1) is wanted.")
+        if not (is_empty and eps == _NOT_YET and not isinstance(eps, bool)):
+            require_range(f"{where}['eps']", eps, (0.0, 1.0))
+        if not is_empty and eps == 0:
+            raise StateError(f"{where}['eps'] is 0, and random numbers were drawn for it: a number above 0 is wanted.")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._eps = float(state["eps"])
+        drawn = state["drawn"]
+        self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
+
+
+class GreedyActing(Base):
+    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any.
+
+    A policy that explores in another way says `acting_settings = ()`.
+    """
+
+    acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
+    action_space: spaces.Discrete
+
+    def check_spaces(self) -> None:
+        """Discrete actions only."""
+        super().check_spaces()
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise SpaceError(
+                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: take PPOPolicy, or discretise them in "
+                "a wrapper."
+            )
+        self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
+
+    def q_values(self, obs: Any) -> Tensor:
+        """The value of each action, [B, A]: here, what the model gives."""
+        return self.model(obs)  # type: ignore[no-any-return]
+
+    def compute_actions(
+        self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
+    ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """The action of highest value; with probability `eps`, where it explores, any action instead."""
+        return self.choose(self.q_values(obs), eps if explore else 0.0), state, {}
+
+    def choose(self, q_value: Tensor, eps: float) -> Any:
+        """Actions [B] int64 for values [B, A]."""
+        action = to_arrays(q_value).argmax(-1)  # numpy's argmax: half of torch's cost for a few rows
+        if eps not in (0, _MASKED):
+            action = self.exploration.mix(action, eps)
+        return action + self.first_action if self.first_action else action
+
+    def action_index(self, action: Tensor) -> Tensor:
+        """Which column of `q_values` an action is."""
+        return action - self.first_action if self.first_action else action
+
+    def make_generators(self, role: str, index: int = 0) -> None:
+        """Random numbers, and what is done with them."""
+        super().make_generators(role, index)
+        self.exploration = EpsilonGreedy(self.num_actions, self.rng)
+
+    def generator_state(self) -> dict[str, Any]:
+        """Where the random numbers are."""
+        return {**super().generator_state(), "exploration": self.exploration.state_dict()}
+
+    def require_generator_state(self, where: str, state: Any) -> None:
+        """Refuse anything that `load_generator_state` cannot go on from."""
+        super().require_generator_state(where, state)
+        self.exploration.require_state(f"{where}['exploration']", state["exploration"])
+
+    def load_generator_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the random numbers of a saved state."""
+        super().load_generator_state(state)
+        self.exploration.load_state_dict(state["exploration"])

@@ -1,0 +1,55 @@
+"""Target networks: a slower copy of a network, which bootstrapped targets are computed from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+from ding_lite.functional import polyak_
+
+if TYPE_CHECKING:
+    from ding_lite.policy_base import Policy as Base
+else:
+    Base = object
+
+
+class TargetNetwork(Base):
+    """A mixin with `target_model`, a copy that follows the model: by `cfg.learn.target_update_theta`, every
+    `cfg.learn.target_update_freq` gradient steps. Running statistics in it are always copied.
+
+    Reference:
+        Mnih et al. (2015), https://www.nature.com/articles/nature14236, for copies now and then; Lillicrap et al. (2016),
+        https://arxiv.org/abs/1509.02971, for small moves after each step.
+    """
+
+    saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer", "target_model")
+
+    def target_source(self) -> nn.Module:
+        """What the target network is a copy of: here, the whole model."""
+        return self.model  # type: ignore[no-any-return]
+
+    def set_up(self) -> None:
+        """Make the copy."""
+        self.target_model = copy.deepcopy(self.target_source()).requires_grad_(False)
+
+    def after_step(self) -> None:
+        """Move the target network when its turn comes."""
+        super().after_step()
+        learn: Any = self.cfg.learn
+        if self.train_iter % learn.target_update_freq == 0:
+            polyak_(self.target_model.parameters(), self.target_source().parameters(), learn.target_update_theta)
+            for target, online in zip(self.target_model.buffers(), self.target_source().buffers()):
+                target.copy_(online)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state and the target network."""
+        return {**super().state_dict(), "target_model": copy.deepcopy(self.target_model.state_dict())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a saved state; where it holds weights alone, the target network takes them too."""
+        super().load_state_dict(state)
+        saved = state.get("target_model")
+        self.target_model.load_state_dict(self.target_source().state_dict() if saved is None else saved)

@@ -1,0 +1,73 @@
+"""Value network: a mixin for policies whose model has a critic of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from ding_lite.data import Tree, first_leaf, map_leaves, nested, with_leaves
+from ding_lite.policy_base import set_up_by_hooks
+
+if TYPE_CHECKING:
+    from ding_lite.policy_base import Policy as Base
+else:
+    Base = object
+
+
+class ValueNetworkMixin(Base):
+    """A critic that judges rollouts: `with_values`, for a model that has `values(obs)`.
+
+    Args:
+        observation_space, action_space, config: unused; kept for RLlib's signature.
+    """
+
+    @set_up_by_hooks
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not hasattr(self.model, "values") and not hasattr(self.model, "unroll_values"):
+            raise TypeError(
+                f"{type(self).__name__} has a critic (ValueNetworkMixin) and wants a model with values(obs), and make_model "
+                f"gives a {type(self.model).__name__}: give a ding_lite.nn.ActorCritic(actor, critic, "
+                "action_distribution(space), encoder), which has it with logits(obs), distribution and forward(obs) -> (logit, "
+                "value), or what make_actor_critic makes."
+            )
+
+    def set_up(self) -> None:
+        """Checks the model."""
+        ValueNetworkMixin.__init__(self)
+
+    @torch.no_grad()
+    def with_values(self, batch: Tree) -> Tree:
+        """A rollout with value = V(obs) and next_value = V(next_obs), [T, B], by the newest critic.
+
+        Between two steps of one episode next_obs is the next row's obs, so only the last row, and rows that were cut by a
+        time limit, need a second look.
+        """
+        value = self.value(batch.obs)
+        next_value = self.next_values(batch, value)
+        return with_leaves(batch, value=value.to(batch.reward.device), next_value=next_value.to(batch.reward.device))
+
+    @torch.no_grad()
+    def next_values(self, batch: Tree, value: Tensor) -> Tensor:
+        """V(next_obs) [T, B] of a rollout whose value = V(obs) [T, B] is known."""
+        next_value = torch.cat([value[1:], self.value(map_leaves(lambda leaf: leaf[-1:], batch.next_obs))])
+        cut = batch.truncated.to(self.device).clone()
+        cut[-1] = False
+        if cut.any():
+            places = cut.cpu().nonzero(as_tuple=True)
+            next_value[cut] = self.value(map_leaves(lambda leaf: leaf[places].unsqueeze(0), batch.next_obs)).squeeze(0)
+        return next_value
+
+    def value(self, obs: Any) -> Tensor:
+        """V of observations [T, B, ...], as [T, B]."""
+        lead = first_leaf(obs).shape[:2]
+        flat = map_leaves(lambda leaf: leaf.flatten(0, 1).to(self.device), nested(obs))
+        return self.model.values(flat).reshape(lead)  # type: ignore[no-any-return]

@@ -1,0 +1,23 @@
+"""What a saved state of a policy has to be, and loading all of it or nothing."""
+
+from ding_lite.policy_state.identities import StateError, identity_of
+from ding_lite.policy_state.leaves import require_count, require_like, require_range
+from ding_lite.policy_state.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
+from ding_lite.policy_state.optimizer_states import optimizer_state, require_optimizer_state
+from ding_lite.policy_state.random_states import require_random_state
+
+__all__ = [
+    "StateError",
+    "all_or_nothing",
+    "identity_of",
+    "misfit",
+    "optimizer_state",
+    "require_count",
+    "require_like",
+    "require_optimizer_state",
+    "require_part",
+    "require_random_state",
+    "require_range",
+    "require_weights",
+    "warn_of_other_rates",
+]

@@ -1,0 +1,247 @@
+"""Identities: what a policy was made with, as plain data in its state, so that a state of another one is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ding_lite.basics import Config, ConfigError
+from ding_lite.envs import subspaces
+
+_PLAIN = (int, float, str, bool, type(None))
+_BOUNDS = ("low", "high")
+_FIX = "give the made_with that state_dict() gave, or leave it out."
+
+
+class StateError(ValueError):
+    """A state that does not fit the policy that it is loaded into; nothing was taken over."""
+
+
+def identity_of(
+    lineage: Sequence[str],
+    cfg: Config,
+    settings: Mapping[str, Any],
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+) -> dict[str, Any]:
+    """What a policy was made with: its algorithm, and which it is derived from, its configuration and its spaces.
+
+    The seed is left out: random numbers are in the state as they are, and policies of two seeds are alike otherwise.
+
+    Args:
+        lineage: name of the policy's class, and of those that it is derived from.
+        cfg: its typed configuration.
+        settings: what was given beside that.
+    """
+    return {
+        "algorithm": lineage[0],
+        "derived_from": list(lineage[1:]),
+        "config": _recorded({name: value for name, value in cfg.to_dict().items() if name != "seed"}),
+        "settings": _recorded(settings),
+        "observation_space": recorded_space(observation_space),
+        "action_space": recorded_space(action_space),
+    }
+
+
+def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """A space as plain data: its kind, and what an element of it looks like; parts in their order."""
+    parts = subspaces(space)
+    if parts is not None:
+        kind = "Tuple" if isinstance(space, spaces.Tuple) else "Dict"
+        return {"kind": kind, "parts": {str(name): recorded_space(part) for name, part in parts.items()}}
+    if isinstance(space, spaces.Box):
+        bounds = {name: _bound(getattr(space, name)) for name in _BOUNDS}
+        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    return {"kind": type(space).__name__, "shape": list(space.shape or ())}
+
+
+def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
+    """Refuse the state of another algorithm, of other spaces, or of another network, by what was saved of its identity.
+
+    Of the configuration only `model` has to be the same, since it says what the weights mean: to go on at another learning
+    rate is allowed. Bounds of observations may differ.
+
+    Args:
+        own: what `identity_of` gives of the policy that the state is loaded into.
+        cfg: the configuration of that policy.
+        saved: what it gave of the policy that saved the state.
+
+    Raises:
+        StateError: it is no such record; or all that differs, and what to do.
+    """
+    _require_identity(saved)
+    lineage = [own["algorithm"], *own["derived_from"]]
+    _require_settings(lineage[0], cfg, saved)
+    kind = saved["algorithm"]
+    if kind not in lineage and lineage[0] not in saved["derived_from"]:
+        raise StateError(
+            f"this state is of {kind}, and this policy is of {lineage[0]}: make one of {kind} with the configuration and "
+            'the spaces that stand in state["made_with"]. Where the networks are the same, '
+            'policy.set_weights(state["model"]) takes over the weights alone.'
+        )
+    found = [
+        f"its {name.replace('_', ' ')} is {_describe(saved[name])}, and that of this policy is {_describe(own[name])}"
+        for name in ("observation_space", "action_space")
+        if _compared(saved[name], name) != _compared(own[name], name)
+    ]
+    found += [difference for name, difference in _differences(own, saved) if name.startswith("model.")]
+    if found:
+        raise StateError(
+            f"this state is of another {lineage[0]}: {'; '.join(found)}. Make the policy from the environment and with the "
+            "configuration of the run that saved it, such as "
+            f'{type(cfg).__name__}.from_dict(state["made_with"]["config"]).'
+        )
+
+
+_PARTS: dict[str, type] = {
+    "algorithm": str,
+    "derived_from": list,
+    "config": dict,
+    "settings": dict,
+    "observation_space": dict,
+    "action_space": dict,
+}
+
+
+def _require_identity(saved: Any) -> None:
+    """Refuse what `identity_of` has not given."""
+    fix = _FIX
+    if not isinstance(saved, Mapping):
+        raise StateError(f'state["made_with"] is {saved!r:.80}, and a dict with {[*_PARTS]} is wanted: {fix}')
+    for name, kind in _PARTS.items():
+        if name not in saved:
+            raise StateError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
+        place, found = f'state["made_with"][{name!r}]', saved[name]
+        if not isinstance(found, kind):
+            raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, and a {kind.__name__} is wanted: {fix}")
+        if found == "":
+            raise StateError(f"{place} is empty, and the name of an algorithm is wanted: {fix}")
+    for name in ("observation_space", "action_space"):
+        _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
+
+
+def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> None:
+    """Refuse what `_recorded` does not give, and settings of this algorithm that its configuration refuses.
+
+    Settings that are missing, or that this version does not have, are no fault.
+    """
+    if not all(isinstance(name, str) for name in saved["derived_from"]):
+        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, and names are wanted: {_FIX}')
+    for section in ("config", "settings"):
+        _require_recorded(f'state["made_with"][{section!r}]', saved[section])
+    if saved["algorithm"] == algorithm:
+        trial = type(cfg).from_dict(cfg.to_dict())
+        _require_legal("state[\"made_with\"]['config']", trial, saved["config"])
+
+
+def _require_recorded(place: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _require_recorded(f"{place}[{name!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _require_recorded(f"{place}[{index}]", item)
+    elif type(value) not in _PLAIN:
+        wanted = "a number, a string, a list or a dict"
+        raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, and {wanted} is wanted: {_FIX}")
+
+
+def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
+        current = getattr(config, str(name), None)
+        if isinstance(current, Config) and isinstance(value, Mapping):
+            _require_legal(f"{place}[{name!r}]", current, value)
+        elif name in config.to_dict() and not (isinstance(value, str) and value.startswith("<")):  # not plain when it was saved
+            try:
+                setattr(config, name, value)
+            except ConfigError as error:
+                raise StateError(f"{place}[{name!r}] is {value!r:.80}, which is refused ({error}): {_FIX}") from None
+
+
+def _require_bound(place: str, space: Mapping[str, Any]) -> None:
+    for name in _BOUNDS:
+        if name in space:
+            try:
+                bound = np.array(space[name], np.float64)
+            except (TypeError, ValueError, OverflowError):
+                bound = np.array(np.nan)
+            if isinstance(space[name], bool) or np.isnan(bound).any() or [*bound.shape] not in ([], space.get("shape")):
+                raise StateError(
+                    f"{place}[{name!r}] is {space[name]!r:.80}, and a number, or one for each place, is wanted: {_FIX}"
+                )
+
+
+def _require_space(place: str, space: Any, fix: str) -> None:
+    parts = space.get("parts", {}) if isinstance(space, Mapping) else None
+    if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
+        raise StateError(f'{place} is {space!r:.80}, and a dict with the "kind" of a space, such as "Box", is wanted: {fix}')
+    _require_bound(place, space)
+    for name, part in parts.items():
+        _require_space(f"{place}['parts'][{name!r}]", part, fix)
+
+
+def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) -> str:
+    """A sentence about the settings in which these identities differ; empty where nothing is known of the saved one."""
+    found = [difference for _, difference in _differences(own, saved or {})]
+    return f" Of the settings, {'; '.join(found)}." if found else ""
+
+
+def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted names of settings that both have and in which they differ, with what stands where."""
+    for section, prefix in (("config", "cfg.policy."), ("settings", "")):
+        here, there = (dict(_leaves(one.get(section) or {})) for one in (own, saved))
+        for name in here:
+            if name in there and here[name] != there[name]:
+                yield name, f"{prefix}{name} is {there[name]!r} in it and {here[name]!r} here"
+
+
+def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _recorded(value: Any) -> Any:
+    """The same as numbers, strings, lists and dicts; of anything else, what it is."""
+    if isinstance(value, Config):
+        return _recorded(value.to_dict())
+    if isinstance(value, Mapping):
+        return {str(name): _recorded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_recorded(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if type(value) in _PLAIN else f"<{type(value).__name__}>"
+
+
+def _bound(array: np.ndarray[Any, Any]) -> Any:
+    """A number where all are the same, as for images."""
+    return array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
+
+
+def _compared(space: Any, name: str) -> Any:
+    """What has to be the same: of observations, all but the bounds."""
+    if "parts" in space:
+        return [(part, _compared(inner, name)) for part, inner in sorted(space["parts"].items())]
+    if name == "action_space":
+        return space
+    return {key: value for key, value in space.items() if key not in _BOUNDS}
+
+
+def _describe(space: Any) -> str:
+    """A space as a message gives it."""
+    if "parts" in space:
+        return f"{space['kind']}({', '.join(f'{name}: {_describe(part)}' for name, part in space['parts'].items())})"
+    inner = {name: value for name, value in space.items() if name != "kind" and not (name == "start" and value == 0)}
+    shown = {name: value if len(str(value)) < 40 else "..." for name, value in inner.items()}
+    return f"{space['kind']}({', '.join(f'{name}={value}' for name, value in shown.items())})"

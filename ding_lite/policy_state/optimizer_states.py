@@ -1,0 +1,214 @@
+"""Optimizer states: what the state of an optimizer has to be, so that another one can go on from it.
+
+A state that does not fit is dangerous: fused optimizers read moments of another shape beyond their memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ding_lite.policy_state.identities import StateError
+from ding_lite.policy_state.leaves import is_plain, require_tensor
+
+_HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # how it computes, not what
+_MOST = 1e6  # no rate, decay or epsilon that learns is larger
+_KEPT = "kept"  # in a saved state: the parameters that it has moments of, so that a lost one shows
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """A copy of its state, and under "kept" the numbers of the parameters that it has moments of."""
+    state = copy.deepcopy(optimizer.state_dict())
+    return {**state, _KEPT: list(state["state"])}
+
+
+def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> None:
+    """Refuse a state whose groups or moments are not those that this optimizer has, or comes to have in its first step.
+
+    Raises:
+        StateError: the part that does not fit, by its key.
+    """
+    kind = type(optimizer).__name__
+    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping) or "param_groups" not in state:
+        raise StateError(f"{where} is {state!r:.80}, and the state of a {kind} is wanted.")
+    own, given = optimizer.state_dict()["param_groups"], state["param_groups"]
+    if not isinstance(given, (list, tuple)) or not all(_is_group(group) for group in given):
+        raise StateError(
+            f'{where}["param_groups"] is {given!r:.80}, and a list of dicts is wanted, each with "params", a list of numbers.'
+        )
+    if [len(group["params"]) for group in own] != [len(group["params"]) for group in given]:
+        theirs, mine = ([len(group["params"]) for group in groups] for groups in (given, own))
+        raise StateError(
+            f'{where}["param_groups"] is of {theirs} parameters by group, and those of this {kind} have {mine} in "params".'
+        )
+    trial = copy.deepcopy(optimizer)
+    for index, group in enumerate(own):
+        _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    _require_all_kept(where, state, len(params))
+    wanted = _first_moments(where, trial, given)
+    for index, moments in state["state"].items():
+        if index not in range(len(params)):
+            raise StateError(f'{where}["state"] has a part {index!r}, and there are {len(params)} parameters.')
+        _require_moments(f'{where}["state"][{index}]', params[index], moments, wanted.get(index))
+    if wanted:
+        _require_finite_step(where, trial, state)
+
+
+def _is_group(group: object) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("params"), (list, tuple))
+
+
+def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse settings that are missing, of another kind, or refused by the constructor of the optimizer."""
+    kind = type(trial).__name__
+    for name in own:
+        if name not in given:
+            raise StateError(f"{place} lacks {name!r}, which {kind} has: it is of another optimizer.")
+        if name != "params":
+            defaults = inspect.signature(type(trial)).parameters
+            may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
+            _require_setting(f"{place}[{name!r}]", own[name], given[name], may_lack)
+            if isinstance(own[name], bool) and name not in _HOW and given[name] != own[name]:
+                raise StateError(
+                    f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: it is of another one. Write "
+                    f"{own[name]!r} there, or make the optimizer with {name}={given[name]!r}."
+                )
+    if list(given["params"]) != list(own["params"]):  # torch would give moments to other parameters than are looked at here
+        raise StateError(f"{place}['params'] is {given['params']!r:.80}, and {own['params']!r:.80} is wanted.")
+    judged = [name for name in inspect.signature(type(trial)).parameters if name != "params" and name in own]
+    mine = {name: own[name] for name in judged}
+    if _refusal(trial, mine):
+        return  # made in a way of its own
+    for name in judged:
+        if refusal := _refusal(trial, {**mine, name: given[name]}):
+            raise StateError(
+                f"{place}[{name!r}] is {given[name]!r:.80}, which {kind} refuses ({refusal}); this one has {own[name]!r:.80}. "
+                "Take a checkpoint from before that, or write a value there that is allowed."
+            )
+
+
+def _require_setting(place: str, own: Any, given: Any, may_lack: bool = False) -> None:
+    if isinstance(own, (list, tuple)):
+        if not isinstance(given, (list, tuple)) or len(given) != len(own):
+            raise StateError(f"{place} is {given!r:.80}, and {len(own)} numbers as in {own!r:.80} are wanted.")
+        for index, (one, other) in enumerate(zip(own, given)):
+            _require_setting(f"{place}[{index}]", one, other)
+    elif isinstance(own, bool) or own is None:
+        if not (
+            (given is None and (may_lack or own is None)) or isinstance(given, bool) or (own is None and _is_number(given))
+        ):
+            raise StateError(f"{place} is {given!r:.80}, and {own!r} or the like is wanted.")
+    elif isinstance(own, (int, float, Tensor)):
+        if not _is_number(given):
+            found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _describe(given)
+            raise StateError(f"{place} is {found}, and a number or an array of numbers is wanted, such as {own!r:.80}.")
+        if _is_finite(own) and not (_is_finite(given) and abs(float(given)) <= max(_MOST, abs(float(own)))):
+            raise StateError(f"{place} is {given!r:.80}, and this one has {own!r:.80}: take a checkpoint from before that.")
+
+
+def _is_number(given: object) -> bool:
+    if isinstance(given, Tensor):
+        return is_plain(given) and given.numel() == 1 and not given.is_complex() and given.dtype != torch.bool
+    return isinstance(given, (int, float)) and not isinstance(given, bool)
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return math.isfinite(float(number))
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
+def _describe(given: Tensor) -> str:
+    return f"a tensor of {given.dtype}, {given.layout} on {given.device.type}"
+
+
+def _refusal(trial: Optimizer, settings: Mapping[str, Any]) -> str:
+    """What the constructor says against these settings; empty where nothing."""
+    try:
+        type(trial)([param for group in trial.param_groups for param in group["params"]], **settings)
+    except Exception as error:  # noqa: BLE001  each kind of optimizer has its own
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
+    """Refuse a state that has lost the moments of a parameter, where it tells of which it had some."""
+    if _KEPT not in state:
+        return  # of older versions, or of an optimizer alone
+    kept = state[_KEPT]
+    if not isinstance(kept, (list, tuple)) or not all(type(index) is int and 0 <= index < count for index in kept):
+        raise StateError(f'{where}["{_KEPT}"] is {kept!r:.80}, and a list of the numbers of parameters is wanted.')
+    lost = [index for index in kept if index not in list(state["state"])]
+    if lost:
+        raise StateError(
+            f'{where}["state"] lacks {lost[0]!r}, the moments of a parameter: it had those of {kept!r:.80} when it was saved. '
+            "Give the whole state that state_dict() gave."
+        )
+    if more := [index for index in state["state"] if index not in kept and index in range(count)]:
+        raise StateError(
+            f'{where}["{_KEPT}"] is {kept!r:.80}, and {where}["state"] has a part {more[0]!r} as well. Give the whole state '
+            "that state_dict() gave."
+        )
+
+
+def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[str, Any] | None) -> None:
+    if not isinstance(moments, Mapping):
+        raise StateError(f"{where} is {moments!r:.80}, and a dict of moments is wanted.")
+    if wanted is None:  # not known before its first step: then a moment is a number or like its parameter
+        wanted = {
+            name: part if part.numel() == 1 else torch.empty_like(param)
+            for name, part in moments.items()
+            if isinstance(part, Tensor) and is_plain(part)
+        }
+    for name in [*wanted, *moments]:
+        if (name in wanted) != (name in moments):
+            raise StateError(f"{where} {'lacks' if name in wanted else 'has'} {name!r}: it is of another optimizer.")
+        if isinstance(wanted[name], Tensor):
+            if not isinstance(moments[name], Tensor):
+                raise StateError(f"{where}[{name!r}] is a {type(moments[name]).__name__}, and a tensor is wanted.")
+            require_tensor(f"{where}[{name!r}]", wanted[name], moments[name], must_be_finite=True)
+
+
+def _first_moments(where: str, trial: Optimizer, groups: Sequence[Mapping[str, Any]]) -> dict[int, Any]:
+    """What a step with these settings leaves for each parameter, found by taking one with a copy."""
+    try:
+        _step(trial, {"state": {}, "param_groups": groups})
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError(f"{where} is not of this {type(trial).__name__}: {error}") from None
+    except RuntimeError:  # such as one that wants sparse gradients
+        return {}
+    found: dict[int, Any] = trial.state_dict()["state"]
+    return found
+
+
+def _require_finite_step(where: str, trial: Optimizer, state: Mapping[str, Any]) -> None:
+    """Refuse moments that no training leaves, such as negative squares: without a gradient they give NaN or infinity."""
+    _step(trial, state)
+    params = [param for group in trial.param_groups for param in group["params"]]
+    for index, param in enumerate(params):
+        if not bool(param.isfinite().all()):
+            parts = state["state"].get(index, {})
+            least = {name: part.min().item() for name, part in parts.items() if isinstance(part, Tensor) and part.numel()}
+            raise StateError(
+                f'{where}["state"][{index}] makes parameter {index} {param[~param.isfinite()][0].item()} in a step without a '
+                f"gradient; its smallest numbers are {least}. Take a checkpoint from before that."
+            )
+
+
+def _step(trial: Optimizer, state: Mapping[str, Any]) -> None:
+    """A step from this state with parameters and gradients of zero."""
+    trial.load_state_dict(copy.deepcopy({"state": dict(state["state"]), "param_groups": list(state["param_groups"])}))
+    for group in trial.param_groups:
+        for param in group["params"]:
+            param.grad = torch.zeros_like(param)
+            param.data.zero_()
+    trial.step()

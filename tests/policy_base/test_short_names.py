@@ -1,0 +1,146 @@
+"""A configuration by short names."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ding_lite.engine import ConfigError
+from ding_lite.policy import (
+    DQNPolicy,
+    DQNPolicyConfig,
+    PPOPolicy,
+    PPOPolicyConfig,
+    R2D2PolicyConfig,
+    SACPolicyConfig,
+    TD3Policy,
+    TD3PolicyConfig,
+)
+from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig
+from ding_lite.policy_base.short_names import resolve
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+def test_short_and_dotted_names_lead_to_the_typed_configuration():
+    config = resolve({"lr": 0.5, "gamma": 0.25, "learn.batch_size": 7, "seed": 3, "own": [1]}, None, PolicyConfig)
+
+    assert config.cfg.learn.learning_rate == config["lr"] == config["learn.learning_rate"] == 0.5
+    assert config.cfg.collect.discount_factor == config["gamma"] == 0.25
+    assert (config["learn.batch_size"], config["seed"], config["own"]) == (7, 3, [1])
+    assert config.get("grad_clip") == 0.5
+    assert dict(config)["lr"] == 0.5
+    assert len(config) == len(list(config))
+
+
+def test_gamma_is_found_where_each_algorithm_has_it():
+    assert DQNPolicy(DQNPolicyConfig(discount_factor=0.5), BOX, DISCRETE).config["gamma"] == 0.5
+    ppo = PPOPolicyConfig().override({"collect.discount_factor": 0.25})
+    assert PPOPolicy(ppo, BOX, DISCRETE).config["gamma"] == 0.25
+    assert PPOPolicy({"gamma": 0.75, "clip_param": 0.1}, BOX, DISCRETE).cfg.learn.clip_ratio == 0.1
+
+
+def test_a_typed_configuration_is_taken_as_it_is():
+    cfg = PPOPolicyConfig(seed=4)
+    policy = PPOPolicy(cfg, BOX, DISCRETE)
+
+    assert policy.cfg is cfg
+    assert policy.learn_mode.cfg is policy.collect_mode.cfg is cfg
+
+
+def test_what_is_given_does_not_change_the_defaults():
+    default = OnPolicyConfig()
+    resolve({"lr": 0.5}, default, PolicyConfig)
+
+    assert default.learn.learning_rate == 1e-3
+
+
+def test_an_unknown_name_is_named_with_the_nearest():
+    with pytest.raises(KeyError, match="OnPolicyConfig has no 'gama': did you mean 'gamma'"):
+        Policy(None, BOX, DISCRETE).config["gama"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("gama", "gamma"), ("learning_rate", "learn.learning_rate"), ("entropy_coef", "entropy_coeff")]
+)
+def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name, meant):
+    with pytest.warns(UserWarning, match=f"'{name}' is none of this PPOPolicyConfig's: did you mean '{meant}'"):
+        policy = PPOPolicy({name: 0.5}, BOX, DISCRETE)
+
+    assert policy.config[name] == 0.5
+
+
+def test_a_setting_of_a_users_own_is_kept_in_silence(recwarn):
+    assert (
+        PPOPolicy({"beta": 0.5, "my_coeff": 2, "gamma2": 1, "lr_2": 1, "starts": 3, "model2": 0}, BOX, DISCRETE).config[
+            "my_coeff"
+        ]
+        == 2
+    )
+    kind = PPOPolicy.with_updates("Own", get_default_config=lambda: {"gama": 1})
+    assert kind({"gama": 2}, BOX, DISCRETE).config["gama"] == 2
+
+    assert not recwarn.list
+
+
+def test_a_dotted_name_that_there_is_not_is_refused():
+    with pytest.raises(ConfigError, match="learn.learnig_rate.*did you mean 'learning_rate'"):
+        PPOPolicy({"learn.learnig_rate": 0.5}, BOX, DISCRETE)
+
+
+def test_a_value_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="discount_factor"):
+        Policy({"gamma": 2.0}, BOX, DISCRETE)
+
+
+def test_the_configuration_may_stand_behind_the_spaces():
+    policy = PPOPolicy(BOX, DISCRETE, {"lr": 0.5})
+
+    assert (policy.observation_space, policy.action_space, policy.config["lr"]) == (BOX, DISCRETE, 0.5)
+
+
+def test_a_policy_without_spaces_is_refused():
+    with pytest.raises(TypeError, match="PPOPolicy.* wants the spaces of an environment"):
+        PPOPolicy(PPOPolicyConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "words"),
+    [
+        (DQNPolicyConfig, "burnin_step", r"has no 'burnin_step': steps that only .* are policy.learn.burn_in of R2D2Config\.$"),
+        (R2D2PolicyConfig, "learn.burnin_step", r"has no 'burnin_step': .* are policy.learn.burn_in of R2D2Config\.$"),
+        (DQNPolicyConfig, "learn.actor_update_freq", r"TD3Config alone has policy.learn.actor_update_freq\.$"),
+        (PPOPolicyConfig, "learn.value_norm", r"values are not normalised; reward_normalizer\(cfg, policy.learn_mode\) brings"),
+        (
+            SACPolicyConfig,
+            "model.actor_head_hidden_size",
+            "hidden layers of policy.model.encoder_hidden_size_list, each as many",
+        ),
+        (PPOPolicyConfig, "learn.entropy_coeff", r"the entropy bonus is policy.learn.entropy_weight\.$"),
+        (DQNPolicyConfig, "collect.action_shape", r"has no 'action_shape'\. It has n_sample"),
+        (TD3PolicyConfig, "noise", r"has no 'noise'\. It has "),
+    ],
+)
+def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(config, name, words):
+    with pytest.raises(ConfigError, match=words) as raised:
+        config().override({name: 1})
+
+    assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (DQNPolicy, "burnin_step", "are policy.learn.burn_in of R2D2Config. It is kept as policy.config"),
+        (DQNPolicy, "actor_update_freq", "TD3Config alone has policy.learn.actor_update_freq. It is kept as policy.config"),
+        (PPOPolicy, "value_norm", "values are not normalised; reward_normalizer.*It is kept as policy.config"),
+        (PPOPolicy, "actor_head_hidden_size", "policy.model.encoder_hidden_size_list, each as many. It is kept as policy.co"),
+    ],
+)
+def test_a_setting_of_another_librarys_name_is_kept_and_what_is_meant_is_told(kind, name, words):
+    with pytest.warns(UserWarning, match=f"the setting '{name}' is none of this {kind.config_type.__name__}'s: .*{words}"):
+        assert kind({name: 1}, BOX, DISCRETE).config[name] == 1
+
+
+def test_a_setting_that_another_section_has_is_named_there():
+    with pytest.warns(UserWarning, match="did you mean 'learn.actor_update_freq'"):
+        TD3Policy({"actor_update_freq": 1}, BOX, spaces.Box(-1, 1, (2,), np.float32))

@@ -1,0 +1,467 @@
+"""A policy is tried out before its first iteration: what does not fit is an error then, and nothing of the trial remains."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.config import PPOConfig
+from ding_lite.data import tree, with_leaves
+from ding_lite.envs import make_envs
+from ding_lite.middleware import StepCollector, gae_estimator, interaction_evaluator, multistep_trainer
+from ding_lite.nn import RunningNorm
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, IMPALAPolicy, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy_base import Policy, build_policy
+from ding_lite.policy_check import ColumnError, HookError
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+
+
+def log_prob_loss(policy, model, dist_class, batch):
+    logit, _ = model.from_batch(batch)
+    return -(dist_class(logit, model).logp(batch.action) * batch.reward).mean()
+
+
+def made(observation_space=BOX, action_space=DISCRETE, base=Policy, **hooks):
+    hooks.setdefault("loss_fn", log_prob_loss)
+    policy = build_policy("Mine", base=base, **hooks)({"seed": 0}, observation_space, action_space)
+    policy.dry_run()
+    return policy
+
+
+def test_a_column_that_nobody_gives_is_named_with_the_hook():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) * batch["no_such_column"]).mean()
+
+    with pytest.raises(ColumnError, match=r"loss of Mine reads the column 'no_such_column'.*obs \[6, 4\].*reward \[6\]"):
+        made(loss_fn=loss_fn)
+
+
+@pytest.mark.parametrize("hook", ["postprocess_fn", "stats_fn"])
+def test_so_is_one_that_another_hook_reads(hook):
+    with pytest.raises(ColumnError, match=rf"{hook.removesuffix('_fn')} of Mine reads the column 'advantages'"):
+        made(**{hook: lambda policy, batch: batch.advantages})
+
+
+def test_what_postprocess_adds_the_loss_may_read():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) - batch.target).square().mean()
+
+    policy = made(loss_fn=loss_fn, postprocess_fn=lambda policy, batch: with_leaves(batch, target=2 * batch.reward))
+
+    assert policy.columns == ("obs", "reward")
+    assert set(policy.loss_columns) == {"obs", "target"}
+
+
+def test_an_extra_output_may_be_read_too():
+    def loss_fn(policy, model, dist_class, batch):
+        return (model.values(batch.obs) - batch.memory.first[:, 0]).square().mean()
+
+    policy = made(loss_fn=loss_fn, extra_action_out_fn=lambda policy: {"memory": {"first": torch.ones(3, 7)}})
+
+    assert policy.columns == ("obs", "memory")
+
+
+class Wrong(Policy):
+    """Acts as it is told to."""
+
+    action, outputs = torch.zeros(3, dtype=torch.int64), {}
+
+    def compute_actions(self, obs, state=(), **kwargs):
+        return self.action, state, self.outputs
+
+    def loss(self, batch):
+        return self.model.values(batch.obs).mean()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"action": torch.zeros(3, 2)}, r"compute_actions of Given gives the column 'action' of shape \[3, 2\].*give \[3\]"),
+        ({"action": torch.tensor(0)}, r"compute_actions of Given gives the column 'action' of shape \[\]"),
+        ({"outputs": {"value": torch.zeros(1, 3)}}, r"gives the column 'value' of shape \[1, 3\].*\[3, \.\.\.\]"),
+        ({"outputs": {"a": {"b": torch.zeros(4)}}}, r"gives the column 'a/b' of shape \[4\]"),
+    ],
+)
+def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, message):
+    with pytest.raises(HookError, match=message):
+        type("Given", (Wrong,), given)(None, BOX, DISCRETE).dry_run()
+
+
+@pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "state_in_7"])
+def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
+    with pytest.raises(HookError, match=f"compute_actions of Mine gives an extra output '{name}'"):
+        made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "message"),
+    [
+        (Policy, lambda batch: batch.reward.sum(0), r"'target' of shape \[3\] beside columns \[2, 3, ...\].*each step"),
+        (Policy, lambda batch: batch.reward.mean(), r"'target' of shape \[\] beside columns \[2, 3, ...\]"),
+    ],
+)
+def test_a_column_of_postprocess_that_fits_no_other_is_named_with_its_shape(base, target, message):
+    with pytest.raises(HookError, match="postprocess of Mine gives the column " + message):
+        made(
+            base=base,
+            loss_fn=lambda policy, model, dist_class, batch: model(batch.obs).sum(),
+            postprocess_fn=lambda policy, batch: with_leaves(batch, target=target(batch)),
+        )
+
+
+@pytest.mark.parametrize("target", [lambda batch: batch.reward.mean(), lambda batch: batch.obs.mean(0)])
+@pytest.mark.parametrize("base", [DQNPolicy, IMPALAPolicy])
+def test_a_column_of_any_shape_is_let_be_where_nothing_is_cut_into_rows(base, target):
+    class Adding(base):
+        def postprocess(self, batch):
+            return with_leaves(super().postprocess(batch), target=target(batch))
+
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss + 0 * batch.target.mean(), stats
+
+    policy = Adding(None, BOX, DISCRETE)
+    policy.dry_run()
+    assert "target" in policy.loss_columns
+
+
+def test_postprocess_may_cut_the_batch_anew():
+    def shorter(policy, batch):
+        return tree({name: batch[name][:1] for name in ("obs", "action", "reward")})
+
+    assert made(postprocess_fn=shorter).columns == ("obs", "action", "reward")
+
+
+def test_an_action_without_the_parts_of_its_space_is_refused():
+    space = spaces.Dict({"a": DISCRETE, "b": DISCRETE})
+    with pytest.raises(HookError, match=r"gives \['action'\], and the action space has \['action/a', 'action/b'\]"):
+        Wrong(None, BOX, space).dry_run()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (
+            lambda policy, model, dist_class, batch: model.values(batch.obs),
+            r"loss of Mine gives a tensor of shape \[6\].*scalar",
+        ),
+        (lambda policy, model, dist_class, batch: 1.0, r"loss of Mine gives a float.*scalar tensor"),
+        (lambda policy, model, dist_class, batch: batch.reward.mean(), r"loss of Mine does not depend on the model's weights"),
+        (
+            lambda policy, model, dist_class, batch: model.values(batch.reward).mean(),
+            r"loss of Mine fails .*reward \[6\].*RuntimeError",
+        ),
+    ],
+)
+def test_a_loss_that_is_none_is_refused(loss_fn, message):
+    with pytest.raises(HookError, match=message):
+        made(loss_fn=loss_fn)
+
+
+def test_states_come_out_as_many_as_went_in():
+    class Forgets(Wrong):
+        def get_initial_state(self):
+            return [0, 0]
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.action, state[:1], {}
+
+    with pytest.raises(
+        HookError, match="compute_actions of Forgets gave a state of 1 elements, and get_initial_state one of 2"
+    ):
+        Forgets(None, BOX, DISCRETE).dry_run()
+
+
+@pytest.mark.parametrize(
+    ("initial", "after", "message"),
+    [
+        ([torch.zeros(4)], [torch.zeros(3, 5)], r"state element 0 in the shape \(3, 5\), and it had \(3, 4\)"),
+        ([torch.zeros(4)], [torch.zeros(4)], r"state element 0 in the shape \(4,\)"),
+        ([0], [torch.zeros(3)], "state element 0 in torch.float32, and it was torch.int64"),
+        (["a"], [["b", "c"]], "state element 0 for 2 environments, and there are 3"),
+        ([0], None, "a state that is a NoneType"),
+    ],
+)
+def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
+    class Changing(Wrong):
+        def get_initial_state(self):
+            return initial
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.action, after, {}
+
+    with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message):
+        Changing(None, BOX, DISCRETE).dry_run()
+
+
+def test_a_hook_that_forgets_the_initial_state_is_named():
+    class Forgets(Wrong):
+        def get_initial_state(self):
+            return None
+
+    with pytest.raises(HookError, match="get_initial_state of Forgets fails"):
+        Forgets(None, BOX, DISCRETE).dry_run()
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (torch.zeros(3), r"gives actions of float32, and Discrete\(3\) takes an integer for each"),
+        (torch.tensor([0, 1, 3]), r"gives the actions \[0, 1, 3\], and some of them are none of Discrete\(3\)"),
+        ([[0], [1], [2]], r"gives the column 'action' of shape \[3, 1\]"),
+    ],
+)
+def test_actions_that_are_none_of_their_space_are_refused(action, message):
+    with pytest.raises(HookError, match="compute_actions of Given .*" + message):
+        type("Given", (Wrong,), {"action": action})(None, BOX, DISCRETE).dry_run()
+
+
+@pytest.mark.parametrize(("hook", "given"), [("stats", 1.0), ("stats", [1]), ("gradients", torch.zeros(3))])
+def test_what_a_hook_gives_to_log_is_a_dict(hook, given):
+    kind = type("Mine", (PPOPolicy,), {hook: lambda self, *_: given})
+    with pytest.raises(HookError, match=f"{hook} of Mine gives a .*give a dict of what is to be logged"):
+        kind(None, BOX, DISCRETE).dry_run()
+
+
+@pytest.mark.parametrize("hook", ["stats", "gradients", "learn_on_batch", "extra_action_out"])
+def test_a_hook_may_give_none_in_place_of_an_empty_dict(hook):
+    policy = type("Mine", (DQNPolicy,), {hook: lambda self, *_: None})(None, BOX, DISCRETE)
+    batch = {"obs": torch.ones(6, 4), "next_obs": torch.ones(6, 4), "action": torch.zeros(6, dtype=torch.int64)}
+    output = policy.learn_mode.forward(tree({**batch, "reward": torch.ones(6), "terminated": torch.zeros(6).bool()}))
+
+    assert isinstance(output, dict)
+    assert policy.collect_mode.forward(np.zeros((2, 4), np.float32))[2] == {}
+
+
+def test_an_error_inside_a_hook_keeps_its_cause():
+    def stats_fn(policy, batch):
+        raise OSError("the disk is gone")
+
+    with pytest.raises(HookError, match=r"stats of Mine fails on a dummy batch .*OSError: the disk is gone") as caught:
+        made(stats_fn=stats_fn)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+OBSERVATIONS = [
+    BOX,
+    spaces.Discrete(5, start=2),
+    spaces.MultiDiscrete([3, 4], start=[1, -2]),
+    spaces.MultiBinary(4),
+    spaces.Box(5, 6, (2,), np.float32),
+    spaces.Box(0, 255, (36, 36, 3), np.uint8),
+    spaces.Dict({"keys": spaces.Discrete(2), "b": spaces.Tuple((BOX, spaces.Discrete(3, start=4)))}),
+]
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+def test_a_dummy_observation_is_one_of_its_space(space):
+    seen = []
+
+    def loss_fn(policy, model, dist_class, batch):
+        seen.append(batch.obs)
+        return log_prob_loss(policy, model, dist_class, batch)
+
+    made(observation_space=space, loss_fn=loss_fn)
+    obs = seen[0] if isinstance(seen[0], torch.Tensor) else seen[0].json()
+    row = torch.utils._pytree.tree_map(lambda leaf: np.asarray(leaf[0]), obs)
+    if isinstance(space, spaces.Dict):
+        row = {"keys": np.int64(row["keys"]), "b": (row["b"]["0"], np.int64(row["b"]["1"]))}
+
+    assert space.contains(np.int64(row) if isinstance(space, spaces.Discrete) else row)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+def test_nothing_of_the_trial_remains(kind):
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    policy = kind(kind.config_type(seed=0), BOX, DISCRETE)
+    fresh_rng = np.random.default_rng([0, 0])
+    fresh_rng.integers(2**63)
+    policy.dry_run()
+
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert random.getstate() == before[2]
+    assert policy.rng.bit_generator.state == fresh_rng.bit_generator.state
+    assert (policy.train_iter, policy.version) == (0, 0)
+    assert all(param.grad is None for param in policy.params)
+    assert not policy.optimizer.state_dict()["state"]
+    assert not policy.hook_metrics.reduce()
+
+
+def test_what_a_hook_keeps_on_the_policy_is_not_of_the_dummy_batch():
+    held = []
+
+    class Keeping(PPOPolicy):
+        calls = 0
+
+        def before_loss_init(self):
+            super().before_loss_init()
+            self.seen, self.counts, self.table, self.began = [], {"n": [0]}, np.zeros(2), True
+            self.total, self.norm, self.own = torch.zeros(1), RunningNorm((4,)), np.random.default_rng(3)
+            held.append(self.seen)
+
+        def loss(self, batch):
+            self.calls += 1
+            self.last_loss, stats = super().loss(batch)
+            self.seen.append(len(batch.obs))
+            self.counts["n"][0] += 1
+            self.table += 1
+            self.total += 1
+            self.norm.update(batch.obs)
+            self.own.random()
+            return self.last_loss, stats
+
+    policy = Keeping(None, BOX, DISCRETE)
+    policy.dry_run()
+
+    assert (policy.calls, policy.seen, policy.counts, policy.table.tolist()) == (0, [], {"n": [0]}, [0, 0])
+    assert policy.began
+    assert policy.seen is held[0]
+    assert (float(policy.total), float(policy.norm.count)) == (0, 0)
+    assert policy.own.random() == np.random.default_rng(3).random()
+    assert not hasattr(policy, "last_loss")
+
+
+class Counted(PPOPolicy):
+    """Counts how often it computed a loss, beside what a trial puts back."""
+
+    batches = []
+
+    def loss(self, batch):
+        Counted.batches.append(batch)
+        self.metrics.log_value("losses", 1, reduce="sum")
+        return super().loss(batch)
+
+
+def rollout(length=5):
+    policy = PPOPolicy(None, BOX, DISCRETE)
+    zeros, obs = torch.zeros(length, 2), torch.randn(length, 2, 4)
+    columns = {"obs": obs, "next_obs": obs, "action": zeros.long(), "reward": zeros, "log_prob": zeros - 1}
+    batch = policy.with_values(tree({**columns, "terminated": zeros.bool(), "truncated": zeros.bool()}))
+    return with_leaves(batch, advantage=zeros + 1, return_=zeros)
+
+
+def test_neither_making_a_policy_nor_asking_for_its_modes_computes_a_loss_and_learning_begins_with_the_batch_given():
+    Counted.batches.clear()
+    policy = Counted({"seed": 0}, BOX, DISCRETE)
+    policy.collect_mode.forward(np.zeros((2, 4), np.float32))
+    policy.eval_mode.forward(np.zeros((2, 4), np.float32))
+    policy.learn_mode.snapshot(), policy.state_dict()
+    assert Counted.batches == []
+
+    policy.learn_mode.forward(rollout())
+    assert Counted.batches[0].obs.abs().sum() > 0
+
+
+def test_middleware_have_it_tried_out_once_when_they_are_made():
+    Counted.batches.clear()
+    cfg, envs = PPOConfig(), make_envs("CartPole-v1", 2)
+    policy = Counted(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    StepCollector(cfg, policy.collect_mode, envs)
+    assert len(Counted.batches) == 1
+
+    gae_estimator(cfg, policy.collect_mode), multistep_trainer(cfg, policy.learn_mode)
+    assert len(Counted.batches) == 1
+    assert Counted.batches[0].obs.abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cfg, policy, envs: StepCollector(cfg, policy.collect_mode, envs),
+        lambda cfg, policy, envs: multistep_trainer(cfg, policy.learn_mode),
+        lambda cfg, policy, envs: interaction_evaluator(cfg, policy.eval_mode, envs),
+        lambda cfg, policy, envs: policy.columns,
+    ],
+)
+def test_each_asking_for_a_policy_that_does_not_fit_raises_the_error_and_leaves_the_policy_as_it_was(ask):
+    cfg, envs = PPOConfig(), make_envs("CartPole-v1", 2)
+
+    class Misspelt(PPOPolicy):
+        calls = 0
+
+        def loss(self, batch):
+            self.calls += 1
+            return super().loss(batch)[0] + batch.rewrad.mean()
+
+    policy = Misspelt(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    policy.metrics.log_value("mine", 3.0)
+    before = policy.generator_state()["rng"]
+    for _ in range(2):
+        with pytest.raises(ColumnError, match="loss of Misspelt reads the column 'rewrad'.*did you mean 'reward'"):
+            ask(cfg, policy, envs)
+
+    assert policy.calls == 0
+    assert policy.generator_state()["rng"] == before
+    assert policy.metrics.peek() == {"mine": 3.0}
+
+
+def test_a_policy_that_has_learned_may_be_tried_out_and_goes_on_as_if_it_had_not_been(digest):
+    batch = rollout()
+    states = []
+    for tries in (False, True):
+        policy = Counted({"seed": 0}, BOX, DISCRETE)
+        policy.learn_mode.forward(batch)
+        if tries:
+            policy.dry_run()
+        policy.learn_mode.forward(batch)
+        states.append((digest(policy.state_dict()), policy.metrics.peek()["losses"]))
+    assert states[0] == states[1]
+
+
+def test_running_means_are_as_they_were():
+    def make_model(policy, observation_space, action_space, config):
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    def loss_fn(policy, model, dist_class, batch):
+        return dist_class(model(batch.obs + 7)).logp(batch.action).mean()
+
+    class Acting(Policy):
+        def compute_actions(self, obs, state=(), **kwargs):
+            return self.model(obs).argmax(-1), state, {}
+
+    policy = made(base=Acting, make_model=make_model, loss_fn=loss_fn)
+
+    assert policy.model[0].running_mean.tolist() == [0.0] * 4
+    assert policy.model[0].num_batches_tracked == 0
+
+
+def test_only_the_columns_that_are_read_are_known_to_the_learning_mode():
+    dqn = DQNPolicy(DQNPolicyConfig(), BOX, DISCRETE)
+    ppo = PPOPolicy(PPOPolicyConfig(), BOX, DISCRETE)
+
+    assert set(dqn.learn_mode.columns) == {"obs", "action", "reward", "next_obs", "terminated", "weight", "discount"}
+    assert set(ppo.learn_mode.columns) == {"obs", "action", "log_prob", "value", "advantage", "return_"}
+    assert Policy(None, BOX, DISCRETE).learn_mode.columns is None
+
+
+def test_a_policy_may_declare_columns_that_its_pipeline_adds():
+    class Distilled(Policy):
+        derived = {**Policy.derived, "teacher": (3,)}
+
+        def loss(self, batch):
+            return (self.model.logits(batch.obs) - batch.teacher).square().mean()
+
+    policy = Distilled(None, BOX, DISCRETE)
+    output = policy.learn_mode.forward(tree({"obs": torch.zeros(5, 4), "teacher": torch.ones(5, 3)}))
+
+    assert set(policy.columns) == {"obs", "teacher"}
+    assert output["total_loss"] > 0
+
+
+def test_a_policy_that_only_acts_may_say_so():
+    class Acts(Policy):
+        def loss(self, batch):
+            raise NotImplementedError("it does not learn")
+
+    policy = Acts(None, BOX, DISCRETE)
+
+    assert policy.columns is None
+    assert policy.collect_mode.forward(np.zeros((2, 4), np.float32))[0].shape == (2,)
+    with pytest.raises(NotImplementedError, match="it does not learn"):
+        policy.learn_mode.forward(tree({"obs": torch.zeros(2, 4)}))

@@ -1,0 +1,144 @@
+"""Schedules and the adapted KL weight: what they do to learning, and that checkpoints hold them."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite.data import tree
+from ding_lite.policy import PPOPolicy, PPOPolicyConfig
+from ding_lite.policy_base import build_policy
+from ding_lite.policy_parts import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+T, B = 8, 2
+
+
+def entropy_loss(policy, model, dist_class, batch):
+    logit, _ = model.from_batch(batch)
+    return (model.values(batch.obs) - batch.reward).square().mean() - policy.entropy_coeff * dist_class(logit).entropy().mean()
+
+
+def rows(n=6):
+    g = torch.Generator().manual_seed(0)
+    return tree({"obs": torch.randn(n, 4, generator=g), "action": torch.arange(n) % 3, "reward": torch.randn(n, generator=g)})
+
+
+def ppo(**settings):
+    return PPOPolicy(PPOPolicyConfig(seed=0).override({"learn.epoch_per_collect": 4, **settings}), BOX, DISCRETE)
+
+
+def rollout(policy, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    obs, signals = torch.randn(T, B, 4, generator=g), torch.randn(3, T, B, generator=g)
+    action = torch.randint(3, (T, B), generator=g)
+    with torch.no_grad():
+        logit = policy.model.logits(obs.flatten(0, 1))
+        log_prob = policy.dist_class(logit).logp(action.flatten()).reshape(T, B)
+    names = ("value", "advantage", "return_")
+    return tree({"obs": obs, "action": action, "log_prob": log_prob, **dict(zip(names, signals))})
+
+
+def test_both_schedules_are_linear_between_their_points_and_constant_beyond():
+    settings = {"lr_schedule": [(0, 0.8), (4, 0.0)], "entropy_coeff_schedule": [(1, 0.5), (3, 0.1)], "seed": 0}
+    kind = build_policy("Scheduled", loss_fn=entropy_loss, mixins=[LearningRateSchedule, EntropyCoeffSchedule])
+    policy = kind(settings, BOX, DISCRETE)
+    seen = []
+    for _ in range(6):
+        policy.learn_mode.forward(rows())
+        seen.append((round(policy.cur_lr, 6), round(policy.entropy_coeff, 6), policy.optimizer.param_groups[0]["lr"]))
+
+    assert [pair[:2] for pair in seen] == [(0.8, 0.5), (0.6, 0.5), (0.4, 0.3), (0.2, 0.1), (0.0, 0.1), (0.0, 0.1)]
+    assert [round(rate, 6) for *_, rate in seen] == [0.8, 0.6, 0.4, 0.2, 0.0, 0.0]
+
+
+def test_without_a_schedule_both_stay():
+    policy = build_policy("Still", loss_fn=entropy_loss, mixins=[LearningRateSchedule, EntropyCoeffSchedule])(
+        {"lr": 0.25, "entropy_coeff": 0.125}, BOX, DISCRETE
+    )
+    policy.learn_mode.forward(rows())
+
+    assert (policy.cur_lr, policy.entropy_coeff) == (0.25, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(0.0, 0.5), (0.0049, 0.5), (0.005, 1.0), (0.01, 1.0), (0.02, 1.0), (0.0201, 1.5), (9.0, 1.5)]
+)
+def test_the_weight_of_the_kl_divergence_goes_after_its_target(kl, factor):
+    policy = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 0.01})
+
+    assert policy.update_kl(kl) == pytest.approx(0.2 * factor)
+    assert policy.kl_coeff == pytest.approx(0.2 * factor)
+
+
+def test_ppo_adapts_it_after_each_rollout_and_logs_all_eight_statistics():
+    policy = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 1e-9, "learn.learning_rate": 0.01})
+    first = policy.learn_mode.forward(rollout(policy))
+    second = policy.learn_mode.forward(rollout(policy, 1))
+
+    names = {"cur_kl_coeff", "cur_lr", "total_loss", "policy_loss", "vf_loss", "vf_explained_var", "kl", "entropy"}
+    assert names <= first.keys()
+    assert (float(first["cur_kl_coeff"]), float(second["cur_kl_coeff"])) == pytest.approx((0.2, 0.3))
+    assert policy.kl_coeff == pytest.approx(0.45)
+    assert float(first["cur_lr"]) == pytest.approx(0.01)
+
+
+def test_the_kl_penalty_is_in_the_loss_with_its_weight():
+    policy = ppo(**{"learn.kl_coeff": 0.7, "learn.entropy_weight": 0.1, "learn.adv_norm": False})
+    batch = tree({name: leaf.flatten(0, 1) for name, leaf in rollout(policy).items()})
+    with torch.no_grad():
+        for param in policy.params:
+            param += 0.05 * torch.randn(param.shape, generator=torch.Generator().manual_seed(param.numel()))
+    loss, stats = policy.loss(batch)
+    expected = stats["policy_loss"] + 0.5 * stats["vf_loss"] - 0.1 * stats["entropy"] + 0.7 * stats["kl"]
+
+    assert stats["kl"] > 1e-3
+    torch.testing.assert_close(loss.detach(), expected)
+
+
+def test_the_gradient_of_the_penalty_is_that_of_the_divergence_on_average():
+    # The estimator is unbiased in value and gradient: over all actions, weighted by the old policy, both are exact.
+    policy = ppo(**{"learn.kl_coeff": 1.0})
+    old = torch.tensor([0.2, 0.5, 0.3]).log()
+    logit = torch.tensor([0.3, -0.4, 0.9], requires_grad=True)
+    new = logit.log_softmax(-1)
+    ratio = (new - old).exp()
+    estimate = (old.exp() * (ratio - 1 - (new - old))).sum()
+    exact = (old.exp() * (old - new)).sum()
+    by_estimate, by_definition = (torch.autograd.grad(x, logit, retain_graph=True)[0] for x in (estimate, exact))
+
+    torch.testing.assert_close(estimate, exact)
+    torch.testing.assert_close(by_estimate, by_definition)
+    assert policy.kl_coeff == 1.0
+
+
+def test_a_checkpoint_holds_what_the_mixins_have_come_to():
+    schedules = {"learn.lr_schedule": [(0, 0.01), (100, 0.0)], "learn.entropy_schedule": [(0, 0.1), (100, 0.0)]}
+    policy = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 1e-9, **schedules})
+    for seed in range(3):
+        policy.learn_mode.forward(rollout(policy, seed))
+    other = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 1e-9, **schedules})
+    other.load_state_dict(policy.state_dict())
+
+    assert (other.kl_coeff, other.cur_lr, other.entropy_coeff) == (policy.kl_coeff, policy.cur_lr, policy.entropy_coeff)
+    for seed in range(3, 5):
+        batch = rollout(policy, seed)
+        one, two = policy.learn_mode.forward(batch), other.learn_mode.forward(batch)
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    assert all(torch.equal(a, b) for a, b in zip(policy.params, other.params))
+
+
+def test_a_state_from_before_there_were_mixins_can_be_loaded():
+    policy = ppo()
+    state = {name: part for name, part in policy.state_dict().items() if name not in ("kl_coeff", "entropy_coeff")}
+    policy.load_state_dict(state)
+
+    assert policy.kl_coeff == 0.0
+
+
+def test_kl_is_left_alone_where_its_weight_is_zero():
+    assert KLCoeffMixin in PPOPolicy.__mro__
+    policy = ppo(**{"learn.kl_target": 1e-9})
+    policy.learn_mode.forward(rollout(policy))
+
+    assert policy.kl_coeff == 0.0

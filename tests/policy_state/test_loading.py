@@ -1,0 +1,655 @@
+"""A state is looked at before anything of it is taken over, and all of it is taken over or nothing."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.data import tree
+from ding_lite.engine import load_checkpoint, save_checkpoint
+from ding_lite.policy import A2CPolicy, C51Policy, DQNPolicy, PPOPolicy, RainbowPolicy, SACPolicy
+from ding_lite.policy_base import Policy
+from ding_lite.policy_parts import EntropyCoeffSchedule
+from ding_lite.policy_state import StateError
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+FIRST = "layers.0.weight"
+
+
+def rows(n=6):
+    zeros = torch.zeros(n)
+    columns = {"obs": torch.ones(n, 4), "next_obs": torch.ones(n, 4), "action": torch.arange(n) % 3, "reward": zeros + 1}
+    return tree({**columns, "terminated": zeros.bool(), "truncated": zeros.bool()})
+
+
+def learned(kind=DQNPolicy, steps=2, cfg=None):
+    policy = kind({"seed": 0, **(cfg or {})}, BOX, DISCRETE)
+    for _ in range(steps):
+        policy.learn_mode.forward(rows())
+    policy.collect_mode.forward(np.zeros((2, 4), np.float32), eps=0.5)
+    return policy
+
+
+def changed(state, *path, to):
+    state = copy.deepcopy(state)
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    if to is KeyError:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = to(inner[path[-1]]) if callable(to) else to
+    return state
+
+
+def with_nan(tensor):
+    tensor = tensor.clone()
+    tensor.view(-1)[0] = float("nan")
+    return tensor
+
+
+@pytest.fixture(scope="module")
+def state():
+    return learned().state_dict()
+
+
+MISFITS = {
+    "weights of another shape": (
+        ("model", FIRST),
+        torch.zeros(3, 3),
+        r"'layers.0.weight' is of shape \[3, 3\] float32, and sha",
+    ),
+    "weights of another kind": (("model", FIRST), lambda it: it.double(), r"'layers.0.weight' is of shape .* float64, and"),
+    "weights that are no tensors": (("model", FIRST), lambda it: it.tolist(), "'layers.0.weight' is a list, and a tensor of"),
+    "weights that are no numbers": (
+        ("model", FIRST),
+        with_nan,
+        "'layers.0.weight' holds 1 numbers that are not finite, such as nan",
+    ),
+    "missing weights": (("model", FIRST), KeyError, '(?s)Missing key.*"layers.0.weight"'),
+    "moments of another shape": (
+        ("optimizer", "state", 0, "exp_avg"),
+        torch.zeros(64, 4),
+        r"state\[.optimizer.\]\[.state.\]\[0\]\['exp_avg'\] is of shape \[64, 4\] float32, and shape \[128, 4\] float32",
+    ),
+    "moments that are no numbers": (
+        ("optimizer", "state", 0, "exp_avg_sq"),
+        with_nan,
+        "'exp_avg_sq'. holds 1 numbers that are not",
+    ),
+    "missing moments": (("optimizer", "state", 1, "exp_avg"), KeyError, "lacks 'exp_avg': it is of another optimizer"),
+    "moments of no parameter": (("optimizer", "state", 9), {}, "has a part 9, and there are 6 parameters"),
+    "a learning rate that is no number": (("optimizer", "param_groups", 0, "lr"), float("inf"), r"\['lr'\] is inf"),
+    "a missing setting": (
+        ("optimizer", "param_groups", 0, "betas"),
+        KeyError,
+        "lacks 'betas', which Adam has: it is of another",
+    ),
+    "a negative learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        -1.0,
+        r"\['lr'\] is -1.0, which Adam refuses \(ValueError: Invalid learning rate: -1.0\); this one has 0.001. Take a",
+    ),
+    "a learning rate of NaN": (
+        ("optimizer", "param_groups", 0, "lr"),
+        float("nan"),
+        r"\['lr'\] is nan, and this one has 0.001: take a checkpoint from",
+    ),
+    "a learning rate that is a bool": (("optimizer", "param_groups", 0, "lr"), True, r"\['lr'\] is a bool, and a number"),
+    "no learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        None,
+        r"\['lr'\] is a NoneType, and a number .* such as 0.001",
+    ),
+    "a sparse learning rate": (
+        ("optimizer", "param_groups", 0, "lr"),
+        torch.ones(1).to_sparse(),
+        r"\['lr'\] is a tensor of torch.float32, torch.sparse_coo on cpu, and a number",
+    ),
+    "a decay above one": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (2.0, 0.9),
+        r"\['betas'\] is \(2.0, 0.9\), which Adam refuses",
+    ),
+    "a decay of NaN": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (float("nan"), 0.9),
+        r"\['betas'\]\[0\] is nan, and this one has 0.9: take",
+    ),
+    "half of the decays": (
+        ("optimizer", "param_groups", 0, "betas"),
+        (0.9,),
+        r"is \(0.9,\), and 2 numbers as in \(0.9, 0.999\)",
+    ),
+    "a negative epsilon": (("optimizer", "param_groups", 0, "eps"), -1.0, r"\['eps'\] is -1.0, which Adam refuses"),
+    "a negative weight decay": (
+        ("optimizer", "param_groups", 0, "weight_decay"),
+        -0.5,
+        r"\['weight_decay'\] is -0.5, which Adam",
+    ),
+    "a switch that is text": (
+        ("optimizer", "param_groups", 0, "amsgrad"),
+        "yes",
+        r"\['amsgrad'\] is 'yes', and False or the like",
+    ),
+    "switches that exclude each other": (
+        ("optimizer", "param_groups", 0, "foreach"),
+        True,
+        r"\['foreach'\] is True, which Adam",
+    ),
+    "groups that are none": (("optimizer", "param_groups"), [3], r'"param_groups"\] is \[3\], and a list of dicts is wanted'),
+    "parameters in another order": (
+        ("optimizer", "param_groups", 0, "params"),
+        [5, 4, 3, 2, 1, 0],
+        r"\['params'\] is \[5, 4, 3, 2, 1, 0\], and \[0, 1, 2, 3, 4, 5\] is wanted",
+    ),
+    "moments of one parameter less": (
+        ("optimizer", "state", 2),
+        KeyError,
+        r'"state"\] lacks 2, the moments of a parameter: it had those of \[0, 1, 2, 3, 4, 5\] when it was saved',
+    ),
+    "moments that are no dict": (("optimizer", "state", 2), [1], r"\[2\] is \[1\], and a dict of moments is wanted"),
+    "a negative count of steps": (
+        ("optimizer", "state", 1, "step"),
+        torch.tensor(-3.0),
+        r"\[1\] makes parameter 1 .* in a step without a gradient; its smallest numbers are {'step': -3.0, 'exp_avg': ",
+    ),
+    "negative squares": (
+        ("optimizer", "state", 0, "exp_avg_sq"),
+        lambda it: it - 1,
+        r"\[0\] makes parameter 0 .* in a step without a gradient",
+    ),
+    "sparse weights": (
+        ("model", FIRST),
+        lambda it: it.to_sparse(),
+        r"is of shape \[128, 4\] float32, of the layout sparse_coo, and shape .* is wanted. tensor.to_dense\(\)",
+    ),
+    "compressed weights": (("target_model", FIRST), lambda it: it.to_sparse_csr(), "of the layout sparse_csr, and shape"),
+    "weights without numbers": (("model", FIRST), lambda it: it.to("meta"), "on the device meta, without numbers, and shape"),
+    "quantized weights": (
+        ("target_model", FIRST),
+        lambda it: torch.quantize_per_tensor(it, 0.1, 0, torch.qint8),
+        r"qint8, quantized, and shape \[128, 4\] float32 is wanted. tensor.dequantize\(\) gives its numbers",
+    ),
+    "complex weights": (("model", FIRST), lambda it: it.to(torch.complex64), r"is of shape \[128, 4\] complex64, and shape"),
+    "nested weights": (("model", FIRST), lambda it: torch.nested.nested_tensor([it]), "is of a nested tensor, and shape"),
+    "sparse moments": (
+        ("optimizer", "state", 0, "exp_avg"),
+        lambda it: it.to_sparse(),
+        r"\['exp_avg'\] is of .* sparse_coo, and",
+    ),
+    "a counter that is not whole": (
+        ("train_iter",),
+        1.5,
+        r"state\['train_iter'\] is 1.5, and a number of at least 0 is wanted",
+    ),
+    "a counter without a number": (("train_iter",), torch.tensor(3, device="meta"), r"state\['train_iter'\] is tensor\(.*meta"),
+    "no record where one stands": (("made_with",), 3, r'state\["made_with"\] is 3, and a dict with \[.algorithm'),
+    "a record with a part less": (
+        ("made_with", "config"),
+        KeyError,
+        r'state\["made_with"\] lacks .config., it has \[.action_sp',
+    ),
+    "a record with a part of another kind": (
+        ("made_with", "config"),
+        [1],
+        r"\['config'\] is \[1\] of type list, and a dict is",
+    ),
+    "a record without a name": (("made_with", "algorithm"), None, r"\['algorithm'\] is None of type NoneType, and a str is"),
+    "a record with an empty name": (("made_with", "algorithm"), "", r"\['algorithm'\] is empty, and the name of an"),
+    "a record of a space that is none": (
+        ("made_with", "observation_space"),
+        {"kind": "Dict", "parts": {"a": 3}},
+        r"""\['observation_space'\]\['parts'\]\['a'\] is 3, and a dict with the "kind" of a space, such as "Box", is wanted""",
+    ),
+    "another number of parameters": (
+        ("optimizer", "param_groups", 0, "params"),
+        [0, 1],
+        r"is of \[2\] parameters by group, and",
+    ),
+    "a state of SGD": (("optimizer",), lambda it: torch.optim.SGD([nn.Parameter(torch.ones(1))]).state_dict(), "parameters by"),
+    "a target of another shape": (
+        ("target_model", FIRST),
+        torch.zeros(3),
+        r"state\['target_model'\]\['layers.0.weight'\] is of",
+    ),
+    "a target with missing weights": (
+        ("target_model", FIRST),
+        KeyError,
+        '(?s)not of this DQNPolicy: .*Missing key.*"layers.0.weig',
+    ),
+    "no target": (("target_model",), KeyError, "this state of a DQNPolicy lacks 'target_model', it has"),
+    "no random numbers": (("learn",), KeyError, "this state of a DQNPolicy lacks 'learn', it has"),
+    "half of the random numbers": (
+        ("learn", "rng"),
+        KeyError,
+        r"state\['learn'\] lacks 'rng', it has \['action_space', 'exploration', 'generator'\]: give all that",
+    ),
+    "random numbers of another kind": (
+        ("collect", "generator"),
+        torch.zeros(2),
+        r"state\['collect'\]\['generator'\] is of shape \[2\] float32 and not legal",
+    ),
+    "something else for them": (("evaluate",), None, r"state\['evaluate'\] is None, and a dict of random numbers"),
+    "a counter that is no number": (
+        ("train_iter",),
+        "7",
+        r"state\['train_iter'\] is '7', and a number of at least 0 is wanted",
+    ),
+    "a negative counter": (("version",), -1, r"state\['version'\] is -1, and a number of at least 0 is wanted"),
+}
+
+
+def taken(policy):
+    """All that loading could have changed, in a form that can be compared."""
+    acting = [mode.actor.weights for mode in (policy.collect_mode, policy.eval_mode)]
+    return listed([policy.state_dict(), acting, policy.train_iter, policy.version])
+
+
+def listed(value):
+    if isinstance(value, dict):
+        return {name: listed(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [listed(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_state_of_which_a_part_does_not_fit_changes_nothing_and_the_key_is_named(name, state):
+    path, to, words = MISFITS[name]
+    policy = learned(steps=1, cfg={"seed": 3})
+    before = taken(policy)
+    with pytest.raises(StateError, match=words):
+        policy.load_state_dict(changed(state, *path, to=to))
+
+    assert taken(policy) == before
+    policy.learn_mode.forward(rows())
+
+
+def test_moments_of_another_network_are_refused_where_the_weights_are_the_same_in_number():
+    narrow = learned(cfg={"model.encoder_hidden_size_list": [8, 8]})
+    policy = learned()
+    mixed = {**policy.state_dict(), "optimizer": narrow.state_dict()["optimizer"]}
+    with pytest.raises(StateError, match=r"\['exp_avg'\] is of shape \[8, 4\] float32, and shape \[128, 4\] float32 is wanted"):
+        policy.learn_mode.load_state_dict(mixed)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adafactor, torch.optim.NAdam])
+def test_every_optimizers_own_state_is_taken_before_its_first_step(optimizer):
+    kind = DQNPolicy.with_updates("Other", optimizer_fn=lambda policy, config: optimizer(policy.params, lr=1e-3))
+    one, other = learned(kind), kind({"seed": 5}, BOX, DISCRETE)
+    other.load_state_dict(one.state_dict())
+    for policy in (one, other):
+        policy.learn_mode.forward(rows())
+
+    assert all(torch.equal(a, b) for a, b in zip(one.params, other.params))
+
+
+def test_moments_that_only_some_parameters_have_are_taken_and_so_is_the_state_of_an_older_version():
+    policy, again = learned(), learned()
+    last = policy.params[-1]
+    del policy.optimizer.state[last]
+    state = policy.state_dict()
+    again.load_state_dict(state)
+    assert again.params[-1] not in again.optimizer.state
+
+    again.load_state_dict(changed(learned().state_dict(), "optimizer", "kept", to=KeyError))
+    assert again.params[-1] in again.optimizer.state
+
+
+def test_a_learning_rate_that_a_schedule_has_brought_to_zero_is_taken(state):
+    policy = learned()
+    policy.load_state_dict(changed(state, "optimizer", "param_groups", 0, "lr", to=0.0))
+
+    assert policy.optimizer.param_groups[0]["lr"] == 0
+
+
+OTHERS = {
+    "another algorithm": (
+        A2CPolicy,
+        None,
+        BOX,
+        DISCRETE,
+        "this state is of DQNPolicy, and this policy is of A2CPolicy: make one ",
+    ),
+    "another width": (
+        DQNPolicy,
+        {"model.encoder_hidden_size_list": [8]},
+        BOX,
+        DISCRETE,
+        r"another DQNPolicy: cfg.policy.model.encoder_hidden_size_list is \[128, 128\] in it and \[8\] here.*from_dict",
+    ),
+    "another activation": (
+        DQNPolicy,
+        {"model.activation": "tanh"},
+        BOX,
+        DISCRETE,
+        "activation is 'relu' in it and 'tanh' here",
+    ),
+    "other observations": (
+        DQNPolicy,
+        None,
+        spaces.Box(-1, 1, (5,)),
+        DISCRETE,
+        r"its observation space is Box\(shape=\[4\], .*, and that of this policy is Box\(shape=\[5\]",
+    ),
+    "other actions": (
+        DQNPolicy,
+        None,
+        BOX,
+        spaces.Discrete(3, start=1),
+        r"its action space is Discrete\(n=3\), and .* start=1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_state_of_another_policy_is_refused_by_what_differs(name, state, tmp_path):
+    kind, cfg, observations, actions, words = OTHERS[name]
+    policy = kind(cfg, observations, actions)
+    loaded = load_checkpoint(save_checkpoint(state, tmp_path / "policy.pt"))
+    for given in (loaded, {"model": loaded["model"], "made_with": loaded["made_with"]}):
+        with pytest.raises(StateError, match=words):
+            policy.load_state_dict(given)
+
+
+def test_a_state_of_a2c_is_not_one_of_ppo_though_the_networks_are_the_same():
+    a2c, ppo = A2CPolicy(None, BOX, DISCRETE), PPOPolicy(None, BOX, DISCRETE)
+    with pytest.raises(StateError, match=r"state is of A2CPolicy, and this policy is of PPOPolicy.*policy.set_weights"):
+        ppo.load_state_dict(a2c.state_dict())
+    ppo.set_weights(a2c.state_dict()["model"])
+
+    assert all(torch.equal(a, b) for a, b in zip(a2c.params, ppo.params))
+    with pytest.raises(StateError, match="another RainbowPolicy"):
+        RainbowPolicy(None, BOX, DISCRETE).load_state_dict(C51Policy(None, BOX, DISCRETE).state_dict())
+
+
+def test_a_derived_policy_takes_the_state_of_what_it_is_derived_from_and_the_reverse(state):
+    derived = DQNPolicy.with_updates("Derived")(None, BOX, DISCRETE)
+    derived.load_state_dict(state)
+    again = DQNPolicy(None, BOX, DISCRETE)
+    again.load_state_dict(derived.state_dict())
+
+    assert all(torch.equal(a, b) for a, b in zip(again.params, derived.params))
+
+
+def test_learning_may_go_on_at_other_settings_and_in_other_bounds(state):
+    policy = DQNPolicy({"lr": 0.5, "learn.batch_size": 7, "seed": 9}, spaces.Box(-9, 9, (4,), np.float32), DISCRETE)
+    policy.load_state_dict(state)
+
+    assert policy.train_iter == 2
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(a=spaces.Box(0, 255, (3, 2), np.uint8), b=spaces.Tuple((DISCRETE, spaces.MultiBinary(2)))),
+        spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf])),
+        spaces.MultiDiscrete([2, 3]),
+    ],
+)
+def test_what_a_policy_was_made_with_is_plain_data_and_makes_another(space, tmp_path):
+    policy = PPOPolicy({"beta": 0.5, "own": print, "lr": 0.25}, space, DISCRETE)
+    saved = load_checkpoint(save_checkpoint(policy.state_dict(), tmp_path / "policy.pt"))["made_with"]
+
+    assert saved == policy.made_with
+    assert (saved["algorithm"], saved["derived_from"]) == ("PPOPolicy", [])
+    assert saved["settings"] == {"beta": 0.5, "own": "<builtin_function_or_method>"}
+    again = PPOPolicy(type(policy.cfg).from_dict(saved["config"]), space, DISCRETE)
+    assert again.made_with["config"] == saved["config"]
+    again.load_state_dict(policy.state_dict())
+
+
+def test_what_is_no_state_says_what_to_do(state, tmp_path):
+    policy = DQNPolicy(None, BOX, DISCRETE)
+    for path in ("runs/ckpt/final.pt", tmp_path / "runs/ckpt/final.pt"):
+        words = r"wants a state, got the path '.*runs/ckpt/final.pt': .*load_state_dict\(load_checkpoint\('.*final.pt'\)\)"
+        for take in (policy.load_state_dict, policy.learn_mode.load_state_dict, policy.set_weights):
+            with pytest.raises(TypeError, match=words):
+                take(path)
+    several = r"the states of several policies, 'a', 'b': take one of them, load_state_dict\(state\['policies'\]\['a'\]\)"
+    with pytest.raises(StateError, match=several):
+        policy.load_state_dict({"policies": {"a": state, "b": state}})
+    with pytest.raises(TypeError, match=r"wants a state, as state_dict\(\) gives it, got None"):
+        policy.load_state_dict(None)
+    with pytest.raises(StateError, match=r"it lacks 'model'.*These look like weights: set_weights"):
+        policy.load_state_dict(state["model"])
+    with pytest.raises(StateError, match=r"set_weights wants weights, and this is a state: use load_state_dict\(state\)"):
+        policy.set_weights(state)
+    with pytest.raises(TypeError, match=r"set_weights wants weights, as get_weights\(\) gives them, got 3 of type int"):
+        policy.set_weights(3)
+
+
+class Norm:
+    """As a script may attach it."""
+
+    def __init__(self, mean, fails=False):
+        self.mean, self.count, self.best, self.fails = mean, 1, -float("inf"), fails
+
+    def state_dict(self):
+        return {"mean": self.mean, "count": self.count, "best": self.best, "last": [1, 2]}
+
+    def load_state_dict(self, state):
+        self.mean = state["mean"]
+        if self.fails:
+            raise KeyError("something of its own")
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (
+            "mean",
+            np.zeros(3),
+            r"state\[.attached.\]\['norm'\]\['mean'\] is of shape \[3\] float64, and shape \[2\]",
+        ),
+        ("mean", np.array([np.nan, 1]), r"\['mean'\] holds numbers that are not finite, and now there are none"),
+        ("mean", np.zeros(2, bool), r"\['mean'\] is of shape \[2\] bool, and shape \[2\] float64 is wanted"),
+        ("count", "3", r"\['count'\] is a str, and a number or an array of numbers is wanted"),
+        ("more", 3, r"has \['best', 'count', 'last', 'mean', 'more'\], and \['best', 'count', 'last', 'mean'\] are wanted"),
+    ],
+)
+def test_what_is_attached_is_looked_at_too_also_where_it_is_attached_later(key, value, words):
+    policy, later = learned(), learned()
+    policy.attach("norm", Norm(np.ones(2)))
+    state = policy.state_dict()
+    state["attached"]["norm"][key] = value
+    before = taken(policy)
+    with pytest.raises(StateError, match=words):
+        policy.load_state_dict(state)
+    later.load_state_dict(state)
+    with pytest.raises(StateError, match=words):
+        later.attach("norm", Norm(np.ones(2)))
+
+    assert taken(policy) == before
+
+
+def test_what_is_empty_or_has_a_shape_that_varies_takes_what_it_is_given(tmp_path):
+    policy, norm = learned(), Norm(np.zeros(0))
+    policy.attach("norm", norm)
+    policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "mean", to=np.ones(5)))
+    policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "last", to=[]))
+    norm.varying = ("mean",)
+    policy.load_state_dict(changed(policy.state_dict(), "attached", "norm", "mean", to=np.ones(3)))
+
+    assert norm.mean.tolist() == [1, 1, 1]
+
+
+def test_where_a_part_fails_all_others_are_put_back():
+    policy, other = learned(steps=1), learned(steps=3, cfg={"lr": 0.5})
+    for one in (policy, other):
+        one.attach("one", Norm(np.full(2, float(one.train_iter))))
+        one.attach("two", Norm(np.zeros(2)))
+    failing = policy.attachments["two"]
+    before, state = taken(policy), other.state_dict()
+    failing.fails = True
+    with pytest.raises(KeyError, match="something of its own") as raised:
+        policy.load_state_dict(state)
+    failing.fails = False
+
+    assert taken(policy) == before
+    assert "loading a state into a DQNPolicy" in raised.value.__notes__[0]
+    policy.load_state_dict(state)
+    assert policy.train_iter == 3
+
+
+class Beside(DQNPolicy):
+    def before_loss_init(self):
+        super().before_loss_init()
+        self.extra = nn.Linear(4, 2)
+        self.extra_optimizer = torch.optim.Adam(self.extra.parameters(), fused=True)
+
+    def after_step(self):
+        super().after_step()
+        self.extra_optimizer.zero_grad()
+        self.extra(torch.ones(1, 4)).square().sum().backward()
+        self.extra_optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "words"),
+    [
+        (("extra", "weight"), torch.zeros(2, 3), r"\['extra'\]\['weight'\] is of shape \[2, 3\] float32, and shape \[2, 4\]"),
+        (("extra", "weight"), KeyError, '(?s)not of this Beside: .*Missing key.*"weight"'),
+        (("extra_optimizer", "state", 0, "exp_avg"), torch.zeros(1), r"\['exp_avg'\] is of shape \[1\] float32"),
+        (
+            ("extra_optimizer", "param_groups", 0, "lr"),
+            -1.0,
+            r"\['extra_optimizer'\]\[.param_groups.\]\[0\]\['lr'\] is -1.0, which",
+        ),
+        (("extra_optimizer", "state", 0), KeyError, r"\['extra_optimizer'\]\[.state.\] lacks 0, the moments of a parameter"),
+        (("extra",), KeyError, r"lacks 'extra', a Linear of this Beside"),
+    ],
+)
+def test_networks_and_optimizers_beside_the_model_are_looked_at(path, to, words):
+    state, policy = learned(Beside).state_dict(), Beside({"seed": 1}, BOX, DISCRETE)
+    before = taken(policy)
+    with pytest.raises(StateError, match=words):
+        policy.load_state_dict(changed(state, "attached", *path, to=to))
+
+    assert taken(policy) == before
+
+
+class Own(EntropyCoeffSchedule, DQNPolicy):
+    """Says itself what more is in its state, and refuses some of it when the rest is loaded."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "seen": torch.ones(3)}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if state["seen"].sum() > 3:
+            raise ValueError("seen too much")
+
+
+def test_what_derived_classes_and_mixins_add_is_looked_at_and_put_back():
+    policy, state = learned(Own, steps=1, cfg={"seed": 4}), learned(Own).state_dict()
+    before = taken(policy)
+    for key, value, words in (
+        ("entropy_coeff", float("nan"), r"state\['entropy_coeff'\] holds numbers that are not finite"),
+        ("seen", torch.zeros(2), r"state\['seen'\] is of shape \[2\] float32, and shape \[3\] float32 is wanted"),
+        ("seen", torch.full((3,), 2.0), "seen too much"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            policy.load_state_dict({**state, key: value})
+        assert taken(policy) == before
+
+
+class Table(Policy):
+    """Has no network."""
+
+    def before_init(self):
+        self.w = np.ones(2)
+
+    def compute_actions(self, obs, state=(), **kwargs):
+        return np.zeros(len(obs), np.int64), state, {}
+
+    def learn_on_batch(self, batch):
+        self.w = self.w + 1
+
+    def get_weights(self):
+        return {"w": self.w}
+
+    def set_weights(self, weights):
+        self.w = np.asarray(weights["w"])
+
+
+def test_weights_of_a_kind_of_ones_own_are_looked_at(tmp_path):
+    policy = Table(None, BOX, DISCRETE)
+    for weights, words in (
+        ({"w": np.ones(3)}, r"state\[.model.\]\['w'\] is of shape \[3\] float64, and shape \[2\] float64 is wanted"),
+        ({"w": np.array([1, np.nan])}, r"\['w'\] holds numbers that are not finite"),
+        ({"v": np.ones(2)}, r"has \['v'\], and \['w'\] are wanted"),
+    ):
+        with pytest.raises(StateError, match=words):
+            policy.load_state_dict({"model": weights})
+    policy.load_state_dict(load_checkpoint(save_checkpoint({"model": {"w": np.full(2, 4.0)}}, tmp_path / "table.pt")))
+
+    assert policy.w.tolist() == [4, 4]
+
+
+def test_weights_that_are_no_numbers_are_refused_and_those_of_a_policy_that_went_astray_can_be_replaced():
+    policy = learned()
+    before = policy.get_weights()
+    for broken in (float("nan"), float("inf")):
+        with pytest.raises(StateError, match=f"'layers.0.bias' holds 128 numbers that are not finite, such as {broken}"):
+            policy.set_weights({**before, "layers.0.bias": torch.full((128,), broken)})
+    with torch.no_grad():
+        policy.params[0].fill_(float("nan"))
+    policy.load_state_dict({"model": before})
+
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.get_weights().items())
+
+
+def test_policies_of_continuous_actions_are_told_apart_by_their_bounds():
+    one, other = (spaces.Box(-bound, bound, (2,), np.float32) for bound in (1, 2))
+    with pytest.raises(StateError, match=r"its action space is Box\(.*low=-1.0, high=1.0\), and that .*high=2.0"):
+        SACPolicy(None, BOX, other).load_state_dict(SACPolicy(None, BOX, one).state_dict())
+
+
+def test_a_state_made_by_hand_of_weights_alone_says_in_which_settings_it_differs():
+    kind = DQNPolicy.with_updates("Wide", make_model=lambda policy, o, a, config: nn.Linear(4, config.get("width", 3)))
+    wide, wider = (nn.Linear(4, width).state_dict() for width in (3, 5))
+    policy = kind({"width": 3}, BOX, DISCRETE)
+    made_with = {**policy.made_with, "settings": {"width": 5}}
+    policy.load_state_dict({"model": wide, "made_with": policy.made_with})
+    with pytest.raises(StateError, match=r"'weight' is of shape \[5, 4\] .* Of the settings, width is 5 in it and 3 here"):
+        policy.load_state_dict({"model": wider, "made_with": made_with})
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, SACPolicy])
+def test_a_learning_rate_that_the_optimizer_does_not_have_is_warned_of(kind):
+    actions = DISCRETE if kind is DQNPolicy else spaces.Box(-1, 1, (2,), np.float32)
+    policy = kind(None, BOX, actions)
+    saved, rate, other = policy.state_dict(), policy.cfg.learn.learning_rate, type(policy.cfg)()
+    other.learn.learning_rate = 1e-6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.load_state_dict(saved)
+    policy = kind(other, BOX, actions)
+    with pytest.warns(UserWarning, match=f"cfg.learn.learning_rate is 1e-06, and was {rate}"):
+        policy.load_state_dict(saved)
+    assert policy.optimizer.param_groups[0]["lr"] == rate
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", 2**70, r"\['lr'\] is 1180591620717411303424, and this one has 0.001"),
+        ("eps", 2**70, r"\['eps'\] is 1180591620717411303424"),
+        ("weight_decay", 1e12, r"\['weight_decay'\] is 1000000000000.0, and this one has 0"),
+        ("maximize", True, r"\['maximize'\] is True, and this Adam has False: it is of another one"),
+    ],
+)
+def test_settings_of_an_optimizer_that_no_training_has_are_refused(name, value, message):
+    policy = DQNPolicy(None, BOX, DISCRETE)
+    state = policy.state_dict()
+    state["optimizer"]["param_groups"][0][name] = value
+    with pytest.raises(StateError, match=message):
+        policy.load_state_dict(state)
+    assert policy.optimizer.param_groups[0]["lr"] == policy.cfg.learn.learning_rate
