@@ -33,8 +33,9 @@ def interaction_evaluator(
     whole episodes.
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
-    them. Its result is written in the iteration in which the next evaluation is due; only there it can end the run. Where the
-    run ends earlier, the result is written when the run has ended, before that of the final weights.
+    them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last
+    iteration of the run, if that comes first; only there it can end the run. In these two iterations none begins. Where the run
+    ends earlier, the result is written before that of the final weights.
 
     Unless they were set, cfg.env.id and cfg.env.stop_value become those of the evaluated environments.
 
@@ -161,17 +162,19 @@ class InteractionEvaluator:
             self._last_iter = -1 if is_of_another else ctx.last_eval_iter
         env_step = getattr(ctx, "env_step", 0)
         is_due = self._is_due(ctx, env_step)
-        if not is_due or not task.is_certain:
+        overlaps = task.max_lag > 0
+        is_ending = overlaps and task.steps_left <= 1
+        if not (is_due or (is_ending and self._under_way)) or not task.is_certain:
             return
         if self._under_way is not None:
             self._write(self._end(), ctx)
             if self._finish_if_reached(ctx):
                 return
             is_due = self._is_due(ctx, env_step)
-        if not is_due:
+        if not is_due or is_ending:
             return
         self._last_env_step = env_step
-        if task.max_lag > 0:
+        if overlaps:
             self._begin(ctx)
         else:
             self._write(self._evaluate(_counters(ctx)), ctx)
@@ -314,7 +317,7 @@ def _recorder_for(cfg: RunConfig, env: VectorEnv[Any, Any, Any]) -> VideoRecorde
     if env.spec is None or isinstance(env, VectorWrapper):
         raise ValueError(
             f"cfg.log.video_every = {every} needs an environment for videos, and {env} does not say how to make one: pass "
-            f"interaction_evaluator(..., recorder=EpisodeRecorder(cfg.exp_name, factory, every={every})), where factory() "
+            f"interaction_evaluator(..., recorder=VideoRecorder(cfg.exp_name, factory, every={every})), where factory() "
             'returns a new environment with render_mode="rgb_array".'
         )
     return VideoRecorder(cfg.exp_name, env.spec, every, cfg.seed)

@@ -45,7 +45,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
         >>> def learn(ctx):
         ...     ctx.train_iter += 1
         >>> ctx = AgentsContext(train_iter=5, parts={"learned": OnlineRLContext()})
-        >>> part("learned", learn)(ctx)
+        >>> for_policy("learned", learn)(ctx)
         >>> ctx.train_iter, ctx.parts["learned"].train_iter
         (6, 6)
     """
@@ -54,9 +54,9 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     terms = contract_of(middleware)
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
-            f"part({name!r}, {name_of(middleware)}) would have no effect: it sets how to collect, and AgentsCollector makes "
-            f"the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without part; it then counts for all "
-            "policies."
+            f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it sets how to collect, and "
+            f"AgentsCollector makes the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without for_policy; "
+            "it then counts for all policies."
         )
     return ForPolicy(name, middleware)
 

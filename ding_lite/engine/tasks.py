@@ -33,6 +33,7 @@ from ding_lite.pipeline.suggestions import Touches, unnamed_objects
 
 Result = TypeVar("Result")
 _ENDLESS = int(1e12)
+_AT_END = (_ENDLESS, 0)  # the place of what `end_run` does
 
 
 class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
@@ -275,7 +276,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._deferrals.cancel()
         self._deferrals.wait()
         if self._places_of_errors:  # not in the order in which lanes came to them
-            self._errors_at_end.sort(key=lambda error: self._places_of_errors[id(error)])
+            self._errors_at_end.sort(key=lambda error: self._places_of_errors.get(id(error), _AT_END))
         self._errors_at_end += self._deferrals.failures(self.ctx.total_step)
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 

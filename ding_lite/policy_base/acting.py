@@ -155,8 +155,9 @@ class ActMode:
         Raises:
             ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
         """
-        self._take_over_weights()
-        actor = self.actor
+        weights, actor = self._pinned or self._given or self._policy, self.actor
+        if actor.version != weights.version:
+            actor.copy_weights(weights)
         if may_be_wrong(self._spec, obs):
             self._require_fitting(obs, None)
         try:
@@ -295,13 +296,7 @@ class ActMode:
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the weights that it acts with."""
-        self._take_over_weights()
         return self.actor.get_weights()
-
-    def _take_over_weights(self) -> None:
-        weights = self._pinned or self._given or self._policy
-        if self.actor.version != weights.version:
-            self.actor.copy_weights(weights)
 
     def bind_remote(
         self,

@@ -295,8 +295,8 @@ class TestSeveralAgents:
         swapped = for_policy("left", gae_estimator(cfg, policies["right"].collect_mode))
 
         assert problems_of(collect, swapped, ctx=AgentsContext()) == [
-            "part('left', gae_estimator) uses an object of 'right', and works on the context of 'left': give it the "
-            "object of 'left', or write part('right', gae_estimator(...))."
+            "for_policy('left', gae_estimator) uses an object of 'right', and works on the context of 'left': give it the "
+            "object of 'left', or write for_policy('right', gae_estimator(...))."
         ]
 
     def test_a_part_of_nobody_is_refused(self):

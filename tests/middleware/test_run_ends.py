@@ -143,7 +143,7 @@ def test_two_runs_in_a_row_leave_what_one_leaves_but_for_the_evaluator(tmp_path,
 
 @MODES
 def test_a_run_that_its_evaluator_ended_is_not_evaluated_once_more(mode, tmp_path):
-    run = Run(tmp_path, changes={"env.stop_value": 5.0, "policy.eval.evaluator.eval_freq": 10}).go(50, **mode)
+    run = Run(tmp_path, changes={"env.stop_value": 5.0}).go(50, **mode)
 
     assert len([row for row in run.rows if "evaluate/episodes" in row]) == 1
     assert run.task.end_reason.words.startswith("stop_value 5 was reached: interaction_evaluator found ")
