@@ -84,7 +84,7 @@ class ProgressVectorEnv(LocalVectorEnv):
         finally:
             place[0] = _NOWHERE
 
-    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
         place, fields = self._place, self._fields
         fields.numbers[index], fields.begun[index] = state["number"], 0
 
@@ -99,8 +99,11 @@ class ProgressVectorEnv(LocalVectorEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring each environment back to where it was, by playing its episode again."""
-        super().load_state_dict(state)
-        self._fields.begun[:] = self._begun_at
+        try:
+            super().load_state_dict(state)
+        finally:
+            self._fields.begun[:] = self._begun_at
+            self._fields.numbers[:] = [start.number for start in self.starts]
 
 
 def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Callable[[Any], Any]:
