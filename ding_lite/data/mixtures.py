@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from ding_lite.data.column_arrays import require_held
 from ding_lite.data.replay import ReplayBuffer
 from ding_lite.data.restoring import require_state, state_error, whole_number
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
@@ -327,10 +328,16 @@ def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
                 f"rows of {where} cannot be joined: {called}, holds {look[0]} {look[1]}, and {other}, holds {own[0]} {own[1]}: "
                 "push the same into both, or take buffers by name."
             )
-        rows.append(leaf if own == look else leaf.to(look[0]))
+        rows.append(leaf if own == look else _cast(leaf, look[0], f"{where} of {called}, beside {other},"))
     if type(first) is dict:
         return {name: _joined(f"{where}/{name}", {other: leaf[name] for other, leaf in leaves.items()}) for name in first}
     return torch.cat(rows) if isinstance(first, torch.Tensor) else np.concatenate(rows)
+
+
+def _cast(leaf: torch.Tensor, dtype: torch.dtype, who: str) -> torch.Tensor:
+    cast = leaf.to(dtype)
+    require_held(leaf.numpy(), cast.numpy().dtype, who)
+    return cast
 
 
 def _look(leaf: Any) -> tuple[Any, Any]:

@@ -197,6 +197,14 @@ def test_leaves_that_cannot_be_joined_are_refused_with_both_buffers_and_looks(fi
         sampler([(single(first), 0.5), (single(second), 0.5)]).sample(4)
 
 
+def test_numbers_that_the_dtype_of_the_first_buffer_cannot_hold_are_refused():
+    buffers = [ReplayBuffer(4), ReplayBuffer(4)]
+    for buffer, numbers in zip(buffers, (np.array([1], np.int32), np.array([2**33 + 5]))):
+        buffer.push({"id": numbers})
+    with pytest.raises(ValueError, match=r"id of buffer 0 of.*beside buffer 1 of.* holds int32, and was given 8589934597"):
+        sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4)
+
+
 def test_leaves_that_are_nested_in_other_ways_cannot_be_joined():
     flat, more = ReplayBuffer(10), ReplayBuffer(10)
     flat.push({"obs": np.zeros(4)})
