@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 from typing import Any
 
@@ -67,6 +68,24 @@ class VectorEnvAdapter:
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
+
+    def first_seed(self, seed: int) -> int | None:
+        """What to seed its first episodes with: `seed`; None where they have begun, or the caller has reset the environment.
+
+        Warns in the latter case, since its seed cannot be known.
+        """
+        if self._numbers[0] >= 0:
+            return None
+        base: Any = self.env.unwrapped
+        generated = [base, *(getattr(one, "unwrapped", one) for one in getattr(base, "envs", ()))]
+        if all(getattr(one, "_np_random", None) is None for one in generated):
+            return seed
+        warnings.warn(
+            f"{self.env} was reset before the run, which therefore does not seed it: pass it without a reset, and it is seeded "
+            f"from cfg.seed, or see to it that the reset had a seed, env.reset(seed={seed}).",
+            stacklevel=2,
+        )
+        return None
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
