@@ -66,6 +66,7 @@ class VectorEnvAdapter:
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
 
@@ -160,7 +161,7 @@ class VectorEnvAdapter:
             self._resets = None
             finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
-        self.current, self._ended, self.last = out, ended, None
+        self.current, self._ended, self.last, self.stepped_by = out, ended, None, None
         return Step(reward, terminated, truncated, finals, valid, finished)
 
     def _rewards(self, rewards: Any) -> np.ndarray[Any, Any]:

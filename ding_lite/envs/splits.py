@@ -78,6 +78,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:

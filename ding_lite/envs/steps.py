@@ -46,6 +46,9 @@ class Stepper(Protocol):
     last: tuple[Any, np.ndarray[Any, Any]] | None
     """Nested actions [B, ...] and rewards [B] of the last step, set by the worker that took it; None where unknown."""
 
+    stepped_by: Any
+    """What took the last step, set by it; None where unknown."""
+
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whose episode `current` begins, or is about to; None where none does."""

@@ -71,6 +71,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     # What rollouts use.
@@ -125,7 +126,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             require_flags(terminations, truncations, self.first_env)
             self._flags_checked = True
         self._returns += reward
-        self.current, self.restarted, self.last = out, self._is_paused, None
+        self.current, self.restarted, self.last, self.stepped_by = out, self._is_paused, None, None
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
