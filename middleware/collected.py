@@ -124,6 +124,36 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
         ctx.episodes = Episodes(map_leaves(lambda leaf: leaf[:, 0], changed.columns), found.lengths)
 
 
+def require_no_train_data(ctx: OnlineRLContext, who: str) -> None:
+    """Refuse to change rewards of which a batch to learn from was made already.
+
+    Raises:
+        RuntimeError
+    """
+    if ctx.train_data is not None:
+        raise RuntimeError(
+            f"{who} found ctx.train_data, which was made of the rewards of before, so that others would change nothing: put it "
+            "before gae_estimator, or before whatever else made ctx.train_data."
+        )
+
+
+def require_single_steps(found: Trajectories | Episodes, who: str, fix: str) -> None:
+    """Refuse rewards that nstep_reward_enhancer has summed up, for who takes each for that of one step.
+
+    Args:
+        who: asks.
+        fix: what to do, an imperative.
+
+    Raises:
+        RuntimeError
+    """
+    if "discount" in found.columns:
+        raise RuntimeError(
+            f"{who} found the column 'discount', which nstep_reward_enhancer adds: rewards are sums of several steps, and "
+            f"would be summed up again. {fix}"
+        )
+
+
 def own_batch(found: Trajectories | Episodes) -> Tree:
     """The batch as a new tree: adding leaves does not change the collected data."""
     return tree({**found.columns, **({} if found.valid is None else {"valid": found.valid})})

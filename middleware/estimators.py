@@ -12,8 +12,10 @@ from ding_lite.data import has_leaf, with_leaves
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require, require_mode
-from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
+from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch, require_single_steps
 from ding_lite.policy import CollectMode
+
+_FIX = "Leave nstep_reward_enhancer out: returns reach to the end of each episode by themselves."
 
 
 def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
@@ -29,6 +31,9 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
     Args:
         cfg: uses policy.collect.discount_factor and policy.collect.gae_lambda, both in [0, 1].
         policy: adds value and next_value of its newest critic.
+
+    Raises:
+        RuntimeError: in an iteration, rewards are sums of several steps.
 
     Reference:
         Schulman et al. (2016), https://arxiv.org/abs/1506.02438, eq. 16.
@@ -47,6 +52,7 @@ def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[Onli
         if not len(found):
             ctx.train_data = None
             return
+        require_single_steps(found, "gae_estimator", _FIX)
         batch = policy.with_values(copied_batch(found))
         advantage = gae(
             batch.reward, batch.value, batch.next_value, batch.terminated, batch.truncated, gamma=gamma, lambda_=lambda_
@@ -79,7 +85,8 @@ def montecarlo_return_estimator(
         policy: collect_mode whose newest critic is subtracted, if it has one; None for advantage = return_.
 
     Raises:
-        TypeError: the configuration has no discount_factor, or `policy` is not a collect_mode.
+        TypeError: the configuration has no discount_factor; or `policy` is no collect_mode.
+        RuntimeError: in an iteration, rewards are sums of several steps.
 
     Reference:
         Williams (1992), "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
@@ -95,6 +102,7 @@ def montecarlo_return_estimator(
         if not len(found):
             ctx.train_data = None
             return
+        require_single_steps(found, "montecarlo_return_estimator", _FIX)
         batch = copied_batch(found)
         if not has_leaf(batch, "valid"):
             batch = with_leaves(batch, valid=torch.ones_like(batch.terminated))

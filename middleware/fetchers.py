@@ -31,12 +31,13 @@ def offpolicy_data_fetcher(
             are too few transitions.
 
     Args:
-        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, if it has
-            one, to warn if a policy that reads `discount` would learn from one-step rewards.
-        buffer_: replay buffer; a list [(buffer, share), ...] for batches that mix several, a dict {name: buffer} for one batch
-            of each. Learning starts when they hold enough together, or are full, and none is empty.
-        policy: if it knows which columns its hooks read, only these are sampled.
-        reward_model: reads the batch before the policy, so the columns that it names are sampled too.
+        cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, where there
+            is one, to warn where a policy that reads `discount` would learn from rewards of one step instead.
+        buffer_: sampled; a list [(buffer, share), ...] for batches joined from shares of each, a dict {name: buffer} for a
+            batch of each; or what `sampler` makes of these, whose state_dict tells what shares are owed. Learning starts when
+            they have enough together, or are full, and none is empty.
+        policy: where it knows which columns its hooks read, only these are fetched.
+        reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
     Raises:
         ValueError: a single buffer can never hold learning_starts transitions; a batch is larger than all buffers; shares do

@@ -11,7 +11,7 @@ import torch
 
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.data import Buffers
+from ding_lite.data import Buffers, has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
@@ -97,11 +97,25 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         if ctx.train_data is not None:
             lag = _lag(policy, ctx)
             with metrics.own.log_time(_TIME, reduce="mean"):
-                output = _learn(policy, lag, ctx, batch_of(ctx.train_data))
+                batch = batch_of(ctx.train_data)
+                _require_single_steps(who, policy, batch)
+                output = _learn(policy, lag, ctx, batch)
                 _require_finite(policy)
             metrics.append([output], lag, ctx)
 
     return learn_once
+
+
+def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
+    """Refuse rewards that are sums of several steps, for a policy that takes each for that of one."""
+    if not (is_tree(batch) and has_leaf(batch, "discount")):
+        return
+    columns = getattr(policy, "columns", None) or ()
+    if "reward" in columns and "discount" not in columns:
+        raise RuntimeError(
+            f"{who} found the column 'discount', which nstep_reward_enhancer adds, and {getattr(policy, 'name', policy)} reads "
+            "reward without it: sums of several steps would be taken for rewards of one. Leave nstep_reward_enhancer out."
+        )
 
 
 def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext, batch: Any) -> dict[str, Any]:

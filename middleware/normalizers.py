@@ -16,7 +16,7 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import contract
 from ding_lite.functional import discounted_sum
 from ding_lite.middleware.arguments import discount_factor_of, require_mode
-from ding_lite.middleware.collected import rollout_of
+from ding_lite.middleware.collected import require_no_train_data, require_single_steps, rollout_of
 from ding_lite.nn import RunningNorm
 from ding_lite.policy import LearnMode
 
@@ -38,6 +38,9 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
         cfg: uses policy.collect.discount_factor, or policy.discount_factor, in [0, 1].
         policy: policy.learn_mode; its state will include the state of the normalizer, as "reward_normalizer".
 
+    Raises:
+        RuntimeError: in an iteration, rewards are scaled or sums of several steps already, or advantages were made of them.
+
     Reference:
         Engstrom et al. (2020), https://arxiv.org/abs/2005.12729, section 3: "reward scaling".
     """
@@ -45,8 +48,9 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
     scale = _ReturnScale(discount_factor_of("reward_normalizer", cfg))
     policy.attach("reward_normalizer", scale)
 
-    @contract(reads=("trajectories",), writes=("trajectories",), uses=(policy,), stage="process")
+    @contract(reads=("trajectories",), writes=("trajectories",), may_read=("train_data",), uses=(policy,), stage="process")
     def normalize(ctx: OnlineRLContext) -> None:
+        require_no_train_data(ctx, "reward_normalizer")
         if ctx.trajectories is None:
             raise RuntimeError(
                 "reward_normalizer found no ctx.trajectories: put a StepCollector before it. Whole episodes have no order in "
@@ -54,6 +58,12 @@ def reward_normalizer(cfg: RunConfig, policy: LearnMode) -> Callable[[OnlineRLCo
             )
         rollout = rollout_of(ctx.trajectories, "reward_normalizer", "whole")
         columns = rollout.columns
+        if "raw_reward" in columns:
+            raise RuntimeError(
+                "reward_normalizer found the column 'raw_reward', so that rewards are scaled already, and would be scaled "
+                "twice: put it into the pipeline once."
+            )
+        require_single_steps(rollout, "reward_normalizer", "Put reward_normalizer before nstep_reward_enhancer.")
         reward = np.asarray(columns["reward"])
         scale.update(reward, np.asarray(columns["terminated"] | columns["truncated"]), rollout.valid)
         ctx.trajectories = rollout.with_columns(reward=scale.scaled(reward), raw_reward=reward)

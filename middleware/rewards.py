@@ -14,7 +14,7 @@ from ding_lite.data import Trajectories, Tree, has_leaf, is_tree, map_leaves, ne
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
-from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, rewrite
+from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
 from ding_lite.middleware.outputs import append_metrics, log_outputs
 
 _LOGGED = ("learn_metrics",)
@@ -81,11 +81,7 @@ def reward_estimator(
         stage="process",
     )
     def estimate_collected(ctx: OnlineRLContext) -> None:
-        if ctx.train_data is not None:
-            raise RuntimeError(
-                'reward_estimator(of="trajectories") found ctx.train_data, which was computed from the old rewards, so '
-                "new ones would have no effect: put it before the middleware that writes ctx.train_data, such as gae_estimator."
-            )
+        require_no_train_data(ctx, 'reward_estimator(of="trajectories")')
         rewrite(ctx, "reward_estimator", lambda rollout: _with_leaves_of(estimated(own_batch(rollout), ctx), rollout))
 
     return estimate if of == "train_data" else estimate_collected

@@ -21,6 +21,7 @@ from ding_lite.data.prioritized import PrioritizedReplayBuffer
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.replay import ReplayBuffer
+from ding_lite.data.restoring import require_state, state_error, whole_number
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.sum_trees import SumTree
@@ -75,6 +76,7 @@ __all__ = [
     "minibatches",
     "nested",
     "require_generator_state",
+    "require_state",
     "rollout_from_list",
     "rollout_rows",
     "sampler",
@@ -82,9 +84,11 @@ __all__ = [
     "spec_like",
     "stack_rows",
     "stack_transitions",
+    "state_error",
     "to_device",
     "to_objects",
     "tree",
     "unflatten",
+    "whole_number",
     "with_leaves",
 ]

@@ -61,6 +61,31 @@ def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.nd
             column[where] = row if type(where) is slice else row[-len(where) :]
 
 
+def may_lose(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:
+    """Whether there are numbers of the one dtype that the other cannot hold; numbers alone, in kinds that numpy would cast."""
+    return dtype != to and not to.hasobject and not np.can_cast(dtype, to, "safe")
+
+
+def require_held(array: np.ndarray[Any, Any], dtype: np.dtype[Any], who: str) -> None:
+    """Refuse numbers that another dtype would turn into others; floats may be rounded.
+
+    Args:
+        array: of a dtype that `may_lose`.
+        who: holds `dtype`, for messages.
+
+    Raises:
+        ValueError: with the first such number.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    held = np.isfinite(cast) | ~np.isfinite(array) if dtype.kind in "fc" else cast == array
+    if not held.all():
+        raise ValueError(
+            f"{who} holds {dtype}, and was given {array[~held].flat[0]}, which {dtype} cannot hold: give "
+            f"{array.dtype} from the beginning."
+        )
+
+
 def stack_rows(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
     """B numbers, arrays or tensors of one shape as an array [B, ...]; anything else, such as text, as [B] objects.
 

@@ -6,17 +6,21 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
+from ding_lite.data.column_arrays import require_held
 from ding_lite.data.replay import ReplayBuffer
+from ding_lite.data.restoring import require_state, state_error, whole_number
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
-Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer]"
-"""One buffer; [(buffer, 0.75), (other, 0.25)], whose batches mix both in these shares; or {"name": buffer, ...}, whose
-batches are dicts of batches by name."""
+Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer] | Sampler"
+"""One buffer; [(buffer, 0.75), (other, 0.25)], whose batches are joined from shares of each; {"name": buffer, ...}, whose
+batches hold a batch of each under its name; or what `sampler` made of one of these."""
+_FINEST = 10**9  # shares are fractions of denominators up to this
 
 
 def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
@@ -25,6 +29,9 @@ def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
     Args:
         buffers: see `Buffers`. Any object with `sample` works.
         who: asks, for messages.
+
+    Returns:
+        The interface; `buffers` itself where it is one already.
 
     Raises:
         TypeError: not a replay buffer, or not one of the three forms.
@@ -39,6 +46,8 @@ def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
         >>> sampler({"old": old, "new": new}).sample(2).new.x.tolist()
         [1.0, 1.0]
     """
+    if isinstance(buffers, Sampler):
+        return buffers
     if isinstance(buffers, Mapping) and buffers:
         named = {f"the buffer {name!r}": buffer for name, buffer in buffers.items()}
         _require_buffers(named, who)
@@ -129,13 +138,19 @@ class Sampler:
 class JoinedSampler(Sampler):
     """Batches with a share of rows from each buffer, in the order of the buffers.
 
-    They have the leaves that all buffers share, with the dtypes of the first. If a buffer is prioritised, rows of the others
-    have weight 1 and index -1, and the indices of each prioritised buffer continue those of the previous one.
+    Parts of a row that a buffer owes are carried over to the next batch, so that each has given its share of all rows so far to
+    within one row.
+
+    They have the leaves that all buffers have, of the dtypes of the first. Where one of the buffers goes by priority, rows of
+    the others have weight 1 and index -1, and the indices of each such buffer follow on those of the one before.
     """
 
     def __init__(self, buffers: Sequence[Any], shares: Sequence[float]) -> None:
         super().__init__(buffers, [f"buffer {place} of the list" for place in range(len(buffers))])
-        self._shares = [share / sum(shares) for share in shares]
+        exact = [max(Fraction(share).limit_denominator(_FINEST), Fraction(1, _FINEST)) for share in shares]
+        scale = math.lcm(*(share.denominator for share in exact))
+        self._shares = [int(share * scale) for share in exact]  # in relation to their sum, as integers, so that nothing drifts
+        self._given = [0] * len(shares)
         sizes = [buffer.capacity if _takes_priorities(buffer) else 0 for buffer in self.buffers]
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
 
@@ -143,11 +158,15 @@ class JoinedSampler(Sampler):
         """Draw the number of rows of each buffer in the next `size`, and the rows.
 
         Raises:
-            ValueError: a buffer with a share of at least one row is empty.
+            ValueError: an empty buffer that owes a row, or the size is negative.
         """
+        if size < 0:
+            raise ValueError(f"sample({size}): a sample has 0 transitions or more.")
         sizes = self._sizes(size)
         places = [place for place, count in enumerate(sizes) if count or len(self.buffers[place])] or [0]
-        return [(place, sizes[place], self._drawn(place, sizes[place])) for place in places]
+        drawn = [(place, sizes[place], self._drawn(place, sizes[place])) for place in places]
+        self._given = [given + count for given, count in zip(self._given, sizes)]
+        return drawn
 
     def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
         """These rows of these top-level leaves; None for those that all buffers have.
@@ -164,13 +183,35 @@ class JoinedSampler(Sampler):
         return tree({name: _joined(name, {called: part[name] for called, part in parts.items()}) for name in names})
 
     def _sizes(self, size: int) -> list[int]:
-        """The number of rows of each buffer: shares rounded down, with the rest to the largest remainders."""
-        exact = [share * size for share in self._shares]
-        sizes = [math.floor(rows) for rows in exact]
-        by_remainder = sorted(range(len(sizes)), key=lambda place: sizes[place] - exact[place])
-        for place in by_remainder[: size - sum(sizes)]:
+        """Rows of each buffer: the whole rows that it owes, and one more of those that will owe it first.
+
+        Reference:
+            Baruah et al. (1996), "Proportionate progress": by the earliest deadline, shares stay within one row at all times.
+        """
+        total, whole = sum(self._given) + size, sum(self._shares)
+        owed = [share * total // whole - given for share, given in zip(self._shares, self._given)]
+        sizes = [max(rows, 0) for rows in owed]
+        begun = [place for place, share in enumerate(self._shares) if sizes[place] == owed[place] and share * total % whole]
+        begun.sort(key=lambda place: Fraction(self._given[place] + sizes[place] + 1, self._shares[place]))
+        for place in begun[: size - sum(sizes)]:
             sizes[place] += 1
         return sizes
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows each buffer has given."""
+        return {"given": list(self._given)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. A state that is refused changes nothing.
+
+        Raises:
+            TypeError, ValueError: no state of a sampler of so many buffers.
+        """
+        require_state(state, "sampler", ("given",))
+        given = state["given"]
+        if not isinstance(given, (list, tuple)) or len(given) != len(self.buffers):
+            raise state_error("sampler", "given", given, f"it has a number for each of {len(self.buffers)} buffers")
+        self._given = [whole_number({"given": rows}, "given", "sampler", 0) for rows in given]
 
     def _part(self, place: int, count: int, drawn: Any, columns: Collection[str] | None) -> dict[str, Any]:
         """Rows of one buffer, with the indices of the batch."""
@@ -287,10 +328,16 @@ def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
                 f"rows of {where} cannot be joined: {called}, holds {look[0]} {look[1]}, and {other}, holds {own[0]} {own[1]}: "
                 "push the same into both, or take buffers by name."
             )
-        rows.append(leaf if own == look else leaf.to(look[0]))
+        rows.append(leaf if own == look else _cast(leaf, look[0], f"{where} of {called}, beside {other},"))
     if type(first) is dict:
         return {name: _joined(f"{where}/{name}", {other: leaf[name] for other, leaf in leaves.items()}) for name in first}
     return torch.cat(rows) if isinstance(first, torch.Tensor) else np.concatenate(rows)
+
+
+def _cast(leaf: torch.Tensor, dtype: torch.dtype, who: str) -> torch.Tensor:
+    cast = leaf.to(dtype)
+    require_held(leaf.numpy(), cast.numpy().dtype, who)
+    return cast
 
 
 def _look(leaf: Any) -> tuple[Any, Any]:

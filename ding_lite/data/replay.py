@@ -9,13 +9,22 @@ import numpy as np
 import torch
 
 from ding_lite.basics import seed_of
-from ding_lite.data.column_arrays import Spec, as_array, available_bytes, spec_bytes, spec_like, write_rows
+from ding_lite.data.column_arrays import (
+    Spec,
+    as_array,
+    available_bytes,
+    may_lose,
+    require_held,
+    spec_bytes,
+    spec_like,
+    write_rows,
+)
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.restoring import require_generator, require_state, restored_columns, state_error, whole_number
 from ding_lite.data.rollouts import Trajectories
-from ding_lite.data.trees import Tree, flatten, is_tree, map_leaves, nested, tree
+from ding_lite.data.trees import Path, Tree, flatten, is_tree, map_leaves, nested, tree
 
 Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
 """Types that `push` accepts."""
@@ -71,6 +80,8 @@ class ReplayBuffer:
         self._signature: list[Any] = []
         self._order: list[Any] = []
         self._count = 0
+        self._narrower: list[Path] = []
+        """The leaves of the last push whose column may not hold all numbers of their dtype."""
         self._recycler = Recycler()
         self.writes = 0
         """Number of calls that wrote or removed transitions."""
@@ -112,9 +123,9 @@ class ReplayBuffer:
                 transitions, trees or mappings, which are stacked. Only values of tensors are stored, not gradients.
 
         Raises:
-            ValueError: leaves differ in name, shape, length or kind of dtype from the stored ones, or are single
-                values. Nothing is added.
-            TypeError: a list of transitions contains something else.
+            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, that are single
+                values, or that hold a number which the dtype here cannot. Nothing is added.
+            TypeError: a list of transitions in which something else stands.
         """
         self._store(named_rows(batch))
 
@@ -127,6 +138,8 @@ class ReplayBuffer:
         if not signature or signature != self._signature:
             self._count = self._fitting(rows)
             self._signature, self._order = signature, [self._columns[name] for name in rows]
+        if self._narrower:
+            self._require_held(rows)
         count = self._count
         start, stop = self._next, self._next + count
         where: slice | np.ndarray[Any, Any] = slice(start, stop)
@@ -138,6 +151,13 @@ class ReplayBuffer:
         self._next = stop % self.capacity
         self._size = min(self._size + count, self.capacity)
         return where
+
+    def _require_held(self, rows: Any) -> None:
+        """Refuse numbers that their column cannot hold."""
+        leaves, columns = dict(flatten(rows)), dict(flatten(self._columns))
+        for path in self._narrower:
+            who = f"a replay buffer's column {'/'.join(path)}"
+            require_held(as_array(leaves[path]), columns[path].dtype, who)
 
     def _fitting(self, rows: Any) -> int:
         """The number of rows, if they fit; the first push fixes the columns."""
@@ -174,6 +194,7 @@ class ReplayBuffer:
                     f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} was given {row.dtype} {row.shape}: "
                     "give it the same."
                 )
+        self._narrower = [path for path, column in columns.items() if may_lose(leaves[path].dtype, column.dtype)]
         return count
 
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:

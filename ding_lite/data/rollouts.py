@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 import torch
 
-from ding_lite.data.column_arrays import Spec, allocate, spec_like
+from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
@@ -125,6 +125,8 @@ class RolloutBuffer:
                     f"the policy's output {'/'.join((name, *path))} is {leaf.dtype} {leaf.shape} in step {t} of a rollout, and "
                     f"was {column.dtype} {column.shape[1:]} before: give the same in every step."
                 )
+            if may_lose(leaf.dtype, column.dtype):
+                require_held(leaf, column.dtype, f"the policy's output {'/'.join((name, *path))}")
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
         """The recorded rollout with these extra columns [T, B, ...]; do not use the storage afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 from typing import Any
 
@@ -65,8 +66,27 @@ class VectorEnvAdapter:
         self._lent: list[tuple[Any, Any]] = []
         self.current: Any = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
+
+    def first_seed(self, seed: int) -> int | None:
+        """What to seed its first episodes with: `seed`; None where they have begun, or the caller has reset the environment.
+
+        Warns in the latter case, since its seed cannot be known.
+        """
+        if self._numbers[0] >= 0:
+            return None
+        base: Any = self.env.unwrapped
+        generated = [base, *(getattr(one, "unwrapped", one) for one in getattr(base, "envs", ()))]
+        if all(getattr(one, "_np_random", None) is None for one in generated):
+            return seed
+        warnings.warn(
+            f"{self.env} was reset before the run, which therefore does not seed it: pass it without a reset, and it is seeded "
+            f"from cfg.seed, or see to it that the reset had a seed, env.reset(seed={seed}).",
+            stacklevel=2,
+        )
+        return None
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
@@ -141,7 +161,7 @@ class VectorEnvAdapter:
             self._resets = None
             finals = self._finals(ended, indices, infos, out)
             finished = self._finish(indices, infos)
-        self.current, self._ended, self.last = out, ended, None
+        self.current, self._ended, self.last, self.stepped_by = out, ended, None, None
         return Step(reward, terminated, truncated, finals, valid, finished)
 
     def _rewards(self, rewards: Any) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -62,10 +63,30 @@ class AgentEnv:
 
     def begin(self) -> Mapping[Any, Any]:
         """Reset the environment for its next episode. Returns observations by agent."""
+        self.starts.earned = self.earned
         try:
             return self.starts.begin()[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
+
+    @property
+    def earned(self) -> float:
+        """The sum of all rewards of its episode so far, whatever the order of the agents."""
+        return math.fsum(self._returns.values())
+
+    def require_earned(self, before: float) -> None:
+        """Refuse a replay that did not earn this.
+
+        Raises:
+            EnvDataError
+        """
+        if self.earned != before:
+            raise EnvDataError(
+                f"environment {self.index} did not come back to its rewards: replayed from its seed its episode earned "
+                f"{self.earned}, and {before} before, so a saved run cannot go on in it. A wrapper whose statistics outlive an "
+                "episode does that: leave it out.",
+                self.index,
+            )
 
     def place(self) -> ErrorLocation:
         """The place of its last step or reset."""
@@ -77,10 +98,13 @@ class AgentEnv:
         """Replay a saved episode. Returns observations by agent."""
         starts = self.starts
         try:
-            return starts.load_state_dict(state)  # type: ignore[no-any-return]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
+            if previous := state.get("previous"):
+                starts.load_state_dict(previous)
+                self.require_earned(previous["return"])
+            return starts.load_state_dict(state)[0]  # type: ignore[no-any-return]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
-            if starts.replayed is not None:
+            if starts.replayed is not None and starts.replayed < len(starts.actions):
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 

@@ -64,7 +64,9 @@ class AgentSlots:
         self.restarted: np.ndarray[Any, Any] | None = None
         """[rows] bool: whether `current` is the start of an episode; None if it is for none."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
-        """Actions and rewards of the last recorded step; None if unknown."""
+        """Action and reward of the last step, set by the worker that took it; None where it is not known."""
+        self.stepped_by: Any = None
+        """What took the last step, set by it; None where unknown."""
         self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)
@@ -117,6 +119,7 @@ class AgentSlots:
             raise
         begins = [agent in one.acting and (one.begun is not None or agent not in one.acted) for one, agent in pairs]
         self.current, self.restarted, self.last = out, np.array(begins) if any(begins) else None, None
+        self.stepped_by = None
         valid = None if all(acted) else np.array(acted)
         # Where both endings are claimed, the task itself ended.
         return Step(reward, terminated, truncated > terminated, finals, valid, [])
@@ -184,7 +187,7 @@ class AgentSlots:
         Raises:
             EnvDataError: an environment did not come back to the same observation.
         """
-        self.current, self.restarted = arrays(state["current"]), arrays(state["restarted"])
+        self.current, self.restarted, self.stepped_by = arrays(state["current"]), arrays(state["restarted"]), None
         now = self._blank()
         shown = [obs[index][agent] if agent in acting[index] else None for index, agent in self.rows]
         self._write(shown, now, self.current)

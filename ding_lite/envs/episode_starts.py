@@ -72,7 +72,11 @@ class EpisodeStarts:
         self.start: dict[str, Any] = {}
         """Start of the current episode: {"seed": ...} or the simulator's state, and {"options": ...} if there were any."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
-        """The actions since, at most a million steps."""
+        """What was done since, the last million steps."""
+        self.earned = 0.0
+        """By the current episode; set before the next one begins."""
+        self._previous: dict[str, Any] | None = None
+        """The episode before, and what it earned, until the current one has a step: a replay without steps shows nothing."""
         self._is_dear = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
         self.replayed: int | None = None
@@ -85,6 +89,9 @@ class EpisodeStarts:
 
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for its next episode. Returns its observation and info."""
+        is_known = self.number >= 0 and len(self.actions) < _LONGEST
+        played = {"number": self.number, "start": self.start, "actions": [*self.actions], "return": self.earned}
+        self._previous = played if is_known else None
         self.number += 1
         self.actions.clear()
         given = {} if options is None else {"options": copy.deepcopy(options)}
@@ -98,29 +105,36 @@ class EpisodeStarts:
         return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
-        """The current episode: its number, its start, and the actions since.
+        """The current episode: its number, its start, and what was done since; where that is nothing, also the one before.
 
         Raises:
             RuntimeError: the episode is longer than the recorded steps.
         """
         if len(self.actions) == _LONGEST:
             raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
-        return {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
+        state = {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
+        if self._previous is not None and not self.actions:
+            state["previous"] = {**self._previous, "actions": _packed(self._previous["actions"])}
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
-        """Restore the environment by replaying the episode. Returns its observation.
+    def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, list[Any]]:
+        """Bring the environment back to where it was, by playing the episode again. Returns its observation, and the rewards.
 
         Args:
             played: called with the number of steps after each step.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
-        self.actions = deque(state["actions"], maxlen=_LONGEST)
-        obs, self.replayed = None, None
+        self._previous = state.get("previous")
+        self.actions.clear()
+        self.actions.extend(state["actions"])
+        obs, rewards, self.replayed = None, [], None
         for step, result in enumerate(replay_episode(self.env, self.start, state["actions"])):
             obs, self.replayed = result[0], step
+            if step:
+                rewards.append(result[1])
             if played is not None:
                 played(step)
-        return obs
+        return obs, rewards
 
 
 def _packed(actions: Iterable[Any]) -> Any:

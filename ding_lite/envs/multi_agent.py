@@ -6,23 +6,26 @@ PettingZoo itself is not imported: any object with `possible_agents`, `agents`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, NamedTuple, SupportsIndex
 
 import gymnasium
+import numpy as np
 
-from ding_lite.basics import arrays, did_you_mean, plain, seed_of
-from ding_lite.data import first_leaf
+from ding_lite.basics import add_note, arrays, did_you_mean, plain, seed_of
+from ding_lite.data import flatten, require_state, state_error, whole_number
 from ding_lite.envs.agent_envs import AgentEnv, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import with_location
+from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 
 AgentEnvFactory = Callable[[], Any]
+_KIND = "vector environment of several agents"
 
 
 def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 0) -> AgentVectorEnv:
@@ -219,36 +222,96 @@ class AgentVectorEnv:
             "run_seed": self.run_seed,
             "seats": {name: slots.state_dict() for name, slots in self.slots_of.items()},
             "episodes": [agent_env.starts.state_dict() for agent_env in self.agent_envs],
+            "returns": [agent_env.earned for agent_env in self.agent_envs],
         }
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore each environment by replaying its episode; the agents must have their policies.
+        """Bring each environment back to where it was, by playing its episode again; where the agents have their policies.
+        Where that fails, each comes back to where it stood, in the same way.
 
         Raises:
-            ValueError: the state of another number of environments, or of agents with other policies.
-            EnvDataError: an environment does not come back to the same observations: it is not a function of its seed.
+            TypeError, ValueError: no state of such environments, or of another number of them, or of agents with other
+                policies; nothing was changed.
+            EnvDataError: an environment does not come back to the same observations, or earns something else on the way: it is
+                not a function of its seed.
         """
-        self._seed(int(state["run_seed"]))
-        if state["seats"] is None:
-            for slots in self.slots_of.values():
-                slots.current = None
+        self._require_state(state)
+        run_seed, starts = self.run_seed, [agent_env.starts for agent_env in self.agent_envs]
+        rows = {name: (slots.current, slots.restarted, slots.last) for name, slots in self.slots_of.items()}
+        before = None
+        with suppress(RuntimeError):  # an episode that is too long to be played again
+            before = self.state_dict()
+        try:
+            self._go_to(state)
+        except Exception as error:
+            self._come_back(before, error)
+            self.run_seed = run_seed
+            for agent_env, start in zip(self.agent_envs, starts):
+                agent_env.starts = start
+            for name, slots in self.slots_of.items():
+                if slots.current is not None:
+                    slots.current, slots.restarted, slots.last = rows[name]
+            raise
+
+    def _require_state(self, state: Any) -> None:
+        """Refuse what is no state of these environments, before anything is changed by it."""
+        require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns"))
+        whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
+        saved = state["seats"]
+        if saved is None:
             return
-        saved, count = state["seats"], len(state["episodes"])
-        had = {name: len(first_leaf(slots["current"])) for name, slots in saved.items()}
+        require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns",))
+        if not isinstance(saved, Mapping) or not all(
+            isinstance(one, Mapping) and {"current", "restarted"} <= set(one) for one in saved.values()
+        ):
+            raise state_error(_KIND, "seats", saved, "it is a dict of current and restarted by policy")
+        require_episodes(state["episodes"], _KIND)
+        count = len(state["episodes"])
+        had = {name: _rows_of(slots["current"]) for name, slots in saved.items()}
         has = {name: slots.num_envs for name, slots in self.slots_of.items()}
         if count != self.num_envs or had != has:
             raise ValueError(
                 f"the state of {count} environments with the rows {had} does not fit {self.num_envs} with the rows {has}: make "
                 "as many, and give the agents to the same policies."
             )
+        for name, slots in self.slots_of.items():
+            require_rows(saved[name], slots.num_envs, slots.obs_spec, _KIND, f"seats/{name}/")
+        if "returns" in state:
+            require_returns(state["returns"], self.num_envs, _KIND)
+
+    def _go_to(self, state: Mapping[str, Any]) -> None:
+        """Be where this state says, with nothing of what was before."""
+        self._seed(int(state["run_seed"]))
+        if state["seats"] is None:
+            for slots in self.slots_of.values():
+                slots.current = None
+            return
         obs = [agent_env.restore(arrays(one)) for agent_env, one in zip(self.agent_envs, state["episodes"])]
         with self._placing():
             for name, slots in self.slots_of.items():
-                slots.load_state_dict(saved[name], obs, [agent_env.acting for agent_env in self.agent_envs])
+                slots.load_state_dict(state["seats"][name], obs, [agent_env.acting for agent_env in self.agent_envs])
+            for agent_env, earned in zip(self.agent_envs, state.get("returns", ())):  # earlier versions have none
+                agent_env.require_earned(earned)
+
+    def _come_back(self, before: Mapping[str, Any] | None, refusal: Exception) -> None:
+        """Bring each environment back to where it stood, after the refusal of a state."""
+        try:
+            if before is None:
+                raise RuntimeError("an episode is too long to be played again.")
+            self._go_to(before)
+        except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
+            for slots in self.slots_of.values():
+                slots.current = None
+            add_note(refusal, f"the environments could not come back to where they stood, and begin anew: {error}")
 
     def close(self) -> None:
         """Close each environment."""
         for agent_env in self.agent_envs:
             if hasattr(agent_env.env, "close"):
                 agent_env.env.close()
+
+
+def _rows_of(batch: Any) -> int:
+    _, leaf = next(flatten(batch), ((), 0))
+    return np.shape(leaf)[0] if np.ndim(leaf) else 0

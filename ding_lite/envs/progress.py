@@ -84,7 +84,7 @@ class ProgressVectorEnv(LocalVectorEnv):
         finally:
             place[0] = _NOWHERE
 
-    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
         place, fields = self._place, self._fields
         fields.numbers[index], fields.begun[index] = state["number"], 0
 
@@ -98,9 +98,12 @@ class ProgressVectorEnv(LocalVectorEnv):
             place[0], place[1] = _NOWHERE, _STEPS
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore each environment by replaying its episode."""
-        super().load_state_dict(state)
-        self._fields.begun[:] = self._begun_at
+        """Bring each environment back to where it was, by playing its episode again."""
+        try:
+            super().load_state_dict(state)
+        finally:
+            self._fields.begun[:] = self._begun_at
+            self._fields.numbers[:] = [start.number for start in self.starts]
 
 
 def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Callable[[Any], Any]:

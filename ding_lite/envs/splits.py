@@ -11,10 +11,11 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import add_note, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
+from ding_lite.envs.saved_states import pieces_of, require_env_state
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -77,6 +78,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
@@ -133,19 +135,30 @@ class SplitVectorEnv(SameStepVectorEnv):
         return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore each environment.
+        """Bring each environment back to where it was. Where that fails, each comes back to where it stood.
 
         Raises:
-            ValueError: the state has another number of pieces, or of environments in a piece.
+            TypeError, ValueError: no state of such environments, or of another number of pieces; nothing was changed.
+            EnvDataError: an environment does not come back: it is not a function of its seed.
         """
-        pieces = state.get("pieces", [state])
+        pieces = pieces_of(state)
         if len(pieces) != len(self.hosts):
             raise ValueError(
                 f"the state of environments in {len(pieces)} pieces does not fit {len(self.hosts)}: make them with "
                 f"workers={len(pieces)}."
             )
-        for host, piece in zip(self.hosts, pieces):
-            host.load_state({ENV: piece})
+        for piece, own in zip(self.slices, pieces):
+            require_env_state(own, len_of(piece), self._obs_spec)
+        before = [host.state(ENV) for host in self.hosts]
+        changed: list[int] = []
+        try:
+            for index, own in enumerate(pieces):
+                self.hosts[index].load_state({ENV: own})
+                changed.append(index)
+        except Exception as error:
+            for index in changed:  # the one that refused has come back by itself
+                _bring_back(self.hosts[index], before[index], error)
+            raise
         self.run_seed = int(pieces[0]["run_seed"])
         self.action_space.seed(self.run_seed)
         self.current = self.restarted = None
@@ -191,7 +204,15 @@ def len_of(piece: slice) -> int:
     return int(piece.stop - piece.start)
 
 
-# Functions that run in the process of the environments.
+def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> None:
+    """Bring the environments of a host back to where they stood, after another one refused a state."""
+    try:
+        host.load_state(before)
+    except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
+        add_note(refusal, f"some environments could not come back to where they stood: {error}")
+
+
+# What runs where the environments are.
 
 
 def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:

@@ -46,6 +46,9 @@ class Stepper(Protocol):
     last: tuple[Any, np.ndarray[Any, Any]] | None
     """Nested actions [B, ...] and rewards [B] of the last recorded step; None if unknown."""
 
+    stepped_by: Any
+    """What took the last step, set by it; None where unknown."""
+
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whether `current` is the start of an episode, or the next step will be; None if for none."""

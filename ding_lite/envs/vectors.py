@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import arrays, plain, seed_of
+from ding_lite.basics import add_note, arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
@@ -16,6 +17,7 @@ from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
+from ding_lite.envs.saved_states import pieces_of, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -53,12 +55,12 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # step functions of paused environments
         self._seed(seed)
+        self.action_space.seed(seed)
 
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
         self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs, self.first_env)]
         self._remember = [start.actions.append for start in self.starts]
-        self.action_space.seed(seed)
         self._returns = np.zeros(self.num_envs)
         self._clock = 0
         self._begun_at = [0] * self.num_envs
@@ -69,6 +71,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.current: Any = None
         self.restarted: np.ndarray[Any, Any] | None = None
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
+        self.stepped_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
 
     # The interface for rollouts.
@@ -83,6 +86,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.resume()
         if seed is not None:
             self._seed(seed_of(seed, "reset(seed={})"))
+            self.action_space.seed(self.run_seed)
+        for start, earned in zip(self.starts, self._returns.tolist()):
+            start.earned = earned
         self._returns[:] = 0
         self._begun_at = [self._clock] * self.num_envs
         obs, self._info = zip(*[self._begin(index, options) for index in range(self.num_envs)])
@@ -120,7 +126,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             require_flags(terminations, truncations, self.first_env)
             self._flags_checked = True
         self._returns += reward
-        self.current, self.restarted, self.last = out, self._is_paused, None
+        self.current, self.restarted, self.last, self.stepped_by = out, self._is_paused, None, None
         if none_true(terminations) and none_true(truncations):
             self._write(obs, out)
             return Step(reward, self._no, self._no, {}, None, [])
@@ -217,7 +223,7 @@ class LocalVectorEnv(SameStepVectorEnv):
     def _finish(self, index: int) -> EpisodeResult:
         start = self.starts[index]
         total, length = float(self._returns[index]), self._clock - self._begun_at[index]
-        self._returns[index], self._begun_at[index] = 0, self._clock
+        self._returns[index], self._begun_at[index], start.earned = 0, self._clock, total
         return EpisodeResult(start.index, start.number, total, length, start.start.get("seed"), self._info[index])
 
     def _write(self, obs: Sequence[Any], out: Any) -> None:
@@ -235,47 +241,73 @@ class LocalVectorEnv(SameStepVectorEnv):
             "restarted": self.restarted,
             "episodes": [start.state_dict() for start in self.starts],
             "returns": self._returns.copy(),
-            "lengths": [self._clock - begun for begun in self._begun_at],
+            "lengths": [len(start.actions) for start in self.starts],
         }
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore each environment by replaying its episode.
+        """Bring each environment back to where it was, by playing its episode again. Where that fails, each comes back to where
+        it stood, in the same way.
 
         Raises:
-            ValueError: the state has another number of environments.
-            EnvDataError: an environment does not return to the same observation: it is not a function of its seed.
+            TypeError, ValueError: no state of such environments, or of another number of them; nothing was changed.
+            EnvDataError: an environment does not come back to the same observation, or earns something else on the way: it is
+                not a function of its seed.
         """
-        if len(pieces := state.get("pieces", [state])) != 1:
+        if len(pieces := pieces_of(state)) != 1:
             raise ValueError(
                 f"the state of environments in {len(pieces)} pieces does not fit these, in one: make them with "
                 f"workers={len(pieces)}."
             )
-        state = pieces[0]
-        saved = self.num_envs if state["current"] is None else len(state["episodes"])
-        if saved != self.num_envs:
-            raise ValueError(f"the state of {saved} environments does not fit {self.num_envs}: make as many as were saved.")
-        self.resume()
+        require_env_state(pieces[0], self.num_envs, self._obs_spec)
+        before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}
+        try:
+            self.resume()
+            self._go_to(pieces[0])
+        except Exception as error:
+            vars(self).update(before)
+            self._come_back(error)
+            raise
+        self.action_space.seed(self.run_seed)
+
+    def _go_to(self, state: Mapping[str, Any]) -> None:
+        """Be where this state says, with nothing of what was before."""
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
-        obs = [self._restore(index, one) for index, one in enumerate(state["episodes"])]
-        self._remember = [start.actions.append for start in self.starts]
         self._clock = max(state["lengths"])
         self._begun_at = [self._clock - length for length in state["lengths"]]
-        self.current = allocate(self._obs_spec, self.num_envs)
-        try:
-            self._write(obs, self.current)
-            self._require_same(state["current"])
-        except EnvDataError as error:
-            self.current = None
-            raise self._placed(error)  # noqa: B904  the same error
+        current, returns = arrays(state["current"]), np.asarray(arrays(state["returns"]), np.float64)
+        self.current = self._replayed(state["episodes"], current, returns)
         self.restarted = arrays(state["restarted"])
-        self._returns[:] = state["returns"]
+        self._returns[:] = returns
 
-    def _require_same(self, current: Any) -> None:
+    def _come_back(self, refusal: Exception) -> None:
+        """Bring each environment back to where it stands, after the refusal of a state."""
+        if self.current is None:
+            return
+        try:
+            self._replayed([start.state_dict() for start in self.starts], self.current, self._returns)
+        except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
+            self.current = None
+            add_note(refusal, f"the environments could not come back to where they stood, and begin anew: {error}")
+
+    def _replayed(self, episodes: Sequence[Mapping[str, Any]], current: Any, returns: np.ndarray[Any, Any]) -> Any:
+        """The observations to which these episodes lead, which are `current`, on a way that earns `returns`."""
+        played = [self._restore(index, one) for index, one in enumerate(episodes)]
+        found = allocate(self._obs_spec, self.num_envs)
+        try:
+            self._write([obs for obs, _ in played], found)
+            self._require_same(found, current)
+            for index, ((_, now), then) in enumerate(zip(played, returns.tolist())):
+                self._require_same_return(index, now, then)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
+        return found
+
+    def _require_same(self, found: Any, current: Any) -> None:
         """Refuse environments that did not come back to these observations."""
-        for (path, now), (_, then) in zip(flatten(self.current), flatten(arrays(current))):
+        for (path, now), (_, then) in zip(flatten(found), flatten(current)):
             same = (now == then).reshape(self.num_envs, -1).all(axis=1)
             if not same.all():
                 env = self.first_env + int(np.argmin(same))
@@ -285,13 +317,29 @@ class LocalVectorEnv(SameStepVectorEnv):
                     env,
                 )
 
-    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Any:
+    def _require_same_return(self, index: int, now: float, then: float) -> None:
+        """Refuse an environment that did not earn what it had earned."""
+        if now != then:
+            env = self.first_env + index
+            raise EnvDataError(
+                f"environment {env} did not come back to its rewards: replayed from its seed its episode earned {now}, and "
+                f"{then} before, so a saved run cannot go on in it. A wrapper whose statistics outlive an episode, such as "
+                "NormalizeReward, does that: leave it out, and scale what was collected, for instance by reward_normalizer().",
+                env,
+            )
+
+    def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
+        """Play a saved episode again. Returns its last observation, and what it earned."""
         start = self.starts[index]
         try:
-            return start.load_state_dict(arrays(state), played)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
+            if previous := state.get("previous"):
+                _, rewards = start.load_state_dict(arrays(previous), played)
+                self._require_same_return(index, _sum_of(rewards, start.index), previous["return"])
+            obs, rewards = start.load_state_dict(arrays(state), played)
+            return obs, _sum_of(rewards, start.index)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
             place = ErrorLocation(self._who(index), start.described, is_replay=True)
-            if start.replayed is not None:
+            if start.replayed is not None and start.replayed < len(start.actions):
                 place = place._replace(step=start.replayed, action=start.actions[start.replayed])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
@@ -303,3 +351,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Close each environment."""
         for env in self.envs:
             env.close()
+
+
+def _sum_of(rewards: Sequence[Any], env: int) -> float:
+    """The return of rewards, as rollouts count it: of float32, one by one, since `sum` rounds in another way."""
+    total = 0.0
+    for reward in rewards:
+        total += float(to_rewards((reward,), env)[0])
+    return total

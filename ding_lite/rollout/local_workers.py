@@ -11,9 +11,9 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import arrays, plain
 from ding_lite.data import RolloutBuffer, allocate, map_leaves
-from ding_lite.envs import EpisodeResult, Step, column_limits, space_spec, stepper
+from ding_lite.envs import EpisodeResult, Step, VectorEnvAdapter, column_limits, episode_seed, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy import ActMode
+from ding_lite.policy import ActMode, EvalMode
 from ding_lite.rollout.collecting import NO_POLICY, EpisodeRollout, Rollout, collect_episodes
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.random_actions import RandomActions
@@ -60,7 +60,14 @@ class LocalWorker:
         policy.require_spaces(env.single_observation_space, env.single_action_space)
 
     def begin(self, seed: int | None = None) -> None:
-        """Begin an episode in every environment, with this seed if it is given; the first rollout does so by default."""
+        """Begin an episode in every environment, with this seed where one is given; a rollout does so where none was begun.
+
+        Environments made elsewhere that nobody has seeded begin with a seed of the policy's, another one to collect than to
+        evaluate.
+        """
+        if seed is None and isinstance(self.env, VectorEnvAdapter):
+            own = self.policy.seed
+            seed = self.env.first_seed(episode_seed(own, 0, 0) if isinstance(self.policy, EvalMode) else own)
         self.env.begin(allocate(self.obs_spec, self.num_envs), seed)
 
     def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:

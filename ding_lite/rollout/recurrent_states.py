@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 
 from ding_lite.basics import arrays, plain
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
-from ding_lite.envs import Stepper, space_spec
+from ding_lite.envs import AgentSlots, Stepper, space_spec
+from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode
 from ding_lite.policy_check import state_like_before
 
@@ -36,7 +38,8 @@ class RecurrentState:
         self._policy, self._env = policy, env
         self._policy_name = type(getattr(policy, "actor", policy)).__name__
         self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
-        """A batch for each element; empty for policies without state."""
+        """A batch for each element; empty for policies without."""
+        self._is_loaded = self._has_warned = False
         self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
         """Names of the values of the last step that the policy needs."""
         self._action_spec: Spec = space_spec(env.single_action_space)
@@ -74,10 +77,28 @@ class RecurrentState:
     def restart(self) -> None:
         """Reset the state where an episode begins."""
         restarted = self._env.restarted
-        if not self.state or restarted is None or not restarted.any():
+        if not self.state:
+            return
+        if self._env.stepped_by is not self and not self._has_warned:
+            self._warn_of_gap(restarted)
+        if restarted is None or not restarted.any():
             return
         fresh = self._policy.get_initial_state(self._env.num_envs)
         self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
+
+    def _warn_of_gap(self, restarted: np.ndarray[Any, Any] | None) -> None:
+        """Warn where an episode goes on whose last step somebody else took: the state knows nothing of it."""
+        # Of several agents, some may come later than the episode begins.
+        begins = restarted is not None and (restarted.any() if isinstance(self._env, AgentSlots) else restarted.all())
+        if begins or self._is_loaded:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"{self._policy_name} has a recurrent state, and acts in environments that stand within episodes which it has not "
+            "played, so that its state is not of these episodes. Reset the environments before, go on with the same collector, "
+            "or give its worker the state that was saved with the environments, worker.load_state_dict(state).",
+            stacklevel=2,
+        )
 
     def update(self, state: Sequence[Any]) -> None:
         """Store the state that the policy returned: for each element a tensor, array or list [B, ...].
@@ -116,7 +137,8 @@ class RecurrentState:
         return zeros, np.zeros(count, np.float32)
 
     def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
-        """Record the actions [B, ...] and rewards [B] of a step."""
+        """These actions [B, ...] were taken, and earned these rewards [B]."""
+        self._env.stepped_by, self._is_loaded = self, False
         if self.previous:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
             self._env.last = kept, np.array(reward, np.float32)
@@ -152,7 +174,7 @@ class RecurrentState:
                 f"the saved recurrent state has elements for {found} environments, and this policy has {len(self.state)} "
                 f"elements in {count}: make policy and environments as they were."
             )
-        self.state = _copied(saved)
+        self.state, self._is_loaded = _copied(saved), True
         if self.previous and state["last"] is not None:
             action, reward = arrays(state["last"])
             self._env.last = action, reward

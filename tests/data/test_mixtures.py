@@ -45,7 +45,7 @@ def priorities_of(buffer: PrioritizedReplayBuffer) -> list[float]:
         ([0.5, 0.5], 0, [0, 0]),
     ],
 )
-def test_each_buffer_gives_its_share_by_the_largest_remainders(shares, size, sizes):
+def test_each_buffer_gives_its_share_of_the_first_batch(shares, size, sizes):
     buffers = [uniform(100 * place) for place in range(len(shares))]
     batch = sampler(list(zip(buffers, shares))).sample(size)
 
@@ -64,6 +64,55 @@ def test_sizes_are_within_one_row_of_the_share_and_sum_up():
 
         assert count.sum() == size
         assert (np.abs(count - shares * size) < 1).all()
+
+
+@pytest.mark.parametrize(("shares", "size"), [([0.99, 0.01], 32), ([0.5, 0.25, 0.25], 1), ([0.7, 0.1, 0.1, 0.1], 3)])
+def test_over_many_batches_each_buffer_gives_its_share_to_within_one_row(shares, size):
+    mixed, given = sampler([(uniform(100 * place), share) for place, share in enumerate(shares)]), np.zeros(len(shares))
+    for n in range(1, 301):
+        given += np.bincount(mixed.sample(size).number // 100, minlength=len(shares))
+        assert (np.abs(given - np.array(shares) * size * n) < 1 + 1e-9).all()
+    assert given.min() > 0
+
+
+def test_shares_stay_within_one_row_where_sizes_change_and_a_batch_may_have_none_of_a_buffer():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        shares = rng.dirichlet(np.ones(rng.integers(1, 7))) * 0.99
+        shares[0] += 1 - shares.sum()
+        mixed, given, total = sampler([(uniform(100 * place), share) for place, share in enumerate(shares)]), 0, 0
+        for size in rng.integers(0, 9, 60):
+            count = np.bincount(mixed.sample(int(size)).number // 100, minlength=len(shares))
+            given, total = given + count, total + size
+            assert count.sum() == size
+            assert (np.abs(given - shares * total) < 1 + 1e-6).all()
+
+
+def test_a_sampler_goes_on_from_its_state_with_what_is_owed():
+    def make():
+        return sampler([(uniform(0), 0.9), (uniform(100), 0.1)])
+
+    one, other = make(), make()
+    for _ in range(3):
+        one.sample(3)
+    other.load_state_dict(one.state_dict())
+    expected = [(one.sample(3).number >= 100).tolist() for _ in range(9)]
+    assert sampler(other) is other
+    assert [(other.sample(3).number >= 100).tolist() for _ in range(9)] == expected
+    assert [(make().sample(3).number >= 100).tolist() for _ in range(9)] != expected
+    for state in ({"given": [1]}, {"given": [1, -2]}, {}, 3):
+        with pytest.raises((TypeError, ValueError), match="sampler"):
+            other.load_state_dict(state)
+    assert other.state_dict() == one.state_dict()
+
+
+def test_what_could_not_be_drawn_is_still_owed():
+    late = uniform(100, n=0)
+    mixed = sampler([(uniform(0), 0.75), (late, 0.25)])
+    with pytest.raises(ValueError, match="which is empty"):
+        mixed.sample(4)
+    late.push(numbered(100, 4))
+    assert (mixed.sample(4).number >= 100).sum() == 1
 
 
 def test_a_joined_batch_has_the_leaves_that_all_have():
@@ -146,6 +195,14 @@ def test_leaves_that_cannot_be_joined_are_refused_with_both_buffers_and_looks(fi
     )
     with pytest.raises(ValueError, match=message):
         sampler([(single(first), 0.5), (single(second), 0.5)]).sample(4)
+
+
+def test_numbers_that_the_dtype_of_the_first_buffer_cannot_hold_are_refused():
+    buffers = [ReplayBuffer(4), ReplayBuffer(4)]
+    for buffer, numbers in zip(buffers, (np.array([1], np.int32), np.array([2**33 + 5]))):
+        buffer.push({"id": numbers})
+    with pytest.raises(ValueError, match=r"id of buffer 0 of.*beside buffer 1 of.* holds int32, and was given 8589934597"):
+        sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4)
 
 
 def test_leaves_that_are_nested_in_other_ways_cannot_be_joined():

@@ -288,6 +288,39 @@ def test_the_seed_decides_the_samples():
     assert first[0] != first[1]
 
 
+@pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(
+    ("held", "given", "fits"),
+    [
+        (np.int32, np.array([7, 2**33 + 5]), False),
+        (np.int32, np.array([7, 2**31 - 1]), True),
+        (np.uint8, np.array([7, 300], np.uint16), False),
+        (np.int64, np.array([7, 2**63], np.uint64), False),
+        (np.float32, np.array([7, 1e300]), False),
+        (np.float32, np.array([0.1, np.nan, np.inf]), True),
+        (np.float16, np.array([7, 70000], np.float32), False),
+        (np.float32, np.array([7, 12]), True),
+    ],
+)
+def test_a_number_that_a_column_cannot_hold_is_refused_by_name(make, is_nested, held, given, fits):
+    def batch(numbers):
+        return {"in": {"id": numbers}} if is_nested else {"id": numbers}
+
+    buffer = make(10)
+    buffer.push(batch(np.array([1], held)))
+    for _ in range(2):  # the second time it looks as before
+        if fits:
+            buffer.push(batch(given))
+            continue
+        name = "in/id" if is_nested else "id"
+        with pytest.raises(ValueError, match=rf"column {name} holds {np.dtype(held)}, .*which {np.dtype(held)} can"):
+            buffer.push(batch(given))
+        assert len(buffer) == 1
+    buffer.push(batch(np.array([2, 3], given.dtype)))
+    assert len(buffer) == (3 if not fits else 3 + 2 * len(given))
+
+
 def test_sampling_uses_no_global_randomness():
     before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002  it is what must not move
     of(pushed=9).sample(20)

@@ -374,3 +374,12 @@ def test_with_columns_puts_columns_beside_or_in_place_of_others_and_copies_nothi
 def test_a_column_of_another_length_is_refused(column):
     with pytest.raises(ValueError, match=r"the column weight(/x)? of shape .* a rollout of 6 steps of 3 environments"):
         Trajectories(columns()).with_columns(weight=column)
+
+
+def test_an_output_that_the_dtype_of_the_first_step_cannot_hold_is_refused_with_its_name():
+    storage = RolloutBuffer(3, 2, LeafSpec((), np.dtype(np.float32)))
+    rest = np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool), {}, None
+    storage.add(0, {"id": np.zeros(2, np.int32)}, *rest)
+    storage.add(1, {"id": np.array([1, 2])}, *rest)
+    with pytest.raises(ValueError, match="output id holds int32, and was given 8589934597, which int32 cannot hold"):
+        storage.add(2, {"id": np.array([1, 2**33 + 5])}, *rest)

@@ -1,5 +1,6 @@
 """What a policy carries through its episodes: recurrent state of any kind, and the action and reward of the step before."""
 
+import warnings
 from functools import partial
 
 import gymnasium
@@ -471,3 +472,64 @@ def test_columns_of_objects_travel_from_worker_processes(recurrent_case, backend
     assert columns["thing"][0].tolist() == [{"seen": [0, 1]}] * 5
     assert [one.word.item() for one in rollouts[1][:3]] == rollouts[1].columns["word"][:, 0].tolist()
     assert [word[-1] for word in columns["state_out_1"].ravel()] == [str(action) for action in columns["action"].ravel()]
+
+
+def counts():
+    envs = make_envs("CartPole-v1", 2)
+    return envs, stateful(torch.zeros(1), lambda s: s + 1)(envs).collect_mode
+
+
+def second_collector(envs, mode):
+    LocalWorker(envs, mode).collect(2)
+    return LocalWorker(envs, mode)
+
+
+def two_in_turn(envs, mode):
+    first, second = LocalWorker(envs, mode), LocalWorker(envs, mode)
+    for worker in (first, second):
+        worker.begin()
+        worker.collect(2)
+    return first
+
+
+def restored_under_it(envs, mode):
+    worker = LocalWorker(envs, mode)
+    worker.collect(2)
+    state = envs.state_dict()
+    worker.collect(2)
+    envs.load_state_dict(state)
+    return worker
+
+
+def stepped_by_hand(envs, mode):
+    worker = LocalWorker(envs, mode)
+    worker.collect(2)
+    envs.step(envs.action_space.sample())
+    return worker
+
+
+@pytest.mark.parametrize("arrange", [second_collector, two_in_turn, restored_under_it, stepped_by_hand])
+def test_a_state_that_is_not_of_the_episode_is_warned_of_once(arrange):
+    worker = arrange(*counts())
+    with pytest.warns(UserWarning, match=r"has a recurrent state, .*within episodes which it has not played.*Reset the env"):
+        worker.collect(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        worker.collect(3)
+
+
+def test_a_state_that_is_of_the_episode_is_not_warned_of():
+    envs, mode = counts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        worker = LocalWorker(envs, mode)
+        worker.collect(2, random=True)
+        worker.collect(2)
+        state = worker.state_dict(), envs.state_dict()
+        other = LocalWorker(envs, mode)
+        other.begin()
+        other.collect(1)
+        for load in (worker.load_state_dict, envs.load_state_dict), (envs.load_state_dict, worker.load_state_dict):
+            for one in load:
+                one(state[one == envs.load_state_dict])
+            worker.collect(1)

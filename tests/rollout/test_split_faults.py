@@ -7,9 +7,12 @@ import sys
 import threading
 import time
 
+import gymnasium
 import psutil
 import pytest
 
+from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig
 from ding_lite.processes import WorkerDied, WorkerHangs
 from ding_lite.rollout import make_worker
 
@@ -63,6 +66,21 @@ def test_workers_that_are_killed_between_two_rollouts_and_restarted_give_the_sam
     envs = case.envs(2, "process", restart=True)
     assert digest(rounds(case, contents, envs, kill)) == digest(rounds(case, contents, case.envs(2)))
     assert [host.restarts for host in envs.hosts] == [2, 2]
+
+
+@pytest.mark.parametrize("steps", [10, 7], ids=["an episode begins", "within an episode"])
+def test_a_restarted_worker_whose_rewards_would_differ_is_an_error(steps):
+    def make():
+        return gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1", max_episode_steps=5))
+
+    envs = make_envs(make, 2, workers=2, backend="process", restart=True)
+    policy = DQNPolicy(DQNPolicyConfig(), envs.single_observation_space, envs.single_action_space)
+    worker = make_worker(envs, policy.collect_mode)
+    worker.collect(steps)
+    os.kill(envs.hosts[0].pid, signal.SIGKILL)
+    with pytest.raises(EnvDataError, match=r"environment 0 did not come back to its rewards.*NormalizeReward"):
+        worker.collect(5)
+    envs.close()
 
 
 def test_objects_of_a_recurrent_state_outlive_the_death_of_a_worker_as_they_were(noting_case, contents, digest):

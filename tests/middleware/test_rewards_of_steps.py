@@ -1,0 +1,70 @@
+"""Rewards that are sums of several steps, or scaled already, are refused by who takes them for those of single steps."""
+
+import numpy as np
+import pytest
+
+from ding_lite.config import DQNConfig, IMPALAConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    EpisodeCollector,
+    StepCollector,
+    gae_estimator,
+    montecarlo_return_estimator,
+    nstep_reward_enhancer,
+    onpolicy_data_fetcher,
+    reward_normalizer,
+    trainer,
+)
+from ding_lite.policy import IMPALAPolicy, PPOPolicy
+
+SMALL = {"policy.model.encoder_hidden_size_list": [16]}
+FOUND = "found the column 'discount', which nstep_reward_enhancer adds.*"
+
+
+def made(policy=PPOPolicy, config=PPOConfig, **settings):
+    cfg = config().override({**SMALL, **settings})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    return cfg, envs, policy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+
+
+def run(*middleware):
+    ctx = OnlineRLContext()
+    for fn in middleware:
+        fn(ctx)
+    return ctx
+
+
+def enhancer():
+    return nstep_reward_enhancer(DQNConfig().override({"policy.nstep": 3}))
+
+
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+@pytest.mark.parametrize("estimator", [gae_estimator, montecarlo_return_estimator])
+def test_an_estimator_refuses_rewards_of_several_steps(estimator, collector):
+    cfg, envs, policy = made(**{"policy.collect.n_episode": 2})
+    collect = collector(cfg, policy.collect_mode, envs)
+    with pytest.raises(RuntimeError, match=estimator.__name__ + " " + FOUND + "Leave nstep_reward_enhancer out"):
+        run(collect, enhancer(), estimator(cfg, policy.collect_mode))
+
+
+def test_a_policy_that_makes_returns_itself_refuses_rewards_of_several_steps():
+    cfg, envs, policy = made(IMPALAPolicy, IMPALAConfig)
+    collect, train = StepCollector(cfg, policy.collect_mode, envs), trainer(cfg, policy.learn_mode)
+    run(collect, onpolicy_data_fetcher(cfg), train)
+    with pytest.raises(RuntimeError, match=FOUND + "reads reward without it.*Leave nstep_reward_enhancer out"):
+        run(collect, enhancer(), onpolicy_data_fetcher(cfg), train)
+
+
+def test_rewards_are_not_scaled_where_that_changes_nothing_or_twice_or_when_they_are_sums():
+    cfg, envs, policy = made()
+    collect, normalize = StepCollector(cfg, policy.collect_mode, envs), reward_normalizer(cfg, policy.learn_mode)
+    estimate = gae_estimator(cfg, policy.collect_mode)
+    assert np.isfinite(run(collect, normalize, estimate).train_data.reward.numpy()).all()
+    with pytest.raises(RuntimeError, match=r"reward_normalizer found ctx.train_data.*put it before gae_estimator"):
+        run(collect, estimate, normalize)
+    with pytest.raises(RuntimeError, match=r"reward_normalizer found the column 'raw_reward'.*into the pipeline once"):
+        run(collect, normalize, normalize)
+    with pytest.raises(RuntimeError, match="reward_normalizer " + FOUND + "Put reward_normalizer before nstep_reward_enhancer"):
+        run(collect, enhancer(), normalize)
+    run(collect, normalize, enhancer())
