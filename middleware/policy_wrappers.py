@@ -55,8 +55,8 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
     if terms is not None and "collect_kwargs" in terms.all_writes:
         raise ValueError(
             f"for_policy({name!r}, {name_of(middleware)}) would have no effect: it sets how to collect, and "
-            f"AgentsCollector makes the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without for_policy; "
-            "it then counts for all policies."
+            f"AgentsCollector makes the parts only afterwards. Put {name_of(middleware)} before AgentsCollector without "
+            "for_policy; it then counts for all policies."
         )
     return ForPolicy(name, middleware)
 

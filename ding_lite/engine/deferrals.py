@@ -206,8 +206,8 @@ class Deferrals:
     """The deferred work of one task, with the same behaviour on one thread and on several.
 
     Work belongs to the run that began it. Its result may be taken until that run has finally ended, and by middleware only in
-    iterations that belong to the run; later, `result()` raises WorkCancelled. An error of the work leaves `result()`, or the run at
-    its end.
+    iterations that belong to the run; later, `result()` raises WorkCancelled. An error of the work is raised by `result()`, or
+    when the run ends.
 
     Args:
         caller: information about the caller of `result()`.
