@@ -12,7 +12,6 @@ import torch
 from ding_lite.basics import arrays, plain
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
 from ding_lite.envs import AgentSlots, Stepper, space_spec
-from ding_lite.hooks import state_like_before
 from ding_lite.policy import ActMode
 from ding_lite.policy_check import state_like_before
 
