@@ -229,6 +229,7 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
         return None if half is None else _resumable(half, lock)
 
     hold.__name__ = hold.__qualname__ = name_of(fn)
+    vars(hold)["__wrapped__"] = fn
     return hold
 
 
