@@ -113,7 +113,8 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
 
     Args:
         private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
-            "numbers" too, or "all", and what was added as well.
+            "numbers" too, or "all", and what was added as well. With "arrays", and with "numbers but None", no attribute counts
+            that was None, since a reader may fill it.
     """
     if private == "all":
         for key, part in now.items():
@@ -123,11 +124,11 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
         other = now.get(key)
         if other is None or other.content == part.content:
             continue
-        if private == "arrays" and part.content == "None" and part.name.startswith("."):
+        if private in ("arrays", "numbers but None") and part.content == "None" and part.name.startswith("."):
             continue  # a cache that is filled when it is first asked for
         if private == "all" or not part.is_private:
             return way_to(before, key)
-        is_number = private == "numbers" and part.identity is None and part.content != "None"
+        is_number = private != "arrays" and part.identity is None and part.content != "None"
         if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
             return way_to(before, key)
     return None

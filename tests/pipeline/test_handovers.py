@@ -281,6 +281,24 @@ class TestLessObviousBreaches:
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Lazy()))
         run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch.get()), mode=mode, steps=5)
 
+    def test_a_reader_may_fill_a_cache_while_its_writer_makes_the_next_value(self):
+        begun, filled = threading.Event(), threading.Event()
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            if ctx.total_step == 1:
+                begun.set()
+                filled.wait(20)
+            ctx.batch = Lazy()
+
+        @contract(("batch",), stage="learn")
+        def learns(ctx):
+            begun.wait(20)
+            ctx.batch.get()
+            filled.set()
+
+        run(collects, learns, mode={"async_mode": True})
+
     @pytest.mark.parametrize("lag", [1, 2, 3])
     @pytest.mark.parametrize("overlap", [False, True])
     def test_a_ring_of_buffers_may_be_used_again(self, lag, overlap):
