@@ -9,19 +9,18 @@ import reprlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from ding_lite.basics.messages import call_of, describe_call, location_of, name_of
 from ding_lite.pipeline.contexts import Context, is_scalar
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, slots_of
 from ding_lite.pipeline.lifecycle import Lifecycle
 
 _MOST_VALUES = 2_000
 """Number of values inside the inputs that are searched for a context."""
 _CONTAINERS = (list, tuple, deque, Set, Mapping)
 _CALLS = (functools.partial, MethodType, FunctionType)
-_OTHER = "<an object>"
 
 
 class Input(NamedTuple):
@@ -181,8 +180,7 @@ def _inside(place: _Place) -> Iterator[_Place]:
     elif not is_attribute and not isinstance(value, (type, ModuleType, Lifecycle)):
         for attribute, item in list(getattr(value, "__dict__", {}).items()):
             yield _Place(f"{name}.{attribute}", around, item, True)
-        slots = (slot for cls in type(value).__mro__ for slot in _slots_of(cls))
-        for slot in slots:
+        for slot in slots_of(type(value)):
             if hasattr(value, slot):
                 yield _Place(f"{name}.{slot}", around, getattr(value, slot), True)
 
@@ -196,24 +194,18 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     return ((f"[{index}]", item) for index, item in enumerate(itertools.islice(list(value), _MOST_VALUES)))
 
 
-def _slots_of(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if not name.startswith("__"))
-
-
-# Inputs that must not change until the result is taken.
+# What must not change until the result is taken.
 
 
 class InputFingerprints:
-    """Fingerprints of the inputs before and after the work: of plain data, arrays and torch modules."""
+    """What work is given, as it is before the work and behind it: containers, arrays and torch modules, not other objects."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._inputs, self._name = inputs_of(fn, args), name_of(fn)
         self._at_first = self._at_end = self._now()
 
     def _now(self) -> list[Print]:
-        return [fingerprint(_plain(one.get())) for one in self._inputs]
+        return [fingerprint(one.get(), data_alone=True) for one in self._inputs]
 
     def take(self) -> None:
         """Take the fingerprints at the end of the work."""
@@ -266,57 +258,23 @@ def _fix(one: Input, work: str) -> str:
     elif torch is not None and isinstance(value, torch.Tensor):
         copied = f"{name}.clone()"
     elif isinstance(value, Mapping) and any(torch is not None and isinstance(it, torch.Tensor) for it in list(value.values())):
-        return f"Pass a copy: copy.deepcopy({name}); for a policy's weights, policy.get_weights()."
-    elif hasattr(value, "copy") and (not isinstance(value, _CONTAINERS) or all(is_scalar(it) for _, it in _items(value))):
+        return f"Give it a copy: copy.deepcopy({name}); of a policy's weights, policy.get_weights() is one."
+    elif isinstance(value, memoryview):
+        copied = f"bytes({name})"
+    elif hasattr(value, "copy") and not _holds_others(value):
         copied = f"{name}.copy()"
     else:
         copied = f"copy.deepcopy({name})"
     return f"Pass a copy: {copied}."
 
 
+def _holds_others(value: Any) -> bool:
+    """Whether a copy would hold the same objects."""
+    if isinstance(value, _CONTAINERS):
+        return not all(is_scalar(it) for _, it in _items(value))
+    return bool(getattr(getattr(value, "dtype", None), "hasobject", False))
+
+
 def _is_module(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
-
-
-def _plain(value: Any) -> Any:
-    """The value with objects replaced by a placeholder; modules are replaced by their parameters and buffers."""
-    return _Reduced().of(value)
-
-
-class _Reduced:
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def of(self, value: Any) -> Any:
-        if is_scalar(value) or isinstance(value, (bytes, complex)):
-            return value
-        if id(value) in self._seen or len(self._seen) > _MOST_VALUES:
-            return _OTHER
-        if _is_module(value):
-            return SimpleNamespace(**dict(value.named_parameters()), **dict(value.named_buffers()))
-        if _is_array(value):
-            return value
-        if not isinstance(value, _CONTAINERS):
-            return _OTHER
-        self._seen.add(id(value))
-        if isinstance(value, Mapping):
-            return {key: self.of(item) for key, item in list(value.items())}
-        items = list(value)
-        if isinstance(value, Set):
-            return frozenset([*(item for item in items if is_scalar(item)), (_OTHER, len(items))])
-        if not all(map(is_scalar, items)):
-            items = [self.of(item) for item in items]
-        return tuple(items) if isinstance(value, tuple) else items
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is an array of numpy or torch, or a tree of arrays."""
-    numpy, torch, cls = sys.modules.get("numpy"), sys.modules.get("torch"), type(value)
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        return not value.dtype.hasobject
-    if torch is not None and isinstance(value, torch.Tensor):
-        return True
-    if isinstance(value, bytearray):
-        return True
-    return hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items"))

@@ -525,11 +525,13 @@ class Network:
         generator = forward_step(entry.fn, result, lane.ctx)
         if generator is None:
             return
-        if half.is_opaque and not any(other.entry is entry and other.is_second for other in self.plan.halves):
+        is_its_own = half.is_opaque or entry.fn in (entry.call, getattr(entry.call, "__wrapped__", None))  # not a wrapper's
+        if is_its_own and not any(other.entry is entry and other.is_second for other in self.plan.halves):
             generator.close()
             raise TypeError(
-                f"{entry.name} ({entry.location}) returned a generator, but is not a generator function, so the plan could not "
-                "include its second half: put functools.wraps(...) on the decorator around it, or declare its contract."
+                f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that the plan has "
+                "no place for its backward step: give task.use() the generator function itself, or put functools.wraps(...) on "
+                "the decorator around it."
             )
         lane.wait(entry, generator)
 

@@ -156,8 +156,9 @@ def contract(
         hints: advice for messages, see `Contract.hints`.
 
     Raises:
-        ValueError: an unknown stage; or a setting that is not "field.key" of a field that it reads or writes.
-        TypeError: a field that is not a string; or one string or object instead of a tuple.
+        ValueError: a stage that does not exist; a setting that is not "field.key" of a field that it reads or writes.
+        TypeError: a field that is no string, or one string where several names were meant; objects that are not given as
+            several, in a tuple; or it decorates what can hold no contract, such as a bound method.
 
     Example:
         >>> @contract(reads=("trajectories",), stage="process")
@@ -198,20 +199,35 @@ def contract(
         if not callable(fn):
             found = f"{fn!r:.60} of type {type(fn).__name__}"
             raise TypeError(f"contract(...) decorates a middleware, a callable, got {found}.")
-        setattr(fn, _ATTRIBUTE, terms)
+        try:
+            setattr(fn, _ATTRIBUTE, terms)
+        except (AttributeError, TypeError):
+            name = getattr(fn, "__qualname__", type(fn).__qualname__)
+            raise TypeError(
+                f"contract(...)({name}): a {type(fn).__name__} holds no contract. Put it on a partial, and use what "
+                "comes back: task.use(contract(...)(functools.partial(it)))."
+            ) from None
         return fn
 
     return attach
 
 
 def contract_of(fn: Callable[..., Any]) -> Contract | None:
-    """The contract of a middleware, or None for a function without one."""
-    if isinstance(fn, functools.partial):
-        return contract_of(fn.func)
+    """The contract of a middleware, or None for a plain function, of which nothing is known. The outermost one counts: that of
+    a partial before that of its function, that of an object before that of its class."""
     terms = getattr(fn, _ATTRIBUTE, None)
-    if terms is None:
-        terms = getattr(call_of(fn), _ATTRIBUTE, None)  # it may decorate `__call__`
+    if terms is None and isinstance(fn, functools.partial):
+        return contract_of(fn.func)
+    of_call = getattr(call_of(fn), _ATTRIBUTE, None)  # it stands on `def __call__`
+    if terms is None or (of_call is not None and _is_of_parent_class(fn)):
+        terms = of_call
     return terms if isinstance(terms, Contract) else None
+
+
+def _is_of_parent_class(fn: object) -> bool:
+    """Whether the contract of an object stands on a class whose `__call__` a subclass replaces."""
+    nearest = next(vars(cls) for cls in type(fn).__mro__ if _ATTRIBUTE in vars(cls) or "__call__" in vars(cls))
+    return _ATTRIBUTE not in nearest and _ATTRIBUTE not in getattr(fn, "__dict__", {})
 
 
 def joint_contract(fns: Iterable[Callable[..., Any]], side_by_side: bool = False) -> Contract | None:

@@ -14,7 +14,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ding_lite.pipeline.contexts import Context, is_scalar
@@ -27,6 +27,7 @@ _PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
+_DATA = (list, tuple, deque, Set, Mapping, bytearray, array.array, memoryview)
 _EMPTY_CELL = CellType()
 _OF_THE_ENGINE = frozenset({"_lineage", "__contract__", "__wrapped__"})
 _ROOT = 0
@@ -65,11 +66,17 @@ _Level = tuple[Iterator[tuple[str, Any]], int, bool, bool]
 
 
 class _Bytes(int):
-    """The hash of an array or of the state of a random generator, which is also compared in private attributes."""
+    """What counts in private attributes too: the hash of the content of an array or of the state of a random generator, or what
+    decides what a torch module computes."""
 
 
-def fingerprint(value: Any) -> Print:
-    """The current content of a value: numbers and bytes of arrays, in containers and attributes of objects."""
+def fingerprint(value: Any, data_alone: bool = False) -> Print:
+    """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects.
+
+    Args:
+        value: any.
+        data_alone: whether to look only into containers, arrays and torch modules, and not into other objects.
+    """
     found: Print = {}
     held: dict[int, Any] = {}  # keeps all values alive, so that no address is reused
     levels: list[_Level] = [(iter([("", value)]), _ROOT, False, False)]
@@ -84,6 +91,9 @@ def fingerprint(value: Any) -> Print:
                 found[key] = InnerValue(None, 0, repr(inner), name, parent, mine, is_inner)
                 continue
             kind = _KINDS.get(type(inner)) or _kind_of(type(inner))
+            if data_alone and not kind.is_data:
+                found[key] = InnerValue(None, 0, "an object", name, parent, mine, is_inner)
+                continue
             if id(inner) in held or kind.is_ignored or (kind.is_skipped and not may_change(inner)):
                 continue
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
@@ -102,8 +112,9 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
     """The path of the first change in place, such as ".rows[0]", or None.
 
     Args:
-        private: what to compare in attributes with an underscore, where a reader may fill a cache: "arrays" only,
-            "numbers" too, or "all", including additions.
+        private: what counts of attributes that begin with an underscore, where a reader may fill a cache: "arrays" alone,
+            "numbers" too, or "all", and what was added as well. With "arrays", and with "numbers but None", no attribute counts
+            that was None, since a reader may fill it.
     """
     if private == "all":
         for key, part in now.items():
@@ -113,11 +124,11 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
         other = now.get(key)
         if other is None or other.content == part.content:
             continue
-        if private == "arrays" and part.content == "None" and part.name.startswith("."):
-            continue  # a cache that is filled at the first access
+        if private in ("arrays", "numbers but None") and part.content == "None" and part.name.startswith("."):
+            continue  # a cache that is filled when it is first asked for
         if private == "all" or not part.is_private:
             return way_to(before, key)
-        is_number = private == "numbers" and part.identity is None and part.content != "None"
+        is_number = private != "arrays" and part.identity is None and part.content != "None"
         if is_number or (part.identity == other.identity and isinstance(part.content, _Bytes)):
             return way_to(before, key)
     return None
@@ -178,14 +189,15 @@ class _Kind:
         cls: the class.
     """
 
-    __slots__ = ("content", "has_attributes", "inside", "is_ignored", "is_skipped", "mark", "slots")
+    __slots__ = ("content", "has_attributes", "inside", "is_data", "is_ignored", "is_skipped", "mark", "slots")
 
     def __init__(self, cls: type[Any]) -> None:
         self.is_skipped = issubclass(cls, _SKIPPED)
         self.is_ignored = hasattr(cls, "changes_by_itself")
         self.content, self.inside = _ways_to_look_at(cls)
-        self.has_attributes = cls.__dictoffset__ != 0 and self.inside is not _leaves
-        self.slots = tuple(dict.fromkeys(name for one in cls.__mro__ for name in _slots(one) if name in vars(one)))
+        self.is_data = self.inside in _INSIDE_DATA or issubclass(cls, _DATA)
+        self.has_attributes = cls.__dictoffset__ != 0 and self.inside not in (_leaves, _in_module)
+        self.slots = slots_of(cls)
         self.mark = _SHARED_BY_DESIGN if issubclass(cls, Context) else "."
 
     def parts(self, value: Any) -> _Parts:
@@ -210,16 +222,22 @@ def _kind_of(cls: type[Any]) -> _Kind:
 def _ways_to_look_at(cls: type[Any]) -> tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]:
     """The functions that return the content of values of a class, and the values inside besides attributes."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if cls is _Bytes:
+        return _itself, _nothing
     if issubclass(cls, _PLAIN) or (numpy is not None and issubclass(cls, numpy.generic)):
         return _plain, _nothing
     if numpy is not None and issubclass(cls, numpy.ndarray):
         return _of_array, _objects_in_array
     if numpy is not None and issubclass(cls, (numpy.random.Generator, numpy.random.BitGenerator, numpy.random.RandomState)):
         return _of(_state_of_numpy), None
+    if torch is not None and issubclass(cls, torch.nn.parameter.UninitializedTensorMixin):
+        return _of(lambda it: None), _nothing
     if torch is not None and issubclass(cls, torch.Tensor):
         return _of_tensor, _tensors_in
     if torch is not None and issubclass(cls, torch.Generator):
         return _of(lambda it: _Bytes(hash(it.get_state().numpy().tobytes()))), None
+    if torch is not None and issubclass(cls, torch.nn.Module):
+        return _of(_names_in_module), _in_module
     if hasattr(cls, "iter_items") or (hasattr(cls, "_detach") and hasattr(cls, "items")):  # a tree, or a branch of one
         return _of_tree, _leaves
     if issubclass(cls, Iterator) and cls.__module__ == "builtins" and cls.__reduce__ is not object.__reduce__:
@@ -236,6 +254,10 @@ def _plain(value: Any) -> _Content:
     return None, 0, repr(value)
 
 
+def _itself(value: Any) -> _Content:
+    return None, 0, value
+
+
 def _of_tuple(value: Any) -> _Content:
     return None, 0, len(value)
 
@@ -247,6 +269,13 @@ def _of_keys(keys: Iterable[Any]) -> Any:
 def _of_set(value: Any) -> _Content:
     content = frozenset(repr(one) if is_scalar(one) else hash(one) for one in list(value))
     return (None, 0, content) if isinstance(value, frozenset) else (id(value), id(value) + 1, content)
+
+
+def _of_bytes(value: Any) -> Any:
+    try:
+        return _Bytes(hash(bytes(value)))
+    except ValueError:  # a memoryview that was released
+        return None
 
 
 def _of_file(value: Any) -> Any:
@@ -314,7 +343,7 @@ def _nothing(value: Any) -> _Parts:
 
 
 _BY_BASE: dict[Any, tuple[Callable[[Any], _Content], Callable[[Any], _Parts] | None]] = {
-    (bytearray, array.array, memoryview): (_of(lambda it: _Bytes(hash(bytes(it)))), None),
+    (bytearray, array.array, memoryview): (_of(_of_bytes), None),
     (io.BytesIO, io.StringIO): (_of(_of_file), None),
     random.Random: (_of(lambda it: _Bytes(hash(it.getstate()))), None),
     GeneratorType: (_of(_of_generator), _locals_of),
@@ -351,9 +380,10 @@ def _attributes_of(value: Any) -> dict[str, Any]:
     return {name: inner for name, inner in list(attributes.items()) if name not in _OF_THE_ENGINE}
 
 
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The names of what objects of a class hold in slots."""
+    with_slots = [vars(one) for one in cls.__mro__ if "__slots__" in vars(one)]
+    return tuple(dict.fromkeys(name for one in with_slots for name, it in one.items() if isinstance(it, MemberDescriptorType)))
 
 
 def _shown(key: Any, index: int) -> str:
@@ -417,6 +447,33 @@ def _tensors_in(value: Any) -> _Parts:
     names = ("crow_indices", "col_indices") if layout in ("torch.sparse_csr", "torch.sparse_bsr") else ()
     names = ("ccol_indices", "row_indices") if layout in ("torch.sparse_csc", "torch.sparse_bsc") else names
     return [(f".{name}()", getattr(value, name)()) for name in (*names, *(("values",) if names else ()))]
+
+
+def _names_in_module(value: Any) -> Any:
+    """Of a torch module: also those of its parameters, buffers and modules."""
+    return (*_names_of(value), *(tuple(names) for names in (value._parameters, value._buffers, value._modules)))
+
+
+def _in_module(value: Any) -> _Parts:
+    """What decides what a torch module computes: what it consists of, its mode, what is trained, its hooks, its attributes."""
+    attributes = _attributes_of(value)
+    found: _Parts = [(".training", _Bytes(value.training))]
+    for name, inner in (*list(value._parameters.items()), *list(value._buffers.items())):
+        found.append((f".{name}", inner))
+        if inner is not None:
+            found.append((f".{name}.requires_grad", _Bytes(inner.requires_grad)))
+    for name, inner in list(value._modules.items()):
+        found.append((f"[{name}]" if name.isdigit() else f".{name}", inner))
+    for name, inner in attributes.items():
+        if name.endswith("_hooks") and isinstance(inner, Mapping):
+            found.append((f".{name}", _Bytes(len(inner))))
+        elif name not in ("training", "_parameters", "_buffers", "_modules"):
+            found.append((f".{name}", inner))
+    return found
+
+
+_INSIDE_DATA = (_nothing, _objects_in_array, _tensors_in, _leaves, _in_module)
+"""What looks inside values that are data, beside `_DATA`."""
 
 
 def _span(begin: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:

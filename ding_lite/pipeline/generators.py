@@ -10,6 +10,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.basics.messages import add_note, call_of, describe_call, name_of
+from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.pending_work import PendingWork
 
 if TYPE_CHECKING:
@@ -48,13 +49,19 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | Non
         The waiting generator, or None if there is no second half.
 
     Raises:
-        TypeError: `fn` returned a function or a coroutine, so its body never ran.
+        TypeError: `fn` returned a function or a coroutine, so that its body never ran; or it returned or yielded
+            another context.
     """
+    if result is None:
+        return None
     if isinstance(result, GeneratorType):
         try:
-            next(result)
-        except StopIteration:
+            given = next(result)
+        except StopIteration as end:
+            _refuse_other_context(fn, end.value, ctx)
             return None
+        if given is not None:
+            _refuse_other_context(fn, given, ctx, result)
         return result
     if isinstance(result, PendingWork):
         result.take(ctx)
@@ -68,8 +75,19 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | Non
         close = getattr(result, "close", None)
         if close:
             close()
-        raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")
+        raise TypeError(f"{describe_call(fn)} is an async function, which nobody awaits here: write a plain function.")
+    _refuse_other_context(fn, result, ctx)
     return None
+
+
+def _refuse_other_context(fn: Callable[..., Any], given: object, ctx: Any, generator: Half | None = None) -> None:
+    if isinstance(given, Context) and given is not ctx:
+        if generator is not None:
+            generator.close()
+        raise TypeError(
+            f"{describe_call(fn)} gave back another context than the one that it works on, which would have no effect: set "
+            "fields of the one that it is given, ctx.field = ..., and return nothing."
+        )
 
 
 def backward_step(generator: Half, error: BaseException | None = None) -> None:
@@ -210,6 +228,7 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
         return None if half is None else _resumable(half, lock)
 
     hold.__name__ = hold.__qualname__ = name_of(fn)
+    vars(hold)["__wrapped__"] = fn
     return hold
 
 

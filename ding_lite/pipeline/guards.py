@@ -12,7 +12,7 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.generators import Half, backward_step, named
+from ding_lite.pipeline.generators import Half, backward_step, forward_step, named
 from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry
@@ -170,11 +170,8 @@ class Guard:
     def _followed(self, result: Any, ctx: Any) -> Any:
         """The result of the call, with the contract enforced as well."""
         if isinstance(result, GeneratorType):
-            try:
-                next(result)
-            except StopIteration:
-                return None
-            return named(result.__qualname__, self._rest(result, ctx))
+            half = forward_step(self.fn, result, ctx)
+            return None if half is None else named(half.__qualname__, self._rest(half, ctx))
         if isinstance(result, PendingWork):
             result.wrap_take(self._take)
         return result

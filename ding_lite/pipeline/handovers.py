@@ -127,7 +127,8 @@ class Handovers:
         for handed, found in before.own:
             may_be_read = 0 < iteration - handed.iteration <= max(1, self._max_lag)
             is_mine = may_be_read and (not self._is_threaded or handed.field in self._sole)
-            where = changed(found, fingerprint(handed.value), "numbers" if self._is_threaded else "all") if is_mine else None
+            counts = "numbers but None" if self._is_threaded else "all"  # a reader beside it may fill a cache
+            where = changed(found, fingerprint(handed.value), counts) if is_mine else None
             if where is not None:
                 raise ContractError(self._changed_what_it_handed_over(who, handed, where))
         self._refuse_changed_starts(who, ctx, written)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
-from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start
+from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, kept_fields
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
-from ding_lite.pipeline.properties import fields_behind, is_property
+from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
 from ding_lite.pipeline.used_middleware import Scope, UsedMiddleware, context_classes_of, maker_of, middleware_of
 
 
@@ -82,6 +83,7 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
     earlier middleware, but not twice by the same one. Each required setting must be set before. Middleware that run at the same
     time must not touch what another of them changes. A middleware without a contract counts as writing every field and filling
     every object. Middleware inside of others are checked one by one.
+    A value that is lost, because it is set again before any middleware has read it, gives a warning.
 
     Raises:
         PipelineError: all problems, one per line, each with its line of the script.
@@ -98,6 +100,42 @@ def check_pipeline(ctx: Context, pipeline: Sequence[Entry]) -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"  {problem}{used.at}" for used, problem in problems]
         raise PipelineError("\n".join([f"this pipeline cannot run, it has {count}:", *lines]))
+    for text in _lost_values(ctx, all_used):
+        warnings.warn(text, stacklevel=3)
+
+
+def _lost_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[str]:
+    """Each middleware that sets a field anew which an earlier one has set, and none has read since, where a later one reads it.
+
+    What contracts do not say counts as reading: of functions without one, and of middleware on a context inside a field.
+    """
+    cls, kept = type(ctx), kept_fields(ctx)
+    for place, used in enumerate(all_used):
+        for name in _sets(used) if not used.is_around else ():
+            if name in kept or is_property(cls, name) or _may_look_at(cls, used, name):
+                continue
+            before = [other for other in used.earlier if name in _sets(other) or _may_look_at(cls, other, name)]
+            behind = (other.terms.reads for other in all_used[place + 1 :] if other.terms and not other.scope)
+            if before and not _may_look_at(cls, before[-1], name) and any(name in reads for reads in behind):
+                first = before[-1]
+                yield (
+                    f"{first.name}{first.at} sets ctx.{name}, and {used.name}{used.at} sets it anew before any middleware has "
+                    "read it, so that the first value is lost: put what reads it between the two, or give each a field of its "
+                    "own; where it is not always set, name it in may_write instead."
+                )
+                break
+
+
+def _sets(used: UsedMiddleware) -> tuple[str, ...]:
+    """The fields of the outermost context that it always sets."""
+    return () if used.terms is None or used.scope else used.terms.all_writes
+
+
+def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str) -> bool:
+    """Whether a middleware may read a field of the outermost context in any step."""
+    if used.terms is None or used.is_around or used.scope:
+        return True
+    return name in expand_reads(cls, (*used.terms.reads, *used.terms.may_read, *used.terms.reads_after))
 
 
 def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:

@@ -1,5 +1,6 @@
 """What deferred work is given: no context, and nothing that changes before its result is taken."""
 
+import array
 import dataclasses
 import functools
 import threading
@@ -71,7 +72,9 @@ def of_keyword_default(rows):
 def change(thing):
     if isinstance(thing, torch.nn.Module):
         thing = thing.weight.data
-    if isinstance(thing, (np.ndarray, torch.Tensor)):
+    if isinstance(thing, memoryview) or (isinstance(thing, np.ndarray) and thing.dtype.hasobject):
+        thing[0] += 1
+    elif isinstance(thing, (np.ndarray, torch.Tensor)):
         thing += 1
     elif isinstance(thing, dict):
         change(thing["a"])
@@ -100,6 +103,40 @@ GIVES = {
     "partial": lambda work, it: (functools.partial(work, it),),
     "closure": lambda work, it: (lambda: work(it),),
     "default": lambda work, it: (lambda it=it: work(it),),
+}
+
+
+def nested():
+    """A module in a module, with a list that it holds."""
+    net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2))
+    net.sizes = [2]
+    net._scale = 1.0
+    return net
+
+
+def deep():
+    """A list in lists."""
+    inner = [0]
+    for _ in range(2_000):
+        inner = [inner]
+    return inner
+
+
+CHANGES = {
+    "the mode of a module": (nested, lambda net: net.eval(), r"it\.training"),
+    "the mode of a module in it": (nested, lambda net: net[0].eval(), r"it\[0\]\.training"),
+    "a number of a module in it": (nested, lambda net: setattr(net[0], "p", 0.1), r"it\[0\]\.p"),
+    "a private number of a module": (nested, lambda net: setattr(net, "_scale", 2.0), r"it\._scale"),
+    "a list of a module": (nested, lambda net: net.sizes.append(3), r"it\.sizes\[1\]"),
+    "what is trained": (nested, lambda net: net.requires_grad_(False), r"it\[1\]\.weight\.requires_grad"),
+    "a hook": (nested, lambda net: net[1].register_forward_hook(print), r"it\[1\]\._forward_hooks"),
+    "a module that is added": (nested, lambda net: net.append(torch.nn.ReLU()), r"it\[2\]"),
+    "an array of objects": (lambda: np.array([1, None]), lambda it: it.__setitem__(0, 2), r"it\.flat\[0\]"),
+    "an array of Python": (lambda: array.array("d", [1.0]), lambda it: it.append(2.0), r"it"),
+    "bytes": (lambda: bytearray(2), lambda it: it.__setitem__(0, 1), r"it"),
+    "a view of memory": (lambda: memoryview(bytearray(2)), lambda it: it.__setitem__(0, 1), r"it"),
+    "a module that takes its shape": (lambda: torch.nn.LazyLinear(2), lambda net: net(torch.ones(1, 3)), r"it"),
+    "a deep list": (deep, lambda it: it.append(1), r"it\[1\]"),
 }
 
 
@@ -137,6 +174,27 @@ class TestInputs:
             run_with_change(mode, MAKES[made], GIVES[given_as])
 
     @MODES
+    @pytest.mark.parametrize("kind", CHANGES)
+    @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+    def test_such_a_change_is_noticed(self, mode, kind):
+        make, change, way = CHANGES[kind]
+        with pytest.raises(RuntimeError, match=rf"`{way}`, an argument, was changed after the work "):
+            run_with_change(mode, make, lambda work, it: (lambda it: work(it), it), change)
+
+    @pytest.mark.parametrize("kind", CHANGES)
+    @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+    def test_and_so_is_one_while_the_work_runs(self, kind):
+        make, change, way = CHANGES[kind]
+        with pytest.raises(RuntimeError, match=rf"`{way}`, an argument, was changed while the work ran"):
+            run_with_change({"async_mode": True}, make, lambda work, it: (lambda it: work(it), it), change, True)
+
+    @MODES
+    @pytest.mark.parametrize("kind", CHANGES)
+    @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+    def test_what_does_not_change_is_fine(self, mode, kind):
+        run_with_change(mode, CHANGES[kind][0], lambda work, it: (lambda it: work(it), it), lambda it: None)
+
+    @MODES
     @pytest.mark.parametrize(
         ("make", "call_of", "fix"),
         [
@@ -149,6 +207,8 @@ class TestInputs:
                 lambda _, w: (lambda w: len(w), w),
                 r"`w\['a'\]`.*deepcopy\(w\).*policy\.get_weights\(\)",
             ),
+            (lambda: np.array([1, None]), lambda _, x: (lambda x: len(x), x), r"`x\.flat\[0\]`.*copy\.deepcopy\(x\)"),
+            (lambda: memoryview(bytearray(2)), lambda _, x: (lambda x: len(x), x), r"`x`, an argument.*: bytes\(x\)"),
             (lambda: torch.ones(2), lambda _, x: (x.sum,), r"`self`, the object of the method"),
         ],
     )
@@ -197,6 +257,8 @@ class TestInputs:
                 got.append(loop.defer(work, rows, Score(2, 2), box))
                 got[1].owns_inputs = got[2].owns_inputs = True
             if ctx.total_step == 2:
+                while not all(work.done for work in got):
+                    threading.Event().wait(0.001)
                 rows.append(got[1].result())
                 got[1].result()
                 for refused in (got[0], got[2]):

@@ -96,6 +96,17 @@ class TestReplay:
         assert problems_of(dqn.explore, dqn.collect, dqn.learn()) == ["OffPolicyLearner " + fix]
         assert problems_of(dqn.explore, dqn.collect, *fetch) == ["offpolicy_data_fetcher " + fix]
 
+    def test_of_two_collectors_before_one_pusher_the_first_collects_for_nothing(self, dqn):
+        again = StepCollector(dqn.cfg, dqn.policy.collect_mode, make_envs("CartPole-v1", 2, seed=5))
+        with pytest.warns(UserWarning, match=r"StepCollector .* sets ctx.trajectories, and StepCollector .* is lost"):
+            problems_of(dqn.explore, dqn.collect, again, dqn.push, dqn.learn())
+
+    @pytest.mark.filterwarnings("error:.* is lost")
+    def test_a_pusher_behind_each_loses_nothing(self, dqn):
+        again = StepCollector(dqn.cfg, dqn.policy.collect_mode, make_envs("CartPole-v1", 2, seed=5))
+        both = dqn.collect, dqn.push, again, data_pusher(dqn.cfg, dqn.buffer)
+        assert problems_of(dqn.explore, *both, dqn.learn()) == []
+
     def test_for_sequences_it_is_their_pusher(self):
         cfg, envs, policy = made(R2D2Policy, R2D2Config)
         cfg.policy.collect.n_sample = 32

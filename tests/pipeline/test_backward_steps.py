@@ -1,11 +1,23 @@
 """may_yield(): whether a middleware may have a backward step is known before it runs."""
 
+import dataclasses
 import functools
 
 import pytest
 
-from ding_lite.engine import Task, contract
+from ding_lite.engine import Context, Task, contract
 from ding_lite.pipeline.generators import may_yield
+
+OVERLAPPING = pytest.mark.parametrize(
+    "mode",
+    [{"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 0}],
+    ids=["lag", "threads", "threads without lag"],
+)
+
+
+@dataclasses.dataclass
+class Late(Context):
+    b: int = 0
 
 
 def function(ctx):
@@ -47,6 +59,14 @@ def wrapped(fn):
         return fn(ctx)
 
     return inner
+
+
+class Method:
+    def __init__(self, fn):
+        self.fn = fn
+
+    def call(self, ctx):
+        yield from self.fn(ctx)
 
 
 def bare(fn):
@@ -117,25 +137,61 @@ def test_it_runs_in_an_asynchronous_task(fn, max_lag):
         assert loop.ctx.total_step == 2
 
 
+class Returning:
+    """Its call returns the generator of another middleware."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    def __call__(self, ctx):
+        return self.fn(ctx)
+
+
+@pytest.mark.parametrize("hide", [bare, Returning])
+@pytest.mark.parametrize("declare", [None, contract(reads_after=("b",), stage="collect")], ids=["plain", "contract"])
+@pytest.mark.parametrize("lock", [False, True])
+@OVERLAPPING
 @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
-def test_a_backward_step_that_nobody_could_know_of_is_refused_with_the_mend():
-    hidden = bare(generator)
-    with Task().start(async_mode=True) as loop:
-        loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden)
-        with pytest.raises(TypeError, match=r"returned a generator, but is not a generator function.*put functools.wraps"):
+def test_a_backward_step_that_the_plan_does_not_know_is_refused_with_the_fix(mode, lock, declare, hide):
+    hidden = hide(generator) if declare is None else declare(hide(generator))
+    with Task().start(ctx=Late(), **mode) as loop:
+        loop.use(contract(stage="collect")(lambda ctx: None)).use(hidden, lock=lock)
+        loop.use(contract(writes=("b",), stage="learn")(lambda ctx: setattr(ctx, "b", 1)))
+        with pytest.raises(TypeError, match=r"returned a generator, but is no generator function.*put functools.wraps"):
             loop.run(3)
 
 
-def test_under_contract_it_runs_at_the_end_of_its_lanes_iteration():
+@OVERLAPPING
+@pytest.mark.parametrize("show", [lambda fn: fn, wrapped, functools.partial, lambda fn: functools.partial(Method(fn).call)])
+def test_the_fixes_show_it_what_the_iteration_has_written(mode, show):
+    seen = []
+
+    def outer(ctx):
+        yield
+        seen.append(ctx.b)
+
+    with Task().start(ctx=Late(), **mode) as loop:
+        loop.use(contract(reads_after=("b",), stage="collect")(show(outer)))
+        loop.use(contract(writes=("b",), stage="learn")(lambda ctx: setattr(ctx, "b", 10 + ctx.total_step)))
+        loop.run(3)
+    assert seen == [10, 11, 12]
+
+
+@OVERLAPPING
+def test_the_backward_step_of_a_wrapper_runs_at_the_end_of_its_lanes_iteration(mode):
     order = []
 
-    def body(ctx):
-        order.append((ctx.total_step, 1))
-        yield
-        order.append((ctx.total_step, 2))
+    def timer(fn):
+        def timed(ctx):
+            order.append((ctx.total_step, 1))
+            fn(ctx)
+            yield
+            order.append((ctx.total_step, 2))
 
-    with Task().start(async_mode=True) as loop:
-        loop.use(contract(stage="collect")(bare(body)))
-        loop.use(contract(stage="collect")(lambda ctx: order.append((ctx.total_step, "behind"))))
+        return timed
+
+    collects = contract(stage="collect")(lambda ctx: order.append((ctx.total_step, "inside")))
+    with Task().start(**mode) as loop:
+        loop.use_wrapper(timer).use(collects)
         loop.run(2)
-    assert order == [(k, part) for k in range(2) for part in (1, "behind", 2)]
+    assert order == [(k, part) for k in range(2) for part in (1, "inside", 2)]

@@ -122,6 +122,54 @@ def test_a_contract_may_stand_on_the_call_of_a_class_and_is_seen_through_a_parti
     assert contract_of(functools.partial(step, size=3)).writes == ("batch",)
 
 
+def test_the_outermost_contract_counts():
+    rows = []
+
+    @contract(reads=("x",), stage="learn")
+    def store(rows, ctx):
+        pass
+
+    @contract(reads=("x",), stage="learn")
+    class Store:
+        def __call__(self, ctx):
+            pass
+
+    class Own(Store):
+        @contract(reads=("x",), uses=(rows,), stage="learn")
+        def __call__(self, ctx):
+            pass
+
+    @functools.wraps(store)
+    def wrapped(ctx):
+        store(rows, ctx)
+
+    outer = contract(reads=("x",), uses=(rows,), stage="learn")
+    partial = outer(functools.partial(store, rows))
+    of_methods = outer(functools.partial(Own().__call__))
+    for one in (partial, functools.partial(partial), outer(Store()), outer(wrapped), Own(), of_methods, outer(Own())):
+        assert contract_of(one).uses == (rows,)
+    for one in (store, functools.partial(store, rows), Store()):
+        assert contract_of(one).uses == ()
+
+
+class Slots:
+    """Has no place for a contract."""
+
+    __slots__ = ()
+
+    def __call__(self, ctx):
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    "fn", [[].append, Slots().__call__, Slots(), print, dict], ids=["builtin", "method", "slots", "print", "dict"]
+)
+def test_what_can_hold_no_contract_is_refused_with_the_fix_which_works(fn):
+    with pytest.raises(TypeError, match=r"holds no contract. .*task.use\(contract\(...\)\(functools.partial\(it\)\)\)"):
+        contract(reads=("x",))(fn)
+    assert contract_of(contract(reads=("x",))(functools.partial(fn))).reads == ("x",)
+
+
 def test_none_is_no_term_and_a_contract_decorates_what_can_be_called():
     with pytest.raises(
         TypeError, match=r"contract\(reads=None\) wants names of context fields, got a NoneType: write reads=\(\)"

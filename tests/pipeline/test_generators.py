@@ -4,14 +4,18 @@ The oracle is Python itself: middleware that wait are `with` blocks inside each 
 """
 
 import contextlib
+import dataclasses
+import functools
 import inspect
 import threading
 
 import pytest
+import torch
+from contract_runs import MODES, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ding_lite.engine import Context, Task, run_inside
+from ding_lite.engine import Context, Task, contract, run_inside
 
 
 class Trouble(Exception):
@@ -458,3 +462,43 @@ class TestEngaged:
             raise error
 
         assert caught.value is error
+
+
+def returns_another(ctx):
+    return dataclasses.replace(ctx, count=1)
+
+
+def yields_another(ctx):
+    yield dataclasses.replace(ctx, count=1)
+
+
+def ends_with_another(ctx):
+    if ctx is None:
+        yield
+    return dataclasses.replace(ctx, count=1)
+
+
+class TestContextsThatComeBack:
+    @MODES
+    @pytest.mark.parametrize("fn", [returns_another, yields_another, ends_with_another])
+    @pytest.mark.parametrize("kind", ["plain", "contract", "serial", "wrapped"])
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+    def test_another_context_is_refused_by_name(self, mode, fn, kind):
+        uses = functools.partial(fn)
+        if kind == "contract":
+            contract(may_read=("count", "batch", "more", "rows"), stage="learn")(uses)
+        if kind == "serial":
+            uses = functools.partial(lambda part, loop: loop.serial(part), uses)
+            uses.wants_loop = True
+        wrapper = (lambda fn: lambda ctx: fn(ctx)) if kind == "wrapped" else None
+        with pytest.raises(TypeError, match=rf"{fn.__name__} \(.* gave back another context .* set fields of the one"):
+            run(uses, mode=mode, wrapper=wrapper)
+
+    @MODES
+    @pytest.mark.parametrize("result", [0, 3, [], "text", object(), torch.ones(2), torch.nn.Linear(1, 1)], ids=type)
+    @pytest.mark.filterwarnings("ignore:asynchronous mode knows")
+    def test_any_other_value_and_the_context_itself_mean_nothing(self, mode, result):
+        rows = []
+        own = contract(stage="collect")(lambda ctx: rows.append(1) or result)
+        run(own, lambda ctx: rows.append(1) or result, lambda ctx: ctx, contract(stage="learn")(lambda ctx: ctx), mode=mode)
+        assert len(rows) >= 6

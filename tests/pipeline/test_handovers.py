@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import random
+import re
 import threading
 import weakref
 from typing import Any, ClassVar
@@ -280,6 +281,24 @@ class TestLessObviousBreaches:
         collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", Lazy()))
         run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch.get()), mode=mode, steps=5)
 
+    def test_a_reader_may_fill_a_cache_while_its_writer_makes_the_next_value(self):
+        begun, filled = threading.Event(), threading.Event()
+
+        @contract(writes=("batch",), stage="collect")
+        def collects(ctx):
+            if ctx.total_step == 1:
+                begun.set()
+                filled.wait(20)
+            ctx.batch = Lazy()
+
+        @contract(("batch",), stage="learn")
+        def learns(ctx):
+            begun.wait(20)
+            ctx.batch.get()
+            filled.set()
+
+        run(collects, learns, mode={"async_mode": True})
+
     @pytest.mark.parametrize("lag", [1, 2, 3])
     @pytest.mark.parametrize("overlap", [False, True])
     def test_a_ring_of_buffers_may_be_used_again(self, lag, overlap):
@@ -542,11 +561,39 @@ class HashedBox(Box):
     """Can be an element of a set, by identity."""
 
 
+class Slots:
+    """Counts in a slot of its own."""
+
+    __slots__ = ("__counts",)
+
+    def __init__(self):
+        self.__counts = np.zeros(1)
+
+    def count(self):
+        self.__counts += 1
+
+
 class Private:
     """Holds something in an attribute of its own."""
 
     def __init__(self, inner):
         self._inner = inner
+
+
+def module():
+    """A torch module in another one."""
+    return torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2))
+
+
+CHANGES_OF_MODULES = {
+    "mode": (lambda net: net.eval(), ".training"),
+    "mode of a part": (lambda net: net[0].eval(), "[0].training"),
+    "number of a part": (lambda net: setattr(net[0], "p", 0.1), "[0].p"),
+    "what is trained": (lambda net: net.requires_grad_(False), "[1].weight.requires_grad"),
+    "hook": (lambda net: net[1].register_forward_pre_hook(print), "[1]._forward_pre_hooks"),
+    "weight": (lambda net: net[1].weight.data.add_(1), "[1].weight"),
+    "part that is added": (lambda net: net.append(torch.nn.ReLU()), ""),
+}
 
 
 def sampled(space):
@@ -583,6 +630,9 @@ SEEN_IN = {
     "private generator": (lambda: Private(random.Random(0)), lambda it: it._inner.random()),
     "exception": (lambda: ValueError([0]), lambda it: it.args[0].append(1)),
     "array of objects": (lambda: np.array([Box(0), Box(1)]), lambda it: setattr(it[0], "value", 5)),
+    "module that takes its shape": (lambda: torch.nn.LazyLinear(2), lambda net: net(torch.ones(1, 3))),
+    "mode of a private module": (lambda: Private(module()), lambda it: it._inner[0].eval()),
+    "private slot": (Slots, lambda it: it.count()),
     "deep list": (lambda: nest(3000), lambda it: bottom(it).append(1)),
 }
 
@@ -594,7 +644,7 @@ def bottom(nested):
     return nested
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:Lazy modules are a new feature")
 class TestWhatIsCompared:
     @pytest.mark.parametrize("kind", SEEN_IN)
     def test_a_change_is_seen_in(self, kind):
@@ -604,6 +654,21 @@ class TestWhatIsCompared:
         assert changed(before, fingerprint(value)) is None
         change(value)
         assert changed(before, fingerprint(value)) is not None
+
+    @MODES
+    @pytest.mark.parametrize("kind", CHANGES_OF_MODULES)
+    def test_who_changes_what_a_torch_module_computes_is_named(self, mode, kind):
+        change, way = CHANGES_OF_MODULES[kind]
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", module()))
+        meddles = contract(("batch",), stage="learn")(lambda ctx: change(ctx.batch))
+        where = rf" \(at {re.escape(way)}\)" if way else ""
+        with pytest.raises(ContractError, match=rf"changed ctx\.batch{where} in place"):
+            run(collects, meddles, mode=mode)
+
+    @MODES
+    def test_who_only_asks_a_torch_module_is_fine(self, mode):
+        collects = contract(writes=("batch",), stage="collect")(lambda ctx: setattr(ctx, "batch", module()))
+        run(collects, contract(("batch",), stage="learn")(lambda ctx: ctx.batch(torch.ones(1, 2))), mode=mode)
 
     @pytest.mark.parametrize("make", [chain, nest])
     def test_a_value_may_be_nested_as_deeply_as_memory_allows(self, make):

@@ -262,6 +262,49 @@ class TestWhen:
         assert places == [(name, __file__, str(line + row)) for name, row in (("first", 2), ("second", 3), ("third", 3))]
 
 
+WRITES = {"writes": ("data",)}
+READS = {"reads": ("data",)}
+
+
+class TestValuesThatAreLost:
+    @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
+    @pytest.mark.parametrize("second", [WRITES, {"writes_late": ("data",)}], ids=["at once", "late"])
+    def test_who_sets_a_field_anew_before_it_was_read_is_warned_of_with_both_names(self, mode, second):
+        with Task().start(ctx=Mine(), **mode) as loop:
+            loop.use(middleware("first", **WRITES)).use(middleware("between", writes=("result",)))
+            loop.use(middleware("second", **second)).use(middleware("reader", **READS))
+            with pytest.warns(
+                UserWarning, match=r"^first \(task.use at .*\) sets ctx.data, and second \(task.* is lost: put"
+            ) as caught:
+                loop.run(1)
+        assert sum("is lost" in str(one.message) for one in caught) == 1
+
+    @pytest.mark.parametrize(
+        "pipeline",
+        {
+            "read between": (WRITES, READS, WRITES, READS),
+            "may be read between": (WRITES, {"may_read": ("data",)}, WRITES, READS),
+            "read by its property": (WRITES, {"reads": ("size",)}, WRITES, READS),
+            "unknown between": (WRITES, None, WRITES, READS),
+            "read by the second": (WRITES, {**READS, **WRITES}, READS),
+            "read by the first, at the end": ({**WRITES, "reads_after": ("data",)}, WRITES, READS),
+            "not always set": (WRITES, {"may_write": ("data",)}, READS),
+            "not read at all": (WRITES, WRITES),
+            "kept": ({"writes": ("kept",)}, {"writes": ("kept",)}, {"reads": ("kept",)}),
+        }.values(),
+    )
+    @pytest.mark.filterwarnings("error")
+    def test_otherwise_there_is_no_warning(self, pipeline):
+        @dataclasses.dataclass
+        class Sized(Mine):
+            @property
+            def size(self):
+                return self.data
+
+        fns = [(lambda ctx: None) if terms is None else middleware(f"step{k}", **terms) for k, terms in enumerate(pipeline)]
+        run_of(*fns, ctx=Sized())
+
+
 class TestSideBySide:
     @staticmethod
     def problem_of(one, other, kind="parallel"):
