@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -48,11 +48,14 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode.
     """
-    learn_once = _learning("trainer", cfg, policy)
+    gradient_steps = _learning("trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
-        learn_once(ctx)
+        if ctx.train_data is not None:
+            batch = batch_of(ctx.train_data)
+            with gradient_steps(ctx, batch) as outputs:
+                outputs.append(policy.forward(batch))
 
     return train
 
@@ -72,17 +75,23 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
-    learn_once = _learning("multistep_trainer", cfg, policy)
+    gradient_steps = _learning("multistep_trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
-        learn_once(ctx)
+        if ctx.train_data is not None:
+            batch = batch_of(ctx.train_data)
+            with gradient_steps(ctx, batch) as outputs:
+                outputs.append(policy.forward(batch))
 
     return train
 
 
-def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """The common part of both trainers."""
+_Steps = Callable[[AnyRLContext, Any], AbstractContextManager[list[dict[str, Any]]]]
+
+
+def _learning(who: str, cfg: object, policy: LearnMode) -> _Steps:
+    """What both trainers do around `policy.forward(batch)`. Its output goes into the list that the block gets."""
     if isinstance(cfg, LearnMode):
         raise TypeError(
             f"{who} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode instead "
@@ -93,17 +102,19 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
     require_same_algorithm(who, cfg, policy)
     metrics = _Metrics(who, policy)
 
-    def learn_once(ctx: AnyRLContext) -> None:
-        if ctx.train_data is not None:
-            lag = _lag(policy, ctx)
-            with metrics.own.log_time(_TIME, reduce="mean"):
-                batch = batch_of(ctx.train_data)
-                _require_single_steps(who, policy, batch)
-                output = _learn(policy, lag, ctx, batch)
-                _require_finite(policy)
-            metrics.append([output], lag, ctx)
+    @contextmanager
+    def gradient_steps(ctx: AnyRLContext, batch: Any) -> Iterator[list[dict[str, Any]]]:
+        _require_single_steps(who, policy, batch)
+        lag, before = _lag(policy, ctx), policy.train_iter
+        outputs: list[dict[str, Any]] = []
+        with metrics.own.log_time(_TIME, reduce="mean"):
+            yield outputs
+            ctx.train_output = {**outputs[0], **lag}
+            ctx.train_iter += policy.train_iter - before
+            _require_finite(policy)
+        metrics.append(outputs, lag, ctx)
 
-    return learn_once
+    return gradient_steps
 
 
 def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
@@ -116,15 +127,6 @@ def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
             f"{who} found the column 'discount', which nstep_reward_enhancer adds, and {getattr(policy, 'name', policy)} reads "
             "reward without it: sums of several steps would be taken for rewards of one. Leave nstep_reward_enhancer out."
         )
-
-
-def _learn(policy: LearnMode, lag: dict[str, torch.Tensor], ctx: AnyRLContext, batch: Any) -> dict[str, Any]:
-    """Learn from this batch, and return its values to log, without the lag."""
-    before = policy.train_iter
-    output = policy.forward(batch)
-    ctx.train_output = {**output, **lag}
-    ctx.train_iter += policy.train_iter - before
-    return output
 
 
 def _require_finite(policy: LearnMode) -> None:
@@ -240,7 +242,10 @@ class OffPolicyLearner:
                         data, output = estimate_rewards(self._reward_model, data)
                         sent = data
                         of_rewards.append(output)
-                    outputs.append(_learn(self._policy, lag, ctx, sent))
+                    before = self._policy.train_iter
+                    outputs.append(self._policy.forward(sent))
+                    ctx.train_output = {**outputs[-1], **lag}
+                    ctx.train_iter += self._policy.train_iter - before
                     train_outputs.append(ctx.train_output)
                     self._replay.learned(batch.data, ctx.train_output)
         finally:

@@ -29,7 +29,7 @@ from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
-from ding_lite.pipeline.suggestions import Touches, unnamed_objects
+from ding_lite.pipeline.suggestions import Touches, objects_inside_others, unnamed_objects
 
 Result = TypeVar("Result")
 _ENDLESS = int(1e12)
@@ -328,7 +328,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         plan = make_plan(self.ctx, self._entries, self.max_lag)
         if self.async_mode:
             _warn_of_barriers(plan)
-        for problem in unnamed_objects(self._entries):
+        for problem in (*unnamed_objects(self._entries), *objects_inside_others(self._entries)):
             warnings.warn(f"where iterations overlap, {problem}", stacklevel=4)
         checker = Checker(
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,11 +17,14 @@ from ding_lite.basics.torch_threads import torch_threads
 torch.set_num_threads(torch.get_num_threads())
 
 
+_LOCK = threading.RLock()  # torch's global generator is one for all threads
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Layers made inside draw their weights from `seed`; torch's global generator is as before afterwards."""
     seed = seed_of(seed, "seeded({})")
-    with torch.random.fork_rng(devices=[]):
+    with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 

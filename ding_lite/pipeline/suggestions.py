@@ -8,7 +8,7 @@ import inspect
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.pipeline_checks import Entry
 
 _NO_STATE = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, Config, Contract)
+_DATA = (list, dict, set, deque, bytearray)
+_MOST_INSIDE = 5_000  # objects that are looked at inside one
 _MADE_TO_BE_SHARED = frozenset({"threading", "_thread", "queue", "_queue"})
 
 
@@ -177,6 +179,50 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
                         f"@contract(..., uses=({name},))."
                     )
                     break
+
+
+def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:
+    """Advice for each middleware that uses an object, such as an environment, with data inside that a contract on another lane
+    names and its own does not."""
+    for entry in pipeline:
+        if entry.contract is None:
+            continue
+        elsewhere = {
+            id(thing): (other, thing)
+            for other in pipeline
+            if other.contract is not None and other.contract.lane != entry.contract.lane
+            for thing in other.contract.uses
+            if isinstance(thing, _DATA) and not _is_named(thing, entry.contract)
+        }
+        for owner in entry.contract.uses if elsewhere else ():
+            found = next((elsewhere[key] for key in _ids_inside(owner) if key in elsewhere), None)
+            if found is not None:
+                other, thing = found
+                yield (
+                    f"{entry.name} ({entry.location}) uses a {type(owner).__name__} that holds a {type(thing).__name__}, which "
+                    f"{other.name} ({other.location}) uses. Nothing orders the two, so if {other.name} changes it, name it in "
+                    "both contracts."
+                )
+
+
+def _ids_inside(owner: Any) -> Iterator[int]:
+    """The ids of what lies inside an object: attributes and items, but not the numbers of modules and arrays."""
+    waiting, seen = deque([owner]), {id(owner): owner}
+    while waiting and len(seen) < _MOST_INSIDE:
+        value = waiting.popleft()
+        if isinstance(value, Mapping):
+            inner = list(value.values())
+        elif isinstance(value, (list, tuple, set, deque)):
+            inner = list(value)
+        elif isinstance(value, _NO_STATE) or hasattr(value, "__array__") or hasattr(value, "named_parameters"):
+            continue
+        else:
+            inner = list(getattr(value, "__dict__", {}).values())
+        for one in inner:
+            if not is_scalar(one) and id(one) not in seen:
+                seen[id(one)] = one
+                waiting.append(one)
+                yield id(one)
 
 
 class Watched:

@@ -154,7 +154,8 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         rows, size = self.learning_rows(batch, learn.batch_size)
         steps: list[dict[str, Any]] = []
         for _ in range(learn.epoch_per_collect):
-            steps += [self.gradient_step(part) for part in minibatches(rows, size, self.generator)]
+            for part in minibatches(rows, size, self.generator):
+                steps.append(self.gradient_step(part))
             if learn.target_kl is not None and float(steps[-1].get("kl", 0.0)) > learn.target_kl:
                 break
         return {**mean_stats(steps), **self.stats(batch)}

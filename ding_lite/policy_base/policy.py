@@ -37,6 +37,7 @@ from ding_lite.policy_check import (
     require_optimizer,
     try_out,
     warn_of_idle_settings,
+    with_stats,
 )
 from ding_lite.policy_state import all_or_nothing
 
@@ -285,12 +286,14 @@ class Policy(PolicyState):
         Raises:
             LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken.
         """
-        loss, stats = self.loss_and_stats(batch)
+        loss, stats = with_stats(self.loss(batch))
         look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         if look:
             self._require_finite("loss", loss)
         for param in self.params:
             param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
+        for name in self._stats_of_weights(stats):
+            stats[name] = stats[name].clone()
         stats.update(self.compute_gradients(loss) or {})
         if look and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
@@ -300,17 +303,15 @@ class Policy(PolicyState):
         self.after_step()
         return stats
 
-    def loss_and_stats(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """What `loss` gives, also where it gives the loss alone."""
-        given = self.loss(batch)
-        if isinstance(given, tuple):
-            loss, stats = given
-            stats = dict(stats or {})
-            for name in ("total_loss", "loss"):
-                if name in stats and isinstance(loss, Tensor):
-                    stats[name] = loss.detach()  # also what a derived class has added to it
-            return loss, stats
-        return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}
+    def _stats_of_weights(self, stats: Mapping[str, Any]) -> Sequence[str]:
+        """Which statistics are weights themselves, such as `self.model.log_alpha.detach()`, which the step changes in place."""
+        names: list[str] | None = self.dry_run_results.get("stats_of_weights")
+        if names is None:
+            memory = {tensor.untyped_storage().data_ptr() for tensor in self.weights if tensor.numel()}
+            tensors = {name: it for name, it in stats.items() if isinstance(it, Tensor) and it.numel()}
+            names = [name for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in memory]
+            self.dry_run_results["stats_of_weights"] = names
+        return [name for name in names if name in stats]
 
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import random
+import zlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,7 +21,7 @@ from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.short_names import Settings
-from ding_lite.policy_base.weights import NotOnActor, Weights, holds_weights
+from ding_lite.policy_base.weights import NotOnActor, Weights, holds_weights, reseeded
 from ding_lite.policy_check import require_finite
 from ding_lite.policy_state import (
     StateError,
@@ -99,6 +101,8 @@ class PolicyState(Hooks):
         for name, value in vars(self).items():
             if isinstance(value, (Optimizer, ActMode, LearnMode)):
                 delattr(actor, name)
+            elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
+                setattr(actor, name, reseeded(value, [self.seed, _ROLES[role], index, zlib.crc32(name.encode())]))
             elif name != "model" and holds_weights(value):
                 setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(self).__name__))
         actor.params = list(actor.model.parameters())

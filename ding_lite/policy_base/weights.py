@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -57,6 +59,16 @@ def holds_weights(thing: Any) -> bool:
     if isinstance(thing, Mapping):
         return any(map(holds_weights, thing.values()))
     return isinstance(thing, (list, tuple)) and any(map(holds_weights, thing))
+
+
+def reseeded(generator: Any, seed: Sequence[int]) -> Any:
+    """A random generator of the same kind, of torch, numpy or Python, from this seed."""
+    number = int(np.random.default_rng(seed).integers(2**63))
+    if isinstance(generator, torch.Generator):
+        return torch.Generator(generator.device).manual_seed(number)
+    if isinstance(generator, np.random.Generator):
+        return np.random.Generator(type(generator.bit_generator)(number))
+    return random.Random(number)
 
 
 class NotOnActor:

@@ -13,6 +13,7 @@ from ding_lite.policy_check.hook_results import (
     require_model,
     require_optimizer,
     warn_of_idle_settings,
+    with_stats,
 )
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_in_batch, misfit_of
 from ding_lite.policy_check.recurrent_states import like_before, state_like_before
@@ -41,4 +42,5 @@ __all__ = [
     "state_like_before",
     "try_out",
     "warn_of_idle_settings",
+    "with_stats",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces, to_arrays
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
@@ -23,6 +25,7 @@ from ding_lite.policy_check.hook_results import (
     require_mapping,
     require_rows,
     require_scalar,
+    with_stats,
 )
 from ding_lite.policy_check.recurrent_states import state_like_before
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
@@ -92,9 +95,6 @@ class TriedPolicy(RestorablePolicy, Protocol):
     def loss(self, batch: Tree, /) -> Any:
         """The loss of a batch."""
 
-    def loss_and_stats(self, batch: Tree, /) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and what to log of it."""
-
     def compute_gradients(self, loss: Tensor, /) -> dict[str, Any]:
         """Set the gradients. Returns what to log."""
 
@@ -156,8 +156,10 @@ def _acted(policy: TriedPolicy, mode: TriedMode) -> tuple[dict[str, Any], tuple[
     action_spec = space_spec(policy.action_space)
     given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
     previous = {key: given[key] for key in mode.previous}
+    before = global_random_states()
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = mode.forward(obs, state, **previous)
+    _warn_of_global_draws(name, before)
     require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
     require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
@@ -203,7 +205,7 @@ def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
     with _explained(f"loss of {kind}", lambda: described(rows)):
-        loss, outputs = policy.loss_and_stats(for_loss)
+        loss, outputs = with_stats(policy.loss(for_loss))
     require_scalar(f"loss of {kind}", loss)
     with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
         of_gradients = require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
@@ -215,6 +217,18 @@ def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     collected = tuple(name for name in columns if name in read | passed_on)
     return HookReads(collected, tuple(name for name in rows if name in by_loss))
+
+
+def _warn_of_global_draws(hook: str, before: Mapping[str, Any]) -> None:
+    """Warn where acting draws from a global generator: threads share it, and each worker process has another one."""
+    drawn = [name for name, state in global_random_states().items() if state != before.get(name, state)]
+    if drawn:
+        warnings.warn(
+            f"{hook} draws from the global random numbers of {' and '.join(drawn)}, which no seed of the policy sets, and "
+            "whose order depends on timing where iterations overlap: draw from self.generator (torch) or self.rng (numpy), such "
+            "as torch.randn(shape, generator=self.generator).",
+            stacklevel=2,
+        )
 
 
 def _require_apart(policy: TriedPolicy, outputs: Mapping[str, Any]) -> None:

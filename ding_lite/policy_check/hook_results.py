@@ -209,3 +209,15 @@ def require_scalar(hook: str, loss: Any) -> None:
         raise HookError(f"{hook} gives {found}: give a scalar tensor, such as the mean over the batch, or (scalar, dict).")
     if not loss.requires_grad:
         raise HookError(f"{hook} does not depend on the model's weights: compute it from self.model, outside torch.no_grad().")
+
+
+def with_stats(given: Any) -> tuple[Any, dict[str, Any]]:
+    """What `loss` returned as loss and statistics, also where it returned the loss alone."""
+    if isinstance(given, tuple):
+        loss, stats = given
+        stats = dict(stats or {})
+        for name in ("total_loss", "loss"):
+            if name in stats and isinstance(loss, Tensor):
+                stats[name] = loss.detach()  # also what a derived class has added to it
+        return loss, stats
+    return given, {"total_loss": given.detach()} if isinstance(given, Tensor) else {}

@@ -1,6 +1,7 @@
 """Weights from a seed: the same every time, orthogonal where that is asked for, and nobody else's numbers moved."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -95,3 +96,18 @@ def test_an_orthogonal_network_computes_with_its_new_weights():
         orthogonal(network, last_gain=0.0)
     with torch.inference_mode():
         assert not network(torch.ones(2, 4)).any()
+
+
+def test_weights_made_on_threads_are_those_of_their_seeds():
+    def weights(seed):
+        with seeded(seed):
+            return torch.cat([torch.randn(1000) for _ in range(20)])
+
+    alone, found = [weights(seed) for seed in range(6)], {}
+    for _ in range(5):
+        threads = [threading.Thread(target=lambda seed=seed: found.update({seed: weights(seed)})) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(torch.equal(found[seed], alone[seed]) for seed in range(6))

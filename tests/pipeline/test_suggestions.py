@@ -272,3 +272,29 @@ class TestObjectsThatNoContractNames:
     def test_in_a_plain_loop_there_is_nothing_to_warn_of(self):
         counts = Counts()
         run(counts.make, counts.learn, mode={}, steps=7)
+
+
+class Holder:
+    def __init__(self, inner):
+        self.inner = inner
+
+
+@pytest.mark.parametrize("wrap", [lambda it: [it], lambda it: Holder([{"a": Holder(it)}])])
+def test_data_inside_an_object_that_is_used_is_named_where_another_lane_changes_it(wrap):
+    level = {"n": 0}
+    env = wrap(level)
+    with Task().start(async_mode=True) as loop:
+        loop.use(contract(uses=(env,), stage="collect")(lambda ctx: None))
+        loop.use(contract(uses=(level,), stage="learn")(lambda ctx: level.update(n=1)))
+        with pytest.warns(UserWarning, match=r"uses a \w+ that holds a dict, which .* uses.*name it in both contracts"):
+            loop.run(2)
+
+
+def test_data_that_both_name_or_that_is_not_inside_is_fine(recwarn):
+    level, other = {"n": 0}, {"n": 0}
+    env = Holder(level)
+    with Task().start(async_mode=True) as loop:
+        loop.use(contract(uses=(env, level), stage="collect")(lambda ctx: None))
+        loop.use(contract(uses=(level, other), stage="learn")(lambda ctx: level.update(n=1)))
+        loop.run(2)
+    assert not [one for one in recwarn if "that holds a" in str(one.message)]

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite.basics.global_random import global_random_states
 from ding_lite.config import PPOConfig
 from ding_lite.data import tree, with_leaves
 from ding_lite.envs import make_envs
@@ -412,6 +413,79 @@ def test_a_policy_that_has_learned_may_be_tried_out_and_goes_on_as_if_it_had_not
         policy.learn_mode.forward(batch)
         states.append((digest(policy.state_dict()), policy.metrics.peek()["losses"]))
     assert states[0] == states[1]
+
+
+class Drawing(Policy):
+    """Acts by numbers of this source."""
+
+    source = staticmethod(lambda policy: torch.rand(1))
+
+    def before_loss_init(self):
+        super().before_loss_init()
+        self.own, self.numpys, self.pythons = torch.Generator(), np.random.default_rng(3), random.Random(3)
+
+    def compute_actions(self, obs, state=(), **kwargs):
+        self.drawn = float(self.source(self))
+        return torch.zeros(len(obs), dtype=torch.int64), state, {"drawn": np.full(len(obs), self.drawn)}
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (lambda policy: torch.rand(1), "of torch,"),
+        (lambda policy: np.random.random(), "of numpy.random,"),  # noqa: NPY002
+        (lambda policy: random.random(), "of random,"),
+    ],
+)
+def test_acting_by_global_random_numbers_is_a_warning(source, named):
+    policy = type("Mine", (Drawing,), {"source": staticmethod(source)})({"seed": 0}, BOX, DISCRETE)
+    before = global_random_states()
+    with pytest.warns(
+        UserWarning, match=f"compute_actions of Mine draws from the global random numbers {named}.*self.generator"
+    ):
+        policy.dry_run()
+    assert global_random_states()["torch"] == before["torch"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda policy: torch.rand(1, generator=policy.generator),
+        lambda policy: policy.rng.random(),
+        lambda policy: torch.rand(1, generator=policy.own),
+        lambda policy: policy.numpys.random(),
+        lambda policy: policy.pythons.random(),
+    ],
+)
+def test_generators_of_a_policy_are_each_copys_own(source, recwarn):
+    def numbers():
+        policy = type("Mine", (Drawing,), {"source": staticmethod(source)})({"seed": 0}, BOX, DISCRETE)
+        policy.dry_run()
+        modes = policy.collect_mode, policy.eval_mode, policy.collect_mode.worker_copy(0), policy.collect_mode.worker_copy(1)
+        first = [float(mode.forward(np.zeros((1, 4), np.float32))[2]["drawn"][0]) for mode in modes]
+        return first, float(source(policy))
+
+    first, own = numbers()
+    again, own_again = numbers()
+    assert (first, own) == (again, own_again)
+    assert len({*first, own}) == 4  # the first worker draws what a collector without workers draws
+    assert not [one for one in recwarn if "global random" in str(one.message)]
+
+
+def test_a_statistic_that_is_a_weight_is_logged_as_it_was_before_the_step():
+    class Alpha(PPOPolicy):
+        def make_model(self):
+            model = super().make_model()
+            model.alpha = nn.Parameter(torch.zeros(()))
+            return model
+
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            return loss + self.model.alpha, {**stats, "alpha": self.model.alpha.detach(), "number": self.model.alpha.item()}
+
+    policy = Alpha({"seed": 0, "lr": 0.1}, BOX, DISCRETE)
+    output = policy.learn_mode.forward(rollout())
+    assert float(output["alpha"]) == pytest.approx(float(output["number"])) != 0
 
 
 def test_running_means_are_as_they_were():
