@@ -103,6 +103,7 @@ class Network:
         thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(half, checker) for half in plan.halves]
+        self._ended_contexts = checker.ended
         self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
         self._pending_work: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
         self._requests: dict[int, list[Request]] = {}
@@ -251,6 +252,8 @@ class Network:
             self._end_work()
             self.timeline.sum_up(self.lanes)
             self._unwind_rest()
+            if self._ended_contexts is not None:
+                self._ended_contexts.release()
             enter(outside)
             if self.error is not None or self.asked_to_stop:
                 self._gather()

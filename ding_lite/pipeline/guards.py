@@ -11,6 +11,7 @@ from typing import Any
 from ding_lite.basics.messages import location_of, name_of
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
+from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.generators import Half, backward_step, forward_step, named
 from ding_lite.pipeline.handovers import Handovers
@@ -48,6 +49,8 @@ class Checker:
         self.handovers = Handovers(ctx, max_lag, has_lanes, is_threaded, writers)
         self.watched = watched_objects(entries) if has_lanes else {}
         """What contracts leave out, by id of each function that holds it."""
+        self.ended = EndedContexts() if has_lanes else None
+        """Contexts of earlier iterations, which middleware are not to read."""
         self._guards: dict[tuple[int, int], Guard] = {}
 
     def is_checked(self, ctx: Context) -> bool:
@@ -141,6 +144,8 @@ class Guard:
     def __call__(self, ctx: Any) -> Any:
         if self.contract is None and ctx.total_step >= self._checker.end:
             return self.call(ctx)
+        if self._compares and self._checker.ended is not None:
+            self._checker.ended.enter(self, ctx)
         return self._run(FIRST, ctx, self.call, ctx)
 
     def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:

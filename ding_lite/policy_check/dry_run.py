@@ -225,8 +225,8 @@ def _warn_of_global_draws(hook: str, before: Mapping[str, Any]) -> None:
     if drawn:
         warnings.warn(
             f"{hook} draws from the global random numbers of {' and '.join(drawn)}, which no seed of the policy sets, and "
-            "whose order depends on timing where iterations overlap: draw from self.generator (torch) or self.rng (numpy), such "
-            "as torch.randn(shape, generator=self.generator).",
+            "whose order depends on timing where iterations overlap: draw from self.generator (torch) or self.rng (numpy), "
+            "such as torch.randn(shape, generator=self.generator).",
             stacklevel=2,
         )
 

@@ -556,3 +556,40 @@ class TestTerms:
             contract(writes=("total_step",))
         with pytest.raises(ContractError, match="writes ctx.total_step .* The task counts iterations there"):
             run(contract(stage="learn")(lambda ctx: setattr(ctx, "total_step", 3)), mode={})
+
+
+@dataclasses.dataclass
+class Adapted(Context):
+    x: int = 0
+    loss: float = 0.0
+
+
+@pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 0}], ids=str)
+def test_the_context_of_an_earlier_iteration_that_is_read_is_a_warning_and_after_the_run_it_is_whole(mode):
+    contexts = []
+
+    @contract(reads=("loss",), writes=("x",), uses=(contexts,), stage="collect")
+    def adapt(ctx):
+        ctx.x = ctx.total_step
+        if contexts:
+            seen.append(contexts[-1].loss)
+        contexts.append(ctx)
+
+    seen = []
+    with Task().start(ctx=Adapted(), **mode) as loop:
+        loop.use(adapt).use(contract(writes=("loss",), stage="learn")(lambda ctx: setattr(ctx, "loss", ctx.total_step + 0.5)))
+        with pytest.warns(UserWarning, match=r"ctx.loss of iteration 0 was read in a later iteration.*Keep the value, not"):
+            loop.run(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [ctx.x for ctx in contexts][:4] == [0, 1, 2, 3]
+    assert {type(ctx) for ctx in contexts} == {Adapted}
+
+
+def test_keeping_contexts_until_the_run_has_ended_is_fine(recwarn):
+    contexts = []
+    with Task().start(ctx=Adapted(), async_mode=True) as loop:
+        loop.use(contract(stage="collect")(lambda ctx: None))
+        loop.use(contract(writes=("loss",), uses=(contexts,), stage="learn")(lambda ctx: contexts.append(ctx))).run(8)
+    assert [ctx.loss for ctx in contexts] == [0.0] * 8
+    assert not [one for one in recwarn if "in a later iteration" in str(one.message)]

@@ -1,0 +1,67 @@
+"""Ended contexts: a warning where an earlier iteration's context is read, which has only the values of its lane."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+from ding_lite.pipeline.contexts import Context
+from ding_lite.pipeline.views import become
+
+_MARK, _CLASS = "_has_ended", "_ended_class"
+
+
+class EndedContexts:
+    """Marks the contexts of the checked iterations when the next iteration of their lane begins, until the run ends."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, weakref.ref[Context]] = {}
+        self._marked: list[weakref.ref[Context]] = []
+
+    def enter(self, guard: object, ctx: Context) -> None:
+        """This guard's middleware runs on this context now: the one before it has ended."""
+        known = self._last.get(id(guard))
+        before = None if known is None else known()
+        if before is ctx:
+            return
+        try:
+            self._last[id(guard)] = weakref.ref(ctx)
+        except TypeError:  # its class has slots, and none for weak references
+            return
+        if before is not None and not hasattr(type(before), _MARK):
+            become(before, _ended(type(before)))
+            self._marked.append(weakref.ref(before))
+
+    def release(self) -> None:
+        """The run has ended: all contexts may be read."""
+        for ref in self._marked:
+            ctx = ref()
+            if ctx is not None:
+                become(ctx, type(ctx).__mro__[1])
+        self._marked.clear()
+        self._last.clear()
+
+
+def _ended(cls: type[Any]) -> type[Any]:
+    """The class of ended contexts of this class; made once, and kept by the class itself."""
+    if _CLASS not in vars(cls):
+        setattr(cls, _CLASS, _made(cls))
+    return getattr(cls, _CLASS)  # type: ignore[no-any-return]
+
+
+def _made(cls: type[Any]) -> type[Any]:
+    fields = cls._plan.fields - {"total_step"}
+    get: Any = cls.__getattribute__
+
+    def __getattribute__(self: Any, name: str) -> Any:
+        value = get(self, name)
+        if name in fields:
+            warnings.warn(
+                f"ctx.{name} of iteration {get(self, 'total_step')} was read in a later iteration: where iterations overlap, "
+                "that context holds only what its lane knew. Keep the value, not the context.",
+                stacklevel=2,
+            )
+        return value
+
+    return type(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": __getattribute__, _MARK: True})
