@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from ding_lite.basics import UnsavedError, WriteError, move_aside, plain, remove_leftovers, require_writable, save_checkpoint
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
@@ -30,6 +31,10 @@ class HasState(Protocol):
 
     def state_dict(self) -> Any:
         """The state as plain data."""
+
+
+_savers: WeakValueDictionary[str, CkptSaver] = WeakValueDictionary()
+"""By folder, which one was called last."""
 
 
 class CkptSaver:
@@ -75,8 +80,9 @@ class CkptSaver:
         counters: further fields of the context to save as counters.
 
     Raises:
-        TypeError: an object has no `state_dict`, or its state is not plain data.
-        WriteError: `save_dir` is not writable.
+        TypeError: something has no `state_dict`, or one with other things than plain data in it.
+        WriteError: nothing can be written to `save_dir`.
+        ValueError: in the first iteration, another one of the pipeline saves to the same folder.
     """
 
     def __init__(
@@ -111,6 +117,8 @@ class CkptSaver:
         """Value and content of a `best.pt` that is not written yet."""
         self._kept: list[str] = []
         self._has_begun, self._is_first = False, True
+        self._ctx: object = None
+        """Of the iteration that it is in."""
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
         self._final_step, self._has_warned = -1, False
@@ -123,10 +131,14 @@ class CkptSaver:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
+        self._require_own_folder(ctx)
         if not self._has_begun:
             remove_leftovers(self._folder)
             self._has_begun = True
-        yield
+        try:
+            yield
+        finally:
+            self._ctx = None
         self._note_best(ctx)
         if own_run().finish:  # saved here already, in case the end of the run is not reached
             self._save_last(ctx)
@@ -138,6 +150,17 @@ class CkptSaver:
             if error is not None and (kind, error.errno) not in self._warned:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
+
+    def _require_own_folder(self, ctx: object) -> None:
+        """Refuse another saver of the same iteration with the same folder: each would move or overwrite the other's files."""
+        self._ctx, place = ctx, os.path.realpath(self._folder)
+        other = _savers.get(place)
+        if other is not None and other is not self and other._ctx is ctx:
+            raise ValueError(
+                f"two CkptSavers of one pipeline write to {self._folder}, and each would overwrite what the other saves: give "
+                "one another save_dir, or save both things by one, CkptSaver({'name': thing, 'other': thing}, save_dir)."
+            )
+        _savers[place] = self
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""

@@ -15,6 +15,7 @@ from typing import Any
 from ding_lite.basics.files import write_atomically
 
 _PLAIN = (int, float, str, bool, complex, type(None))
+_DEEPEST = 200  # lists and dicts in one another
 _KEYS = (str, int, float, bool)
 
 
@@ -22,13 +23,18 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or holds anything but plain data."""
 
 
-def plain(state: Any, where: str = "state") -> Any:
-    """The same state as tensors, numbers, strings, lists, tuples and dicts, which are safe to load.
+def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any:
+    """The same state as tensors, numbers, strings, lists, tuples and dicts, which every reader can load without trust.
 
     Arrays become tensors, tensors leave their device, graph and larger storage, numpy scalars become numbers.
 
+    Args:
+        where: what messages call it.
+        inside: the ids of the lists, tuples and dicts in which it stands.
+
     Raises:
-        TypeError: anything else; the message names its place.
+        TypeError: anything else, naming where it stands.
+        ValueError: a list, tuple or dict that holds itself, or that stands in too many others.
     """
     import numpy as np
     import torch
@@ -43,13 +49,16 @@ def plain(state: Any, where: str = "state") -> Any:
         return torch.from_numpy(state if state.flags.c_contiguous and state.flags.writeable else state.copy())
     if isinstance(state, np.generic) and state.dtype.kind in "biufc":
         return state.item()
+    if isinstance(state, (Mapping, list, tuple)):
+        _require_shallow(state, where, inside)
+        inside = (*inside, id(state))
     if isinstance(state, Mapping):
         for key in state:
             if type(key) not in _KEYS:
                 raise TypeError(f"{where} has the key {key!r}, a {type(key).__name__}: use strings or numbers.")
-        return {key: plain(value, f"{where}[{key!r}]") for key, value in state.items()}
+        return {key: plain(value, f"{where}[{key!r}]", inside) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        items = [plain(value, f"{where}[{position}]") for position, value in enumerate(state)]
+        items = [plain(value, f"{where}[{position}]", inside) for position, value in enumerate(state)]
         return tuple(items) if isinstance(state, tuple) else items
     if type(state) in _PLAIN:
         return state
@@ -58,6 +67,16 @@ def plain(state: Any, where: str = "state") -> Any:
         f"{where} is a {what}, which a checkpoint cannot hold: let state_dict() return tensors, arrays, numbers, "
         "strings, lists and dicts."
     )
+
+
+def _require_shallow(state: Any, where: str, inside: tuple[int, ...]) -> None:
+    short = where if len(where) <= 80 else f"{where[:60]}...{where[-17:]}"
+    if id(state) in inside:
+        raise ValueError(f"{short} is a {type(state).__name__} that holds itself, which no checkpoint holds: leave it out.")
+    if len(inside) >= _DEEPEST:
+        raise ValueError(
+            f"{short} stands within {len(inside)} lists and dicts, which is deeper than a checkpoint goes: save it flat."
+        )
 
 
 def arrays(state: Any) -> Any:
@@ -75,8 +94,9 @@ def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path
     """Write `state` to `path`, atomically: after a crash, the file is either the old or the new one.
 
     Raises:
-        TypeError: something in it is not plain data.
-        WriteError: the file cannot be written; the old file is unchanged.
+        TypeError: something in it is no plain data.
+        ValueError: it holds itself, or is nested too deep.
+        WriteError: the file cannot be written; the one before is still there.
     """
     import torch
 

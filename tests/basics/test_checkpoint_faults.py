@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.basics import write_atomically
+from ding_lite.basics import WriteError, write_atomically
 from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint
 
 
@@ -252,3 +252,45 @@ class TestStrangers:
                 archive.filelist += [large] * 5
         with pytest.raises(CheckpointError, match=r"a\.pt cannot be read: it would unpack to more than it holds"):
             load_checkpoint(path)
+
+
+def holds_itself():
+    state = {"a": [1]}
+    state["a"].append(state["a"])
+    return state
+
+
+def nested(depth):
+    state = 1
+    for _ in range(depth):
+        state = [state]
+    return {"a": state}
+
+
+class TestShapes:
+    @pytest.mark.parametrize(
+        ("state", "words"),
+        [
+            (holds_itself(), r"state\['a'\]\[1\] is a list that holds itself"),
+            (nested(5000), r"state\['a'\]\[0\].*\.\.\..* stands within 200 lists and dicts"),
+        ],
+    )
+    def test_a_state_that_has_no_end_is_refused_with_its_place_and_the_file_before_stays(self, tmp_path, state, words):
+        path = save_checkpoint({"x": 1}, tmp_path / "a.pt")
+        with pytest.raises(ValueError, match=words) as caught:
+            save_checkpoint(state, path)
+        assert len(str(caught.value)) < 300
+        assert load_checkpoint(path) == {"x": 1}
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_what_stands_in_two_places_does_not_hold_itself(self, tmp_path):
+        twice = [1]
+        state = {"a": twice, "b": [twice, twice], **nested(190)}
+        assert load_checkpoint(save_checkpoint(state, tmp_path / "a.pt")) == state
+
+    def test_a_key_that_is_half_a_character_comes_back_and_a_path_with_one_is_refused(self, tmp_path):
+        state = {"\ud800": {"x\udcff": torch.zeros(1)}}
+        assert load_checkpoint(save_checkpoint(state, tmp_path / "a.pt")) == state
+        with pytest.raises(WriteError, match=r"no name holds half of a character \('\\ud800'\)"):
+            save_checkpoint(state, tmp_path / "\ud800.pt")
+        assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
