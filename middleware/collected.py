@@ -125,15 +125,15 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
 
 
 def require_no_train_data(ctx: OnlineRLContext, who: str) -> None:
-    """Refuse to change rewards of which a batch to learn from was made already.
+    """Refuse to change rewards from which ctx.train_data was already computed.
 
     Raises:
         RuntimeError
     """
     if ctx.train_data is not None:
         raise RuntimeError(
-            f"{who} found ctx.train_data, which was made of the rewards of before, so that others would change nothing: put it "
-            "before gae_estimator, or before whatever else made ctx.train_data."
+            f"{who} found ctx.train_data, which was computed from the old rewards, so new ones would have no effect: put it "
+            "before the middleware that writes ctx.train_data, such as gae_estimator."
         )
 
 

@@ -44,8 +44,8 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
     for flag in _FLAGS:
         if (flag,) in stacked and stacked[flag,].ndim > 1:
             raise ValueError(
-                f"{who}: a list of transitions has {flag} of shape {stacked[flag,].shape[1:]} in each, so that they are "
-                "several steps each: put a list of episodes into ctx.episodes, and pass a batch without a list."
+                f"{who}: a list of transitions has {flag} of shape {stacked[flag,].shape[1:]} in each, so each holds "
+                "several steps: a list of episodes belongs in ctx.episodes; pass a batch without a list."
             )
     return unflatten(stacked)  # type: ignore[no-any-return]
 

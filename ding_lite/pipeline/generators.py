@@ -75,7 +75,7 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | Non
         close = getattr(result, "close", None)
         if close:
             close()
-        raise TypeError(f"{describe_call(fn)} is an async function, which nobody awaits here: write a plain function.")
+        raise TypeError(f"{describe_call(fn)} is an async function, which is not awaited here: write a plain function.")
     _refuse_other_context(fn, result, ctx)
     return None
 

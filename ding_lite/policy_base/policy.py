@@ -190,7 +190,7 @@ class Policy(PolicyState):
             ColumnError: a hook reads a column that the batch does not have.
             HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
         """
-        if "reads" not in self.dry_run_results:
+        if "reads" not in self.dry_run_results and not self.is_copy:
             require_methods(self)
             self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
             try:

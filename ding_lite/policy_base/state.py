@@ -45,6 +45,9 @@ class PolicyState(Hooks):
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     """Attributes whose state `state_dict` has by itself."""
 
+    is_copy: bool = False
+    """Whether it is a copy that acts, which cannot learn."""
+
     being_loaded: Mapping[str, Any] | None = None
     """The state that is just being loaded."""
 
@@ -94,6 +97,7 @@ class PolicyState(Hooks):
             device: where it acts; None for the policy's own.
         """
         actor = copy.copy(self)
+        actor.is_copy = True
         copies: dict[int, Any] = {}
         actor.device = device or self.device
         with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten

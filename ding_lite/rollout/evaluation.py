@@ -19,7 +19,7 @@ def split_evenly(count: int, among: int) -> list[int]:
     """`count` split as evenly as possible; the first ones get the remainder.
 
     Example:
-        >>> shares(7, 3)
+        >>> split_evenly(7, 3)
         [3, 2, 2]
     """
     return [count // among + (index < count % among) for index in range(among)]

@@ -61,7 +61,7 @@ def test_rewards_are_not_scaled_where_that_changes_nothing_or_twice_or_when_they
     collect, normalize = StepCollector(cfg, policy.collect_mode, envs), reward_normalizer(cfg, policy.learn_mode)
     estimate = gae_estimator(cfg, policy.collect_mode)
     assert np.isfinite(run(collect, normalize, estimate).train_data.reward.numpy()).all()
-    with pytest.raises(RuntimeError, match=r"reward_normalizer found ctx.train_data.*put it before gae_estimator"):
+    with pytest.raises(RuntimeError, match=r"reward_normalizer found ctx.train_data.*put it before the middleware"):
         run(collect, estimate, normalize)
     with pytest.raises(RuntimeError, match=r"reward_normalizer found the column 'raw_reward'.*into the pipeline once"):
         run(collect, normalize, normalize)
