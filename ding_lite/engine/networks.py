@@ -56,7 +56,7 @@ class _Work:
     is_first: bool
     """Whether it is the first half of its lane in an iteration."""
     is_closing: bool
-    """Whether second halves left by wrappers and `task.wrap` run after it, because it is the lane's last half."""
+    """Whether backward steps left by wrappers and `task.wrap` run after it, because it is the lane's last half."""
     ran: Callable[[Ran], None]
     """Records its time."""
 
@@ -509,9 +509,9 @@ class Network:
                 add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
-            # Waiting generators may handle it in their second halves.
+            # Waiting generators may handle it in their backward steps.
             lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # the remaining second halves belong to no middleware
+        if work.is_closing and lane.error is not None:  # the remaining backward steps belong to no middleware
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
@@ -543,7 +543,7 @@ class Network:
             left[1].drop()
 
     def _take(self, half: MiddlewareStep, lane: Lane) -> None:
-        """Take the remainder that the first half of this middleware returned."""
+        """Take the pending work that the forward step of this middleware returned."""
         asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
         if asked is None or pending is None:  # its forward step did all the work
             return
@@ -600,7 +600,7 @@ class Network:
         self._deferrals.notify()
 
     def _unwind_rest(self) -> None:
-        """Clean up dropped iterations: waiting generators see the error or are closed, and remainders are dropped."""
+        """Clean up dropped iterations: waiting generators see the error or are closed, and pending work is dropped."""
         for _, pending in self._pending_work.values():
             pending.drop()
         self._pending_work.clear()

@@ -110,7 +110,7 @@ class PipelineMixin(Lifecycle):
     def use_wrapper(self: Self_, fn: Wrapper) -> Self_:
         """Apply a decorator to every middleware, present and future. The last decorator is the outermost.
 
-        The decorator need not support generators: it wraps the first half, and the second half still runs.
+        The decorator need not support generators: it wraps the forward step, and the backward step still runs.
         """
         if not callable(fn):
             raise TypeError(f"task.use_wrapper() wants a wrapper, a function of a middleware, got {fn!r}.")

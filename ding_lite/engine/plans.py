@@ -55,7 +55,7 @@ class MiddlewareStep:
     uses: tuple[Any, ...] = ()
     is_opaque: bool = False
     is_late: bool = False
-    """Whether it takes the remainder of the first half."""
+    """Whether it takes the pending work of the forward step."""
     inputs: list[Edge] = dataclasses.field(default_factory=list)
     outputs: list[Edge] = dataclasses.field(default_factory=list)
 
@@ -180,9 +180,9 @@ def _join_shared_state(halves: Sequence[MiddlewareStep]) -> None:
 
 
 def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[MiddlewareStep]:
-    """The first half, and the half on the process lane that takes its remainder, if it may return one."""
+    """The forward step, and the half on the process lane that takes its pending work, if it may return one."""
     half, terms = _half(entry, FIRST, cls, fields), entry.contract
-    if terms is None or not terms.writes_late or entry.call is not entry.fn:  # a wrapper takes the remainder at once
+    if terms is None or not terms.writes_late or entry.call is not entry.fn:  # a wrapper takes the pending work at once
         return [half]
     reads, writes = half_fields(cls, terms, LATE)
     return [
@@ -269,7 +269,7 @@ class _Wiring:
     def _connect_pending_work(self) -> None:
         for first, late in zip(self._halves, self._halves[1:]):
             if late.is_late and first.lane != late.lane:
-                self._edge(first, late, 0, "it takes the remainder")
+                self._edge(first, late, 0, "it takes the pending work")
 
     def _connect_followers(self) -> None:
         for half in self._halves:

@@ -11,7 +11,7 @@ from ding_lite.pipeline.pipeline_checks import Entry
 
 
 def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:
-    """Run one iteration: every first half in order, then the second halves in reverse order.
+    """Run one iteration: every forward step in order, then the backward steps in reverse order.
 
     Args:
         ctx: the iteration's context.

@@ -77,7 +77,7 @@ class Timeline:
             lane.busy_ns = lane.released_ns = 0
 
     def took(self, asked: MiddlewareStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
-        """A lane took the remainder of this half after waiting; the work itself was done elsewhere, during `span`."""
+        """A lane took the pending work of this half after waiting; the work itself was done elsewhere, during `span`."""
         spent, key = self.waiting_ns[lane], (asked.name, "its workers")
         spent[key] = spent.get(key, 0) + waited
         if span is not None:

@@ -58,7 +58,7 @@ class Serial:
             unwind(waiting)
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the first halves, and append waiting generators to `waiting`."""
+        """Run the forward steps, and append waiting generators to `waiting`."""
         for index, fn in enumerate(self.fns):
             half = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
             if half is not None:
@@ -66,9 +66,9 @@ class Serial:
 
 
 class Parallel(Serial):
-    """Middleware whose first halves run at the same time, each on a thread; second halves run in reverse order.
+    """Middleware whose forward steps run at the same time, each on a thread; backward steps run in reverse order.
 
-    The first halves have no order, so they must not touch the same fields or objects; conflicting contracts are refused.
+    The forward steps have no order, so they must not touch the same fields or objects; conflicting contracts are refused.
     """
 
     kind = "parallel"
@@ -79,7 +79,7 @@ class Parallel(Serial):
         self._pool = pool
 
     def begin(self, ctx: Any, waiting: list[Half]) -> None:
-        """Run the first halves at the same time, and wait for all of them, even if one fails.
+        """Run the forward steps at the same time, and wait for all of them, even if one fails.
 
         Raises:
             BaseException: the first error in pipeline order, with the others as notes. An error of a part that waited for an
@@ -98,7 +98,7 @@ class Parallel(Serial):
             raise first
 
     def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], Half | None]:
-        """The first half of `fn`, on an alias of the context with its own view."""
+        """The forward step of `fn`, on an alias of the context with its own view."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)
         return lambda: forward_step(fn, call(seen), seen)

@@ -103,7 +103,7 @@ class Contract:
 
     @property
     def all_writes(self) -> tuple[str, ...]:
-        """Fields that its first half sets, at once or late."""
+        """Fields that its forward step sets, at once or late."""
         return (*self.writes, *self.writes_late)
 
     @property
@@ -143,7 +143,7 @@ def contract(
         stage: one of evaluate, explore, collect, process, learn, record.
         may_read: fields that it reads if the context has them.
         reads_after, writes_after: fields that only the code after the `yield` reads or sets.
-        writes_late: fields that are set when the returned `Remainder` is taken.
+        writes_late: fields that are set when the returned `PendingWork` is taken.
         may_write: fields that it sets if the context has them; with `writes_late`, only late.
         fills: objects that it puts data into, such as a replay buffer; they count as used.
         draws: objects that it takes data from; they count as used. The pipeline is refused if such an object is empty and no

@@ -22,7 +22,7 @@ _OVER: Any = object()
 
 
 def may_yield(fn: Callable[..., Any]) -> bool:
-    """Whether `fn` may have a second half: it is a generator function, or returns the result of one."""
+    """Whether `fn` may have a backward step: it is a generator function, or returns the result of one."""
     if isinstance(fn, functools.partial):
         return may_yield(fn.func)
     declared = getattr(fn, "may_yield", None)
@@ -43,10 +43,10 @@ def end_of(fn: object) -> Callable[..., Any] | None:
 
 
 def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
-    """Run the result of `fn(ctx)` up to its `yield`, or take it if it is a remainder.
+    """Run the result of `fn(ctx)` up to its `yield`, or take it if it is pending work.
 
     Returns:
-        The waiting generator, or None if there is no second half.
+        The waiting generator, or None if there is no backward step.
 
     Raises:
         TypeError: `fn` returned a function or a coroutine, so that its body never ran; or it returned or yielded
@@ -115,9 +115,9 @@ def backward_step(generator: Half, error: BaseException | None = None) -> None:
 
 
 def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
-    """Run every second half, last first, leaving `waiting` empty.
+    """Run every backward step, last first, leaving `waiting` empty.
 
-    An error, the given one or one of a second half, is thrown into the generators that still wait, like into nested `with`
+    An error, the given one or one of a backward step, is thrown into the generators that still wait, like into nested `with`
     blocks: each may clean up, replace it, or handle it; after that, the remaining ones run normally.
 
     Raises:
@@ -137,7 +137,7 @@ def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
 
 
 class Backward:
-    """Runs the second half of a middleware that was begun inside another, when called, if it still waits."""
+    """Runs the backward step of a middleware that was begun inside another, when called, if it still waits."""
 
     def __init__(self, half: Half | None, waiting: list[Half]) -> None:
         self._half, self._waiting = half, waiting
@@ -168,7 +168,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
     """Apply a wrapper to a middleware without losing either half of a generator.
 
     A plain decorator calls `fn(ctx)` and ignores the returned generator, which would then never run. Here, the call itself runs
-    the first half inside the wrapper. The wrapper, or finally the engine, runs the second half.
+    the forward step inside the wrapper. The wrapper, or finally the engine, runs the backward step.
     """
     running: list[list[Half]] = []  # the halves begun by each current call
 

@@ -1,4 +1,4 @@
-"""Guards: enforce contracts while middleware run, in both halves and in remainders."""
+"""Guards: enforce contracts while middleware run, in both halves and in pending work."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: objec
 
 
 FIRST, SECOND, LATE = range(3)
-"""Halves of a middleware; LATE takes its remainder."""
+"""Halves of a middleware; LATE takes its pending work."""
 _Known = dict[type[Any], tuple[Reach, Terms]]
 _NOTHING = frozenset[str]()
 _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
@@ -113,7 +113,7 @@ class Guard:
         location: file:line of its definition.
         contract: None for a plain function, whose touches are noted in the checked iterations.
         checker: of the run.
-        is_wrapped: whether a wrapper takes its remainder at once.
+        is_wrapped: whether a wrapper takes its pending work at once.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_onc
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
     key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
@@ -270,7 +270,7 @@ def half_fields(
         cls: of the context.
         terms: the contract.
         half: FIRST, SECOND or LATE.
-        takes_at_once: whether the first half takes the remainder as well.
+        takes_at_once: whether the forward step takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
@@ -309,7 +309,7 @@ class _Advice:
         if self._half == LATE and verb == "read":
             if name not in self._late:
                 return (
-                    f"Taking a remainder sees only the fields that it writes: read ctx.{name} before, where the work is "
+                    f"Taking pending work sees only the fields that it writes: read ctx.{name} before, where the work is "
                     "requested, and keep the value in the closure."
                 )
             suffix = ""

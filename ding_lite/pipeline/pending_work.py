@@ -1,4 +1,4 @@
-"""Remainders: pending work that a middleware has delegated, for example to another process."""
+"""Pending work: what a middleware has delegated, for example to another process, and takes later."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class UsedMiddleware:
     """None for a function without a contract."""
     scope: Scope
     earlier: tuple[UsedMiddleware, ...]
-    """Steps whose first half is done before its own begins."""
+    """Steps whose forward step is done before its own begins."""
     is_around: bool = False
     """Whether it only runs others on the context of their scope."""
 
