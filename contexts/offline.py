@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.engine import Context
 
 _KEPT = {"kept": True}
@@ -26,7 +27,7 @@ class OfflineRLContext(Context):
     train_data: Any = dataclasses.field(default=None, metadata={"provider": "a middleware of your own that fetches batches"})
     """The training batch, a tree [B, ...]."""
 
-    train_output: Any = dataclasses.field(default=None, metadata={"provider": "a learner such as trainer"})
+    train_output: TrainOutput | None = dataclasses.field(default=None, metadata={"provider": "a learner such as trainer"})
     """Values of learning to log, scalar tensors by name."""
 
     eval_value: float = -float("inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
 
@@ -35,9 +36,9 @@ class OnlineRLContext(Context):
     train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
     """The training batch, a tree: [B, ...] from a fetcher, [T, B, ...] from an estimator."""
 
-    train_output: Any = dataclasses.field(default=None, metadata=_LEARNER)
-    """Values of learning to log, scalar tensors by name: a dict, or from OffPolicyLearner a list with one dict per gradient
-    step."""
+    train_output: TrainOutput | None = dataclasses.field(default=None, metadata=_LEARNER)
+    """Values of learning to log, scalar tensors by name: one dict per gradient step, or one of means.
+    `ctx.train_output["loss"]` is the mean over the steps."""
 
     collect_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the policy's `compute_actions` while collecting, such as `eps`. Written by eps_greedy_handler."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ding_lite.config import DQNConfig, RunConfig
-from ding_lite.contexts import OnlineRLContext
+from ding_lite.contexts import OnlineRLContext, train_output_of
 from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import require_mode, require_settings
@@ -56,7 +56,8 @@ def offpolicy_data_fetcher(
         batch = ctx.train_data
         yield
         if batch is not None:
-            replay.learned(batch, ctx.train_output)
+            output = train_output_of(ctx.train_output)
+            replay.learned(batch, {**output} if output else ctx.train_output)
 
     return fetch_by_priority if replay.takes_priorities else fetch
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ding_lite.config import DQNConfig, RunConfig
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.data import Buffers, has_leaf, is_tree
 from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
@@ -109,7 +109,7 @@ def _learning(who: str, cfg: object, policy: LearnMode) -> _Steps:
         outputs: list[dict[str, Any]] = []
         with metrics.own.log_time(_TIME, reduce="mean"):
             yield outputs
-            ctx.train_output = {**outputs[0], **lag}
+            ctx.train_output = TrainOutput([{**outputs[0], **lag}])
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
         metrics.append(outputs, lag, ctx)
@@ -228,7 +228,7 @@ class OffPolicyLearner:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
-        train_outputs: list[dict[str, Any]] = []
+        train_output = TrainOutput()
         outputs: list[dict[str, Any]] = []
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # before the first gradient step
@@ -244,16 +244,15 @@ class OffPolicyLearner:
                         of_rewards.append(output)
                     before = self._policy.train_iter
                     outputs.append(self._policy.forward(sent))
-                    ctx.train_output = {**outputs[-1], **lag}
+                    train_output.append({**outputs[-1], **lag})
                     ctx.train_iter += self._policy.train_iter - before
-                    train_outputs.append(ctx.train_output)
-                    self._replay.learned(batch.data, ctx.train_output)
+                    self._replay.learned(batch.data, train_output[-1])
         finally:
             # Written once: the enforcement of contracts keeps each value, and the memory of a batch is to be reused.
             ctx.train_data = data
         if not outputs:
             return
         _require_finite(self._policy)
-        ctx.train_output = train_outputs
+        ctx.train_output = train_output
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
         self._metrics.append(outputs, lag, ctx, of_rewards)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext, train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger, SystemUse
 from ding_lite.middleware.outputs import log_outputs
@@ -56,8 +56,7 @@ class MetricsAggregator:
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Log the output of a learner that logs no metrics."""
-        output = getattr(ctx, "train_output", None)
-        outputs = [one for one in (output if isinstance(output, list) else [output]) if isinstance(one, Mapping)]
+        outputs = train_output_of(getattr(ctx, "train_output", None))
         if outputs:
             known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
             unknown = [name for name in outputs[0] if name not in known]

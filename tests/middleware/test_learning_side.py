@@ -6,7 +6,7 @@ import torch
 
 from ding_lite import PipelineError, Task
 from ding_lite.config import DQNConfig, PPOConfig
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.data import ReplayBuffer, Trajectories, tree
 from ding_lite.envs import make_envs
 from ding_lite.middleware import (
@@ -99,6 +99,7 @@ def test_the_off_policy_learner_takes_its_gradient_steps_each_on_a_batch_of_its_
     OffPolicyLearner(cfg, policy.learn_mode, buffer)(ctx)
 
     assert ctx.train_iter == policy.version == len(ctx.train_output) == len(seen) == 5
+    assert type(ctx.train_output) is TrainOutput
     assert all(set(output) >= {"loss", "q_value"} for output in ctx.train_output)
     assert not torch.equal(seen[0], seen[1])
 
@@ -119,7 +120,8 @@ def test_fetcher_and_trainer_in_a_row_are_a_learner_too():
         task.use(offpolicy_data_fetcher(cfg, buffer)).use(trainer(cfg, policy.learn_mode)).run(max_step=3)
 
     assert task.ctx.train_iter == 3
-    assert set(task.ctx.train_output) >= {"loss"}
+    assert type(task.ctx.train_output) is TrainOutput
+    assert set(task.ctx.train_output.keys()) >= {"loss"}
 
 
 @pytest.mark.parametrize("make", [trainer, multistep_trainer])
@@ -181,7 +183,7 @@ def test_multistep_trainer_counts_every_gradient_step_of_every_epoch():
 
     assert task.ctx.train_iter == policy.version == 2 * 3 * 4
     names = {"total_loss", "policy_loss", "vf_loss", "vf_explained_var", "kl", "entropy", "cur_lr", "clip_frac"}
-    assert set(task.ctx.train_output) >= names
+    assert set(task.ctx.train_output.keys()) >= names
 
 
 def test_an_estimator_before_the_collector_is_refused_with_the_fix():

@@ -1,0 +1,64 @@
+"""Train outputs: what learning returned to log in one iteration, of one type for every learner."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, KeysView, Mapping
+from typing import Any, SupportsIndex, overload
+
+
+class TrainOutput(list[dict[str, Any]]):
+    """One dict of values by name for each gradient step, in order; of a learner that returns means, a single dict.
+
+    By name, it gives the mean over the steps that have this value; of a value that is no single number, such as the priority
+    of each row, that of the last step.
+
+    Example:
+        >>> output = TrainOutput([{"loss": 1.0}, {"loss": 3.0, "kl": 0.5}])
+        >>> output["loss"], output["kl"], output[0], len(output)
+        (2.0, 0.5, {'loss': 1.0}, 2)
+    """
+
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        values = [step[key] for step in self if key in step]
+        if not values:
+            raise KeyError(f"{key!r} is in no gradient step: there are {[*self.keys()]}")
+        return sum(values[1:], start=values[0]) / len(values) if len(values) > 1 and _is_number(values[0]) else values[-1]
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in step for step in self) if isinstance(key, str) else super().__contains__(key)
+
+    def keys(self) -> KeysView[str]:
+        """The names of the values, in the order in which they first occur."""
+        return dict.fromkeys(name for step in self for name in step).keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Each name with its value, see `TrainOutput`."""
+        return {name: self[name] for name in self.keys()}.items()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of this name, or the default if no step has it."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+
+def train_output_of(given: object) -> TrainOutput:
+    """A context's `train_output` as that type, also where a learner of your own set a dict, a list of dicts or nothing."""
+    steps = given if isinstance(given, list) else [given]
+    return TrainOutput(dict(step) for step in steps if isinstance(step, Mapping))
+
+
+def _is_number(value: Any) -> bool:
+    return bool(value.numel() == 1) if hasattr(value, "numel") else isinstance(value, (int, float))

@@ -1,0 +1,51 @@
+"""TrainOutput: one type for what every learner returned, a dict for each gradient step, and values by name."""
+
+import pickle
+
+import pytest
+import torch
+
+from ding_lite.contexts import TrainOutput, train_output_of
+
+
+def test_by_name_it_is_the_mean_over_the_steps_that_have_the_value():
+    output = TrainOutput(
+        [{"loss": torch.tensor(1.0)}, {"loss": torch.tensor(4.0), "kl": 2}, {"kl": 3, "priority": torch.ones(4)}]
+    )
+
+    assert (float(output["loss"]), output["kl"]) == (2.5, 2.5)
+    assert torch.equal(output["priority"], torch.ones(4))
+    assert [*output.keys()] == ["loss", "kl", "priority"]
+    assert {**output}.keys() == dict(output.items()).keys() == set(output.keys())
+    assert ("kl" in output, "nothing" in output, {"loss": 5} in output) == (True, False, False)
+    assert (output.get("kl"), output.get("nothing"), output.get("nothing", 3)) == (2.5, None, 3)
+    with pytest.raises(KeyError, match=r"'nothing' is in no gradient step: there are \['loss', 'kl', 'priority'\]"):
+        output["nothing"]
+
+
+def test_by_number_it_is_the_list_of_steps():
+    steps = [{"loss": 1.0}, {"loss": 2.0}]
+    output = TrainOutput(steps)
+
+    assert (output[0], output[-1], output[:1], len(output), [*output]) == (steps[0], steps[1], steps[:1], 2, steps)
+    assert pickle.loads(pickle.dumps(output)) == output == steps
+
+
+def test_the_value_of_several_rows_is_that_of_the_last_step():
+    output = TrainOutput([{"priority": torch.zeros(3)}, {"priority": torch.ones(3)}])
+    assert torch.equal(output["priority"], torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"a": 1}, [{"a": 1}]),
+        ([{"a": 1}, {"b": 2}], [{"a": 1}, {"b": 2}]),
+        (None, []),
+        ("text", []),
+        ([1, {"a": 1}], [{"a": 1}]),
+    ],
+)
+def test_what_a_learner_of_ones_own_set_is_read_as_that_type(given, steps):
+    output = train_output_of(given)
+    assert (type(output), [*output]) == (TrainOutput, steps)
