@@ -111,7 +111,7 @@ def require_writable(path: str | PathLike[str]) -> None:
 def _require_name(path: str | PathLike[str]) -> None:
     if "\0" in os.fspath(path):
         shown = os.fspath(path).replace("\0", "\\x00")
-        raise WriteError(errno.EINVAL, _message(shown, "no name holds the character NUL (\\x00)", "leave it out"), shown)
+        raise WriteError(errno.EINVAL, _message(shown, "a name must not contain NUL (\\x00)", "leave it out"), shown)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:

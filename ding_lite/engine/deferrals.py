@@ -80,10 +80,9 @@ class Deferred(Generic[Result]):
         self.outlasts = False
         """Whether it continues after the last iteration, for an `end_run` that takes its result."""
         self.owns_inputs = False
-        """Whether it changes what it was given, such as a module that it trains, and nothing else does before its result is
-        taken."""
+        """Whether it changes its inputs, such as a module that it trains, and nothing else does until its result is taken."""
         self.is_over: bool = outer is not None and outer.is_over
-        """Whether the run that it belongs to has ended, so that nobody takes its result any more."""
+        """Whether its run has ended, so that its result can no longer be taken."""
         self.knows_that_it_is_over = False
         """Whether it has noticed that, so that an error may be its way to end."""
         self.is_left = False
@@ -240,7 +239,7 @@ class Deferrals:
             torch_count: torch threads per operation; None for torch's default.
         """
         outer = self.current()
-        # By where and when it begins, never by when it ends.
+        # The order depends on where and when work begins, never on when it ends.
         before = origin.place if outer is None else outer.order
         work = Deferred(fn, args, origin if outer is None else outer.origin, (*before, next(self._numbers)), self, outer)
         if outer is not None:

@@ -258,7 +258,7 @@ def _fix(one: Input, work: str) -> str:
     elif torch is not None and isinstance(value, torch.Tensor):
         copied = f"{name}.clone()"
     elif isinstance(value, Mapping) and any(torch is not None and isinstance(it, torch.Tensor) for it in list(value.values())):
-        return f"Give it a copy: copy.deepcopy({name}); of a policy's weights, policy.get_weights() is one."
+        return f"Pass a copy: copy.deepcopy({name}); for a policy's weights, policy.get_weights()."
     elif isinstance(value, memoryview):
         copied = f"bytes({name})"
     elif hasattr(value, "copy") and not _holds_others(value):

@@ -424,7 +424,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         return work
 
     def _belongs_to_run(self) -> bool:
-        """Whether deferred work may give its result to the caller."""
+        """Whether the caller may take results of deferred work."""
         if self._network is None or current_lane() is None or self._deferrals.current() is not None:
             return True
         self._refuse_in_listener("the result of deferred work")
@@ -470,7 +470,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
 
     @property
     def stopping(self) -> bool:
-        """Whether the run breaks off, so that long work may end early. Deferred work is asked for its own run."""
+        """Whether the run is being stopped, so that long work may end early. In deferred work, its own run counts."""
         work = self._deferrals.current()
         if work is not None:
             work.knows_that_it_is_over = work.is_over
@@ -515,7 +515,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             return self._network.is_certain()
 
     def _refuse_in_listener(self, asked: str) -> None:
-        """Refuse what waits for other lanes while these may wait for their turn to emit."""
+        """Refuse to wait for other lanes in a listener, because these lanes may wait to emit."""
         if self._events.is_within_listener:
             raise RuntimeError(
                 f"{asked} was asked by the listener of an event, where iterations overlap: the answer may have to wait for "

@@ -102,7 +102,7 @@ class AgentEnv:
                 starts.load_state_dict(previous)
                 self.require_earned(previous["return"])
             return starts.load_state_dict(state)[0]  # type: ignore[no-any-return]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
             if starts.replayed is not None and starts.replayed < len(starts.actions):
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])

@@ -72,7 +72,7 @@ class EpisodeStarts:
         self.start: dict[str, Any] = {}
         """Start of the current episode: {"seed": ...} or the simulator's state, and {"options": ...} if there were any."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
-        """What was done since, the last million steps."""
+        """The actions since, at most a million steps."""
         self.earned = 0.0
         """By the current episode; set before the next one begins."""
         self._previous: dict[str, Any] | None = None

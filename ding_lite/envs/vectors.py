@@ -337,7 +337,7 @@ class LocalVectorEnv(SameStepVectorEnv):
                 self._require_same_return(index, _sum_of(rewards, start.index), previous["return"])
             obs, rewards = start.load_state_dict(arrays(state), played)
             return obs, _sum_of(rewards, start.index)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = ErrorLocation(self._who(index), start.described, is_replay=True)
             if start.replayed is not None and start.replayed < len(start.actions):
                 place = place._replace(step=start.replayed, action=start.actions[start.replayed])

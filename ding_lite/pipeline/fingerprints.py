@@ -125,7 +125,7 @@ def changed(before: Print, now: Print, private: str = "arrays") -> str | None:
         if other is None or other.content == part.content:
             continue
         if private in ("arrays", "numbers but None") and part.content == "None" and part.name.startswith("."):
-            continue  # a cache that is filled when it is first asked for
+            continue  # a cache that is filled at the first access
         if private == "all" or not part.is_private:
             return way_to(before, key)
         is_number = private != "arrays" and part.identity is None and part.content != "None"
