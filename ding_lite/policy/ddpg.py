@@ -11,18 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import (
     BoxConfig,
-    EnvConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    RunConfig,
+    PendulumRunConfig,
     TargetNetwork,
     critic_regression,
-    pendulum,
 )
 
 
@@ -35,17 +32,11 @@ class DDPGPolicyConfig(BoxConfig):
 
 
 @dataclasses.dataclass
-class DDPGConfig(RunConfig):
+class DDPGConfig(PendulumRunConfig):
     """DDPG, on Pendulum-v1."""
 
     exp_name: str = "runs/ddpg"
     """Folder of the run: curve, configuration, checkpoints."""
-
-    max_step: int = ranged_field(5000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
-
-    env: EnvConfig = dataclasses.field(default_factory=pendulum)
-    """Environments."""
 
     policy: DDPGPolicyConfig = dataclasses.field(default_factory=DDPGPolicyConfig)
     """The algorithm."""

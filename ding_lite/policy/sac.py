@@ -23,11 +23,9 @@ from ding_lite.policy_parts import (
     BoxActing,
     BoxConfig,
     BoxLearnConfig,
-    EnvConfig,
-    RunConfig,
+    PendulumRunConfig,
     TargetNetwork,
     critic_regression,
-    pendulum,
 )
 
 
@@ -57,17 +55,11 @@ class SACPolicyConfig(BoxConfig):
 
 
 @dataclasses.dataclass
-class SACConfig(RunConfig):
+class SACConfig(PendulumRunConfig):
     """SAC, on Pendulum-v1."""
 
     exp_name: str = "runs/sac"
     """Folder of the run: curve, configuration, checkpoints."""
-
-    max_step: int = ranged_field(5000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
-
-    env: EnvConfig = dataclasses.field(default_factory=pendulum)
-    """Environments."""
 
     policy: SACPolicyConfig = dataclasses.field(default_factory=SACPolicyConfig)
     """The algorithm."""

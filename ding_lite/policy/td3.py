@@ -17,13 +17,11 @@ from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import (
     BoxConfig,
     BoxLearnConfig,
-    EnvConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    RunConfig,
+    PendulumRunConfig,
     TargetNetwork,
     critic_regression,
-    pendulum,
 )
 
 
@@ -56,17 +54,11 @@ class TD3PolicyConfig(BoxConfig):
 
 
 @dataclasses.dataclass
-class TD3Config(RunConfig):
+class TD3Config(PendulumRunConfig):
     """TD3, on Pendulum-v1."""
 
     exp_name: str = "runs/td3"
     """Folder of the run: curve, configuration, checkpoints."""
-
-    max_step: int = ranged_field(5000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
-
-    env: EnvConfig = dataclasses.field(default_factory=pendulum)
-    """Environments."""
 
     policy: TD3PolicyConfig = dataclasses.field(default_factory=TD3PolicyConfig)
     """The algorithm."""

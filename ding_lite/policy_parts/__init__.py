@@ -26,7 +26,7 @@ from ding_lite.policy_parts.replay_configs import (
     ValueBasedConfig,
 )
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
-from ding_lite.policy_parts.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig, pendulum
+from ding_lite.policy_parts.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig, pendulum
 from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
@@ -52,6 +52,7 @@ __all__ = [
     "OffPolicyLearnConfig",
     "OnPolicyRunConfig",
     "ParamGroupsMixin",
+    "PendulumRunConfig",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",

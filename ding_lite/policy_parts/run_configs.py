@@ -216,3 +216,14 @@ class OnPolicyRunConfig(RunConfig):
 
     policy: OnPolicyConfig = dataclasses.field(default_factory=OnPolicyConfig)
     """The algorithm."""
+
+
+@dataclasses.dataclass
+class PendulumRunConfig(RunConfig):
+    """What the algorithms for actions in a Box share: Pendulum-v1, and how long they take for it."""
+
+    max_step: int = ranged_field(5000, low=1)
+    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=pendulum)
+    """Environments."""
