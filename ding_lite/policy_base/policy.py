@@ -284,7 +284,8 @@ class Policy(PolicyState):
         """Loss, gradients and one step of the optimizer. Returns what to log.
 
         Raises:
-            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken.
+            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU this is looked at
+                in one step of 64, since each look waits for the device; saving a state looks at the weights.
         """
         loss, stats = with_stats(self.loss(batch))
         look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0

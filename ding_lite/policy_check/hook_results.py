@@ -23,7 +23,7 @@ ADVICE = (
 
 class LossError(FloatingPointError):
     """The loss, or the norm of its gradient, is not finite, and the weights are still those of before; or the weights are not
-    finite any more, and nothing was made of them: no copy that acts, no snapshot, no saved state."""
+    finite any more, and nothing was made of them: no saved state, and on a CPU no copy that acts and no snapshot either."""
 
 
 class HookError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
@@ -35,13 +36,14 @@ class RestorablePolicy(Protocol):
 
 @contextlib.contextmanager
 def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
-    """Afterwards all is as it was before: random numbers, statistics, and attributes, also what was changed in place.
+    """Restore, after the block, random states, statistics of modules and attributes of the policy, also after changes in place.
 
-    Lists, dicts, sets, arrays and tensors keep their identity, since functions may hold them too. Only
-    `policy.dry_run_results` stays. What lies within objects of other classes is not looked at.
+    The global generators of torch, numpy and Python are restored as well, and gradients are deleted. Lists, dicts, sets, arrays
+    and tensors keep their identity, since functions may hold them too. `policy.dry_run_results` stays. Weights, the optimizer
+    and attributes of objects of other classes are not restored: the dry run takes no step.
     """
     attributes, put_back = dict(vars(policy)), list(_memories(policy))
-    generators = policy.generator_state()
+    generators, pythons, numpys = policy.generator_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     if vars(policy).get("metrics") is policy.hook_metrics:
         del vars(policy)["metrics"]
     policy.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
@@ -54,6 +56,8 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
         for restore in put_back:
             restore()
         policy.load_generator_state(generators)
+        random.setstate(pythons)
+        np.random.set_state(numpys)  # noqa: NPY002
 
 
 def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:

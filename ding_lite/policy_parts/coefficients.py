@@ -107,7 +107,7 @@ class KLCoeffMixin(Base):
         config: with `kl_coeff`, the weight at the start, and `kl_target`, in nats.
 
     Reference:
-        Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with gentler factors and a wider band.
+        Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with a smaller factor of growth and a wider band.
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
