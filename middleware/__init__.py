@@ -11,9 +11,9 @@ from ding_lite.middleware.inferencers import inferencer, rolloutor
 from ding_lite.middleware.learners import OffPolicyLearner, multistep_trainer, trainer
 from ding_lite.middleware.loggers import offline_logger, online_logger
 from ding_lite.middleware.multi_agent import AgentsCollector, agents_evaluator
-from ding_lite.middleware.normalizers import reward_normalizer
 from ding_lite.middleware.policy_wrappers import for_policy, part
 from ding_lite.middleware.pushers import data_pusher, sequence_pusher
+from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
 from ding_lite.middleware.terminations import termination_checker
 

@@ -10,7 +10,7 @@ from ding_lite.policy_parts.box_actions import (
     GaussianNoiseCollectConfig,
     critic_regression,
 )
-from ding_lite.policy_parts.coefficients import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
+from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages

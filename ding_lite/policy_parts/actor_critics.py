@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ding_lite.data import Tree, has_leaf
 from ding_lite.functional import explained_variance, normalized
 from ding_lite.nn import RMSprop
-from ding_lite.policy_parts.coefficients import EntropyCoeffSchedule, LearningRateSchedule
+from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, LearningRateSchedule
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 

@@ -14,10 +14,10 @@ from ding_lite.data import RolloutBuffer, allocate, map_leaves
 from ding_lite.envs import EpisodeResult, Step, VectorEnvAdapter, column_limits, episode_seed, space_spec, stepper
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
-from ding_lite.rollout.collecting import NO_POLICY, EpisodeRollout, Rollout, collect_episodes
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
+from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout, collect_episodes
 
 
 class LocalWorker:

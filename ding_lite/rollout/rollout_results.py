@@ -1,4 +1,4 @@
-"""Recordings: the results of workers, and the recording of whole episodes."""
+"""Rollout results: what workers return, and the collection of whole episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizers: scale the collected data for learning."""
+"""Reward normalizers: scale the collected rewards for learning."""
 
 from __future__ import annotations
 

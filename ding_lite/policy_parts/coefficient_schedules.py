@@ -1,4 +1,4 @@
-"""Coefficients: mixins for numbers that change while a policy learns, such as its learning rate.
+"""Coefficient schedules: mixins for numbers that change while a policy learns, such as its learning rate.
 
 Each is set up from the policy's configuration, unless `before_loss_init` calls its constructor; its state is in the
 policy's.
