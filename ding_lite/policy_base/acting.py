@@ -243,7 +243,7 @@ class ActMode:
         return self._given is not None
 
     def worker_copy(self, index: int) -> ActMode:
-        """A mode of its own for worker `index`, which acts on the CPU; new weights come to it by `load_snapshot`."""
+        """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it."""
         self._policy.dry_run()  # which a copy cannot do
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
         return type(self)(actor, actor)

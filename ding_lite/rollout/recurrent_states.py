@@ -86,7 +86,7 @@ class RecurrentState:
         self.state = [_chosen(restarted, *elements) for elements in zip(fresh, self.state, strict=True)]
 
     def _warn_of_gap(self, restarted: np.ndarray[Any, Any] | None) -> None:
-        """Warn where an episode goes on whose last step somebody else took: the state knows nothing of it."""
+        """Warn if another worker took the last step of an episode that continues: the recurrent state lacks that step."""
         # Of several agents, some may come later than the episode begins.
         begins = restarted is not None and (restarted.any() if isinstance(self._env, AgentSlots) else restarted.all())
         if begins or self._is_loaded:

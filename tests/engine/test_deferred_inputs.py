@@ -1,7 +1,6 @@
 """What deferred work is given: no context, and nothing that changes before its result is taken."""
 
 import array
-import dataclasses
 import functools
 import threading
 from collections import deque
@@ -9,32 +8,11 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
+from deferred_runs import MODES, Counts, collector, learner
 
-from ding_lite.engine import Context, Task, contract
+from ding_lite.engine import Task, contract
 
 pytestmark = pytest.mark.timeout(60)
-
-MODES = pytest.mark.parametrize(
-    "mode",
-    [{"async_mode": True}, {"async_mode": False, "max_lag": 1}, {"async_mode": False}],
-    ids=["threads", "one thread", "plain"],
-)
-
-
-@dataclasses.dataclass
-class Counts(Context):
-    count: int = 0
-
-    def __post_init__(self):
-        self.keep("count")
-
-
-@contract(("count",), ("count",), stage="learn")
-def learner(ctx):
-    ctx.count += 1
-
-
-collector = contract(stage="collect")(lambda ctx: None)  # where all is on one lane, nothing overlaps
 
 
 class Score(torch.nn.Linear):
