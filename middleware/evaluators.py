@@ -298,10 +298,6 @@ class InteractionEvaluator:
         self._evaluations = state.get("evaluations", 0)  # older states do not have it
 
 
-def _is_stopping(task: Task) -> bool:
-    return task.stopping or _is_ended_by_signal(task)
-
-
 def _is_ended_by_signal(task: Task) -> bool:
     return task.end_reason is not None and task.end_reason.kind == "signal"
 
