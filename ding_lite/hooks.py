@@ -1,179 +1,42 @@
-"""The older address of what policies are made of; `ding_lite.policy` is the one to import from."""
+"""The older address of what policies are made of; import from `ding_lite.policy` instead."""
 
-from ding_lite.envs import to_arrays
-from ding_lite.policy_base import (
-    ActMode,
-    ActorCriticLearnConfig,
-    ActorCriticModelConfig,
-    CollectConfig,
-    CollectMode,
-    EpochsLearnConfig,
-    EvalConfig,
-    EvalMode,
-    EvaluatorConfig,
-    LearnConfig,
-    LearnMode,
-    ModelConfig,
-    OnPolicyCollectConfig,
-    OnPolicyConfig,
-    OnPolicyLearnConfig,
-    Policy,
-    PolicyConfig,
-    PolicyGradientConfig,
-    Weights,
-    available_device,
-    build_policy,
-)
-from ding_lite.policy_check import (
-    ColumnError,
-    HookError,
-    LossError,
-    ObservationError,
-    like_before,
-    map_columns,
-    state_like_before,
-)
-from ding_lite.policy_parts import (
-    ActorCriticLearning,
-    EntropyCoeffSchedule,
-    EnvConfig,
-    EpsConfig,
-    EpsilonGreedy,
-    ExplorationConfig,
-    GreedyActing,
-    HeadModelConfig,
-    KLCoeffMixin,
-    LearningRateSchedule,
-    LogConfig,
-    OffPolicyConfig,
-    OffPolicyLearnConfig,
-    OnPolicyRunConfig,
-    PriorityConfig,
-    RecurrentActorCriticMixin,
-    ReplayConfig,
-    RunConfig,
-    TargetNetwork,
-    ValueBasedConfig,
-    ValueNetworkMixin,
-    bootstrap_discount,
-    compute_advantages,
-    critic_regression,
-    mean_stats,
-    pendulum,
-    quantile_regression,
-    repeated_steps,
-    states_in,
-    time_major,
-    weighted_loss,
-)
-from ding_lite.policy_parts import (
-    BoxActing as BoundedActing,
-)
-from ding_lite.policy_parts import (
-    BoxCollectConfig as BoundedCollectConfig,
-)
-from ding_lite.policy_parts import (
-    BoxConfig as BoundedConfig,
-)
-from ding_lite.policy_parts import (
-    BoxLearnConfig as BoundedLearnConfig,
-)
-from ding_lite.policy_parts import (
-    GaussianNoiseActing as NoisyActing,
-)
-from ding_lite.policy_parts import (
-    GaussianNoiseCollectConfig as NoisyCollectConfig,
-)
-from ding_lite.policy_parts import (
-    ParamGroupsMixin as PartwiseOptimizer,
-)
-from ding_lite.policy_parts import (
-    episode_starts as restarts,
-)
-from ding_lite.policy_state import (
-    StateError,
-    optimizer_state,
-    require_count,
-    require_like,
-    require_optimizer_state,
-    require_part,
-    require_range,
-)
+from __future__ import annotations
 
-__all__ = [
-    "ActMode",
-    "ActorCriticLearnConfig",
-    "ActorCriticLearning",
-    "ActorCriticModelConfig",
-    "BoundedActing",
-    "BoundedCollectConfig",
-    "BoundedConfig",
-    "BoundedLearnConfig",
-    "CollectConfig",
-    "CollectMode",
-    "ColumnError",
-    "EntropyCoeffSchedule",
-    "EnvConfig",
-    "EpochsLearnConfig",
-    "EpsConfig",
-    "EpsilonGreedy",
-    "EvalConfig",
-    "EvalMode",
-    "EvaluatorConfig",
-    "ExplorationConfig",
-    "GreedyActing",
-    "HeadModelConfig",
-    "HookError",
-    "KLCoeffMixin",
-    "LearnConfig",
-    "LearnMode",
-    "LearningRateSchedule",
-    "LogConfig",
-    "LossError",
-    "ModelConfig",
-    "NoisyActing",
-    "NoisyCollectConfig",
-    "ObservationError",
-    "OffPolicyConfig",
-    "OffPolicyLearnConfig",
-    "OnPolicyCollectConfig",
-    "OnPolicyConfig",
-    "OnPolicyLearnConfig",
-    "OnPolicyRunConfig",
-    "PartwiseOptimizer",
-    "Policy",
-    "PolicyConfig",
-    "PolicyGradientConfig",
-    "PriorityConfig",
-    "RecurrentActorCriticMixin",
-    "ReplayConfig",
-    "RunConfig",
-    "StateError",
-    "TargetNetwork",
-    "ValueBasedConfig",
-    "ValueNetworkMixin",
-    "Weights",
-    "available_device",
-    "bootstrap_discount",
-    "build_policy",
-    "compute_advantages",
-    "critic_regression",
-    "like_before",
-    "map_columns",
-    "mean_stats",
-    "optimizer_state",
-    "pendulum",
-    "quantile_regression",
-    "repeated_steps",
-    "require_count",
-    "require_like",
-    "require_optimizer_state",
-    "require_part",
-    "require_range",
-    "restarts",
-    "state_like_before",
-    "states_in",
-    "time_major",
-    "to_arrays",
-    "weighted_loss",
-]
+from types import ModuleType
+from typing import Any
+
+from ding_lite import envs, policy, policy_base, policy_check, policy_state, runs
+
+_RENAMED = {
+    "BoundedActing": "BoxActing",
+    "BoundedCollectConfig": "BoxCollectConfig",
+    "BoundedConfig": "BoxConfig",
+    "BoundedLearnConfig": "BoxLearnConfig",
+    "NoisyActing": "GaussianNoiseActing",
+    "NoisyCollectConfig": "GaussianNoiseCollectConfig",
+    "PartwiseOptimizer": "ParamGroupsMixin",
+    "pendulum": "pendulum_envs",
+    "restarts": "episode_starts",
+}
+_ELSEWHERE: dict[str, ModuleType] = {
+    "available_device": policy_base,
+    "like_before": policy_check,
+    "optimizer_state": policy_state,
+    "pendulum_envs": runs,
+    "require_count": policy_state,
+    "require_like": policy_state,
+    "require_optimizer_state": policy_state,
+    "require_part": policy_state,
+    "require_range": policy_state,
+    "state_like_before": policy_check,
+    "to_arrays": envs,
+}
+
+__all__ = sorted({*policy.__all__, *_RENAMED, *_ELSEWHERE})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED.get(name, name)
+    return getattr(_ELSEWHERE.get(new, policy), new)

@@ -17,6 +17,7 @@ from ding_lite.engine import Task, contract, current_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.runs import end_line
 from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
 
 _ENDLESS = 10**9  # iterations; no limit was set
@@ -246,17 +247,7 @@ class RunLogger:
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
-        found = ""
-        if value is not None:
-            found = f" The last evaluation found {value:.1f}"
-            if at is not None and at == steps:
-                found += ", with the final weights"
-            elif at is not None and steps is not None:
-                found += f", after {at:,} of {steps:,} gradient steps; the final weights were not evaluated"
-            found += "."
-        if steps == 0:
-            found += " It made no gradient step."
-        self._console.say(f"ended after {taken} in {spent}, because {reason}.{found}{self._files()}")
+        self._console.say(end_line(taken, spent, reason, value, at, steps) + self._files())
 
     def _files(self) -> str:
         """The files of this run, for the last line on the console."""

@@ -6,8 +6,8 @@ import dataclasses
 
 from ding_lite.basics import ranged_field
 from ding_lite.policy import DQNConfig, DQNPolicyConfig
-from ding_lite.policy_parts import EnvConfig
 from ding_lite.rewards import RNDRewardConfig
+from ding_lite.runs import EnvConfig
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ from ding_lite.data.column_arrays import (
     stack_rows,
     to_objects,
 )
+from ding_lite.data.device_transfers import Send, Transfer, to_device
 from ding_lite.data.episodes import Episodes, cut_episodes
 from ding_lite.data.lists import episodes_from_list, rollout_from_list, stack_transitions
 from ding_lite.data.minibatches import minibatches, rollout_rows
@@ -25,7 +26,6 @@ from ding_lite.data.restoring import require_state, state_error, whole_number
 from ding_lite.data.rollouts import Order, RolloutBuffer, Trajectories
 from ding_lite.data.sequences import SequenceWindow, cut_sequences
 from ding_lite.data.sum_trees import SumTree
-from ding_lite.data.transfers import Send, Transfer
 from ding_lite.data.trees import (
     Tree,
     first_leaf,
@@ -36,7 +36,6 @@ from ding_lite.data.trees import (
     map_leaves,
     merge_lead,
     nested,
-    to_device,
     tree,
     with_leaves,
 )

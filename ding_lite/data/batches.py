@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ding_lite.basics.torch_threads import use_torch_threads
+from ding_lite.data.device_transfers import Send
 from ding_lite.data.mixtures import Sampler
-from ding_lite.data.transfers import Send
 from ding_lite.data.trees import Tree
 
 BATCH_THREAD = "task.batches"

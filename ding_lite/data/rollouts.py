@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.column_arrays import Spec, allocate, may_lose, require_held, spec_like
+from ding_lite.data.next_observations import next_observations
 from ding_lite.data.trees import Tree, first_leaf, flatten, holds_objects, map_leaves, merge_lead, nested, view
 
 Order: TypeAlias = Literal["whole", "pieces", "none"]
@@ -130,14 +131,11 @@ class RolloutBuffer:
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
         """The recorded rollout with these extra columns [T, B, ...]; do not use the storage afterwards."""
-        next_obs = map_leaves(lambda column: column[1:].copy(), self.obs)
-        for t, index, final in self._finals:
-            map_leaves(lambda column, leaf, row=(t, index): column.__setitem__(row, leaf), next_obs, final)
         columns_so_far = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
             "reward": self.reward,
-            "next_obs": next_obs,
+            "next_obs": next_observations(self.obs, self._finals),
             "terminated": self.terminated,
             "truncated": self.truncated,
             **columns,

@@ -392,11 +392,6 @@ def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
     return fn(structure, *others)
 
 
-def to_device(structure: Any, device: torch.device | str) -> Any:
-    """The same structure with its tensors on this device; other leaves are unchanged."""
-    return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)
-
-
 def first_leaf(structure: Any) -> Any:
     """Any leaf, for properties that all share: leading dimensions, device."""
     while type(structure) is dict:

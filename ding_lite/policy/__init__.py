@@ -43,7 +43,6 @@ from ding_lite.policy_parts import (
     BoxConfig,
     BoxLearnConfig,
     EntropyCoeffSchedule,
-    EnvConfig,
     EpsConfig,
     EpsilonGreedy,
     ExplorationConfig,
@@ -53,15 +52,12 @@ from ding_lite.policy_parts import (
     HeadModelConfig,
     KLCoeffMixin,
     LearningRateSchedule,
-    LogConfig,
     OffPolicyConfig,
     OffPolicyLearnConfig,
-    OnPolicyRunConfig,
     ParamGroupsMixin,
     PriorityConfig,
     RecurrentActorCriticMixin,
     ReplayConfig,
-    RunConfig,
     TargetNetwork,
     ValueBasedConfig,
     ValueNetworkMixin,
@@ -77,6 +73,7 @@ from ding_lite.policy_parts import (
     weighted_loss,
 )
 from ding_lite.policy_state import StateError
+from ding_lite.runs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 __all__ = [
     "A2CConfig",

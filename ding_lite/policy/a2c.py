@@ -13,7 +13,8 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
 from ding_lite.policy_base import OnPolicyCollectConfig, Policy, PolicyGradientConfig
-from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
+from ding_lite.policy_parts import ActorCriticLearning
+from ding_lite.runs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass

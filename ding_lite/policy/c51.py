@@ -17,7 +17,8 @@ from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, c
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.policy_parts import GreedyActing, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.runs import RunConfig
 
 
 @dataclasses.dataclass

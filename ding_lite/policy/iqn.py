@@ -18,7 +18,8 @@ from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetw
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, HeadModelConfig, RunConfig, TargetNetwork, quantile_regression
+from ding_lite.policy_parts import GreedyActing, HeadModelConfig, TargetNetwork, quantile_regression
+from ding_lite.runs import RunConfig
 
 
 @dataclasses.dataclass

@@ -16,14 +16,8 @@ from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
-from ding_lite.policy_parts import (
-    ActorCriticLearning,
-    EnvConfig,
-    KLCoeffMixin,
-    OnPolicyRunConfig,
-    RecurrentActorCriticMixin,
-    mean_stats,
-)
+from ding_lite.policy_parts import ActorCriticLearning, KLCoeffMixin, RecurrentActorCriticMixin, mean_stats
+from ding_lite.runs import EnvConfig, OnPolicyRunConfig
 
 
 @dataclasses.dataclass

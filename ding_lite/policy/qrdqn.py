@@ -17,7 +17,8 @@ from ding_lite.functional import atoms_of, quantile_midpoints
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, RunConfig, TargetNetwork, quantile_regression
+from ding_lite.policy_parts import GreedyActing, TargetNetwork, quantile_regression
+from ding_lite.runs import RunConfig
 
 
 @dataclasses.dataclass

@@ -22,13 +22,11 @@ from ding_lite.nn import make_recurrent_q_network
 from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy
 from ding_lite.policy_check import map_columns
 from ding_lite.policy_parts import (
-    EnvConfig,
     EpsConfig,
     ExplorationConfig,
     GreedyActing,
     OffPolicyLearnConfig,
     PriorityConfig,
-    RunConfig,
     TargetNetwork,
     ValueBasedConfig,
     episode_starts,
@@ -37,6 +35,7 @@ from ding_lite.policy_parts import (
     time_major,
     weighted_loss,
 )
+from ding_lite.runs import EnvConfig, RunConfig
 
 
 @dataclasses.dataclass

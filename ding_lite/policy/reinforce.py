@@ -21,7 +21,8 @@ from ding_lite.policy_base import (
     Policy,
     PolicyGradientConfig,
 )
-from ding_lite.policy_parts import ActorCriticLearning, OnPolicyRunConfig
+from ding_lite.policy_parts import ActorCriticLearning
+from ding_lite.runs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass

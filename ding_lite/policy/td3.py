@@ -19,10 +19,10 @@ from ding_lite.policy_parts import (
     BoxLearnConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
-    PendulumRunConfig,
     TargetNetwork,
     critic_regression,
 )
+from ding_lite.runs import PendulumRunConfig
 
 
 @dataclasses.dataclass

@@ -17,10 +17,11 @@ from ding_lite.policy_base.configs import (
     PolicyConfig,
     PolicyGradientConfig,
 )
+from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.policy import Policy
-from ding_lite.policy_base.weights import Weights, available_device
+from ding_lite.policy_base.weights import Weights
 
 __all__ = [
     "ActMode",

@@ -19,9 +19,10 @@ from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
+from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
-from ding_lite.policy_base.weights import Weights, available_device
+from ding_lite.policy_base.weights import PolicyWeights, Weights
 from ding_lite.policy_check import (
     ADVICE,
     STANDARD,
@@ -133,12 +134,12 @@ class Policy(PolicyState):
         super().__init_subclass__(**kwargs)
         for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
-            if owner is cls or not issubclass(owner, PolicyState):  # its own, or a mixin's
+            if owner is cls or not issubclass(owner, PolicyWeights):  # its own, or a mixin's
                 setattr(cls, name, _counting(vars(owner)[name], is_learning))
         owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
         if owner is cls:
             cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
-        elif not issubclass(owner, PolicyState):  # a mixin's
+        elif not issubclass(owner, PolicyWeights):  # a mixin's
 
             def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
                 super(cls, self).load_state_dict(state)

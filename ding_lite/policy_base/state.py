@@ -5,41 +5,34 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-import random
-import zlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ding_lite.envs import load_random_state, random_state
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
-from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.acting_copies import ROLES, acting_copy
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.short_names import Settings
-from ding_lite.policy_base.weights import NotOnActor, Weights, holds_weights, reseeded
-from ding_lite.policy_check import require_finite
+from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
-    StateError,
     all_or_nothing,
     identity_of,
-    misfit,
     optimizer_state,
     require_part,
     require_random_state,
-    require_weights,
     warn_of_other_rates,
 )
 
-_ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
 _SPACE = 1  # tells the seed of a space from that of the generators
 
 
-class PolicyState(Hooks):
+class PolicyState(PolicyWeights):
     """What `Policy` is saved and copied by; made by `Policy`."""
 
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
@@ -48,19 +41,11 @@ class PolicyState(Hooks):
     is_copy: bool = False
     """Whether it is a copy that acts, which cannot learn."""
 
-    being_loaded: Mapping[str, Any] | None = None
-    """The state that is just being loaded."""
-
     hook_metrics: MetricsLogger
     seed: int
-    device: torch.device
     config: Settings
     optimizer: Optimizer
-    train_iter: int
-    version: int
     params: list[nn.Parameter]
-    _snapshot: Weights | None
-    _found_finite: int  # the version of the weights that were looked at last
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
 
@@ -89,105 +74,8 @@ class PolicyState(Hooks):
         return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and this one
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
-        """A copy that acts: a model of its own that does not learn, random numbers of its own, and no optimizer.
-
-        Args:
-            role: "collect" or "evaluate".
-            index: of the worker that it acts for; each has other random numbers.
-            device: where it acts; None for the policy's own.
-        """
-        actor = copy.copy(self)
-        actor.is_copy = True
-        copies: dict[int, Any] = {}
-        actor.device = device or self.device
-        with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
-            actor.model = copy.deepcopy(self.model, copies).to(actor.device).requires_grad_(False).eval()
-        for name, value in vars(self).items():
-            if isinstance(value, (Optimizer, ActMode, LearnMode)):
-                delattr(actor, name)
-            elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
-                setattr(actor, name, reseeded(value, [self.seed, _ROLES[role], index, zlib.crc32(name.encode())]))
-            elif name != "model" and holds_weights(value):
-                setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(self).__name__))
-        actor.params = list(actor.model.parameters())
-        actor._snapshot, actor._attached, actor._loaded = None, {}, {}
-        actor.hook_metrics = MetricsLogger(owner=self.hook_metrics.owner)
-        if vars(actor).get("metrics") is self.hook_metrics:
-            del vars(actor)["metrics"]
-        if self.has_own_weights:
-            actor.copy_weights(self)
-        actor.make_generators(role, index)
-        return actor
-
-    @property
-    def has_own_weights(self) -> bool:
-        """Whether its weights are what a `get_weights` of its own gives, not those of its model."""
-        return type(self).get_weights is not PolicyState.get_weights
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """The model's parameters and buffers themselves, in a fixed order."""
-        return [*self.model.parameters(), *self.model.buffers()]
-
-    def require_finite(self, waiting: bool = True) -> None:
-        """Refuse weights that are no numbers any more, before anything is made of them. Each weights are looked at once.
-
-        Args:
-            waiting: whether to wait for a device that works beside this thread; where not, only a CPU is asked.
-
-        Raises:
-            LossError
-        """
-        if self._found_finite != self.version and self.params and (waiting or self.device.type == "cpu"):
-            require_finite(type(self).__name__, self.train_iter, self.params)
-            self._found_finite = self.version
-
-    def snapshot(self) -> Weights:
-        """A copy of the weights as they are now; the same one again while they do not change."""
-        if self._snapshot is None or self._snapshot.version != self.version:
-            self.require_finite(waiting=False)
-            own = self.has_own_weights
-            weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
-            self._snapshot = Weights(self.version, weights, self.train_iter)
-        return self._snapshot
-
-    def copy_weights(self, other: PolicyState | Weights) -> None:
-        """Take over the weights of a policy of the same kind, or of a snapshot of one."""
-        if isinstance(other, PolicyState):
-            other.require_finite(waiting=False)
-        if self.has_own_weights:
-            self.set_weights(copy.deepcopy(other.weights if isinstance(other, Weights) else other.get_weights()))
-        else:
-            with torch.no_grad():
-                for target, source in zip(self.weights, other.weights, strict=True):
-                    target.copy_(source)
-        self.version, self.train_iter = other.version, other.train_iter
-
-    def get_weights(self) -> dict[str, Any]:
-        """A copy of the model's weights, on the CPU. A policy may have weights of another kind, plain data by name."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
-
-    def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over weights that `get_weights` gave.
-
-        Raises:
-            TypeError: a path, or something else that is no mapping.
-            StateError: they are not of this network, or are no numbers; nothing is changed.
-        """
-        if self.being_loaded is None:
-            require_weights(self, weights)
-        before = copy.deepcopy(self.model.state_dict())
-        try:
-            self.model.load_state_dict(dict(weights))
-        except RuntimeError as error:
-            self.model.load_state_dict(before)  # some of them may have fitted
-            raise StateError(f"{misfit(self)} {error}") from None
-        self.bump_version()
-
-    def bump_version(self) -> None:
-        """Give the weights another version, because they have changed: copies that act take them over then."""
-        self.version += 1
-        self._snapshot, self._found_finite = None, -1
+        """A copy that acts, see `acting_copy`."""
+        return acting_copy(self, role, index, device)
 
     def attach(self, name: str, thing: Any) -> None:
         """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
@@ -295,11 +183,11 @@ class PolicyState(Hooks):
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
-        self.rng = np.random.default_rng([self.seed, _ROLES[role], *([index] if index else [])])
+        self.rng = np.random.default_rng([self.seed, ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
         # A space of its own, so that what a hook samples from it goes by the policy's seed too, and in every copy by itself.
         self.action_space = copy.deepcopy(self.action_space)
-        self.action_space.seed(int(np.random.default_rng([self.seed, _ROLES[role], index, _SPACE]).integers(2**31)))
+        self.action_space.seed(int(np.random.default_rng([self.seed, ROLES[role], index, _SPACE]).integers(2**31)))
 
     def generator_state(self) -> dict[str, Any]:
         """Where the random numbers of this policy, or of this copy of it, are."""

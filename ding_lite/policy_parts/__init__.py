@@ -26,7 +26,6 @@ from ding_lite.policy_parts.replay_configs import (
     ValueBasedConfig,
 )
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
-from ding_lite.policy_parts.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig, pendulum
 from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
@@ -37,7 +36,6 @@ __all__ = [
     "BoxConfig",
     "BoxLearnConfig",
     "EntropyCoeffSchedule",
-    "EnvConfig",
     "EpsConfig",
     "EpsilonGreedy",
     "ExplorationConfig",
@@ -47,16 +45,12 @@ __all__ = [
     "HeadModelConfig",
     "KLCoeffMixin",
     "LearningRateSchedule",
-    "LogConfig",
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
-    "OnPolicyRunConfig",
     "ParamGroupsMixin",
-    "PendulumRunConfig",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
-    "RunConfig",
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",
@@ -65,7 +59,6 @@ __all__ = [
     "critic_regression",
     "episode_starts",
     "mean_stats",
-    "pendulum",
     "quantile_regression",
     "repeated_steps",
     "states_in",

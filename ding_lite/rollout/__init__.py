@@ -1,8 +1,8 @@
 """Rollouts: policies acting in environments, to collect and to evaluate."""
 
+from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
 from ding_lite.rollout.evaluation import play_episodes
-from ding_lite.rollout.local_workers import LocalWorker
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.splits import SplitWorker, make_worker

@@ -149,7 +149,7 @@ class RecurrentState:
 
     @staticmethod
     def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of `carried` as plain data.
+        """A result of `raw_state` as plain data.
 
         Raises:
             TypeError: the state holds objects that a checkpoint cannot hold.
@@ -161,7 +161,7 @@ class RecurrentState:
         return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state, or a result of `carried`.
+        """Restore a saved state, or a result of `raw_state`.
 
         Raises:
             ValueError: the state is of another policy, or has another number of environments.

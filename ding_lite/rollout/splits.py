@@ -16,8 +16,8 @@ from ding_lite.envs import ENV, EpisodeResult, SplitVectorEnv, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, Weights
 from ding_lite.processes import Copied, gather_results
+from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.evaluation import split_evenly
-from ding_lite.rollout.local_workers import LocalWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 
 _numbers = count()

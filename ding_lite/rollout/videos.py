@@ -21,7 +21,7 @@ from ding_lite.basics import move_aside, remove_leftovers, seed_of, temporary_be
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, episode_seed, make_envs
 from ding_lite.policy import EvalMode
-from ding_lite.rollout.local_workers import LocalWorker
+from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
 
 _NO_ENV = -1  # an index of no environment, so that the seeds of videos are unique

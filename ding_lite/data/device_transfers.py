@@ -1,4 +1,4 @@
-"""Transfers: copying batches to a GPU while it computes."""
+"""Device transfers: moving data to the device that computes, also while it computes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from ding_lite.data.trees import Tree, flatten, map_leaves, tree
 
 Send: TypeAlias = Callable[[Tree], Callable[[], Tree]]
 """Begins to copy a batch to another device, on any thread. Returns a function to call on the learner's thread for the copy."""
+
+
+def to_device(structure: Any, device: torch.device | str) -> Any:
+    """The same structure with its tensors on this device; other leaves are unchanged."""
+    return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)
 
 
 class Transfer:

@@ -1,4 +1,4 @@
-"""Local workers: B environments and a policy that acts in them, T steps at a time."""
+"""Collection: the loops in which a policy acts in environments, for a number of steps or for whole episodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ding_lite.basics import arrays, plain
-from ding_lite.data import RolloutBuffer, allocate, map_leaves
-from ding_lite.envs import EpisodeResult, Step, VectorEnvAdapter, column_limits, episode_seed, space_spec, stepper
+from ding_lite.data import Episodes, RolloutBuffer, allocate, available_bytes, cut_episodes, flatten, map_leaves
+from ding_lite.envs import (
+    EpisodeResult,
+    LocalVectorEnv,
+    Step,
+    VectorEnvAdapter,
+    column_limits,
+    episode_seed,
+    space_spec,
+    stepper,
+)
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
-from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.evaluation import EpisodeBudget, play_episodes
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
-from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout, collect_episodes
+from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout
+
+_AT_FIRST = 128  # steps of whole episodes allocated at first; doubled when full
 
 
 class LocalWorker:
@@ -116,13 +127,40 @@ class LocalWorker:
         return self._collect(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or the given number in each environment; see `collect_episodes`.
+        """Act for `count` whole episodes. Each environment runs its share, see `EpisodeBudget`.
+
+        Environments of `make_envs` are not stepped after they have completed their share, and start the next rollout with
+        their next episode. Other environments continue unrecorded until all are done, and are reset each time.
 
         Args:
+            count: total number of episodes, split evenly; or the number for each environment.
             random: sample actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
+
+        Raises:
+            RuntimeError: an episode does not end within a million steps.
+            MemoryError: an episode does not fit into memory.
         """
-        return collect_episodes(self, count, random, **kwargs)
+        budget = EpisodeBudget(count, self.num_envs, self.first_env)
+        if budget.is_used_up:
+            return EpisodeRollout(Episodes({}, []), [], 0)
+        due, env = list(budget.due), self.env
+        pausable = env if isinstance(env, LocalVectorEnv) else None
+        if pausable is None or env.current is None or env.restarted is None or not env.restarted.all():
+            self.begin()
+        if pausable is not None:
+            pausable.pause(index for index, more in enumerate(due) if not more)
+        try:
+            storage, episodes = self._collect_budget(budget, random, kwargs)
+        finally:
+            if pausable is not None:
+                pausable.resume()
+        env.current = map_leaves(np.copy, env.current)  # a view would keep the whole storage alive
+        version = NO_POLICY if random else self.policy.version
+        trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, self.num_envs), version))
+        transitions = cut_episodes(trajectories, due).with_limits(self.limits)
+        env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
+        return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
     def play_episodes(self, count: int | Sequence[int], is_stopping: Callable[[], bool] = lambda: False) -> list[EpisodeResult]:
         """Run `count` episodes, or the given number in each environment; see `ding_lite.rollout.play_episodes`."""
@@ -144,7 +182,7 @@ class LocalWorker:
 
     @staticmethod
     def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of `carried` as plain data.
+        """A result of `raw_state` as plain data.
 
         Raises:
             TypeError: a recurrent state holds objects that a checkpoint cannot hold.
@@ -161,7 +199,7 @@ class LocalWorker:
         return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state, or a result of `carried`.
+        """Restore a saved state, or a result of `raw_state`.
 
         Raises:
             ValueError: the state has another recurrent state, or another number of environments.
@@ -196,3 +234,43 @@ class LocalWorker:
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
         return Rollout(trajectories.with_limits(self.limits), episodes)
+
+    def _collect_budget(
+        self, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
+    ) -> tuple[RolloutBuffer, list[EpisodeResult]]:
+        """All steps until each environment has completed its share, and the episodes that count."""
+        storage = RolloutBuffer(_AT_FIRST, self.num_envs, self.obs_spec)
+        obs = storage.obs_at(0)
+        map_leaves(np.copyto, obs, self.env.current)
+        episodes: list[EpisodeResult] = []
+        pausable = self.env if isinstance(self.env, LocalVectorEnv) else None
+        t = 0
+        with torch.inference_mode():
+            while not budget.is_used_up:
+                if t == storage.num_steps:
+                    _grow(storage)
+                outputs = self.act(obs, random, **kwargs)
+                obs = storage.obs_at(t + 1)
+                step = self.step(outputs, obs)
+                storage.add(t, outputs, *step[:-1])
+                t += 1
+                counted = budget.count(step.finished, t)
+                episodes += counted
+                if pausable is not None and counted:
+                    ended = (episode.env - self.first_env for episode in counted)
+                    pausable.pause(index for index in ended if not budget.due[index])
+        storage.resize(t)
+        return storage, episodes
+
+
+def _grow(storage: RolloutBuffer) -> None:
+    """Room for twice as many steps, if there is memory for them."""
+    columns = {"obs": storage.obs, **storage.outputs}
+    needed, available = 2 * sum(leaf.nbytes for _, leaf in flatten(columns)), available_bytes()
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"whole episodes of more than {storage.num_steps:,} steps in each of {storage.num_envs} environments need "
+            f"{needed / 1e9:.1f} GB and more, and {available / 1e9:.1f} GB are left: collect fewer at a time by "
+            "policy.collect.n_episode, or give the environments a time limit, as with make_envs(..., max_episode_steps=1000)."
+        )
+    storage.resize(2 * storage.num_steps)
