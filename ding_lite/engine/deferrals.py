@@ -26,7 +26,7 @@ DEFERRED_THREAD = "task.deferred"
 _PATIENCE_S = 5.0  # after the end of the run, before a warning names the work that is waited for
 _WATCHED = 5  # calls per function whose inputs are checked
 Place = tuple[int, int]
-"""(iteration, position) of the half that deferred the work."""
+"""(iteration, position) of the step that deferred the work."""
 
 
 class Origin(NamedTuple):
@@ -192,7 +192,7 @@ class Caller(NamedTuple):
     belongs_to_run: Callable[[], bool]
     """Whether the caller's iteration belongs to the run; waits until that is known."""
     is_stopped: Callable[[], bool]
-    """Whether the run has ended for the caller, or failed before its half."""
+    """Whether the run has ended for the caller, or failed before its step."""
     resting: Callable[[], AbstractContextManager[Any]]
     """A block within which the caller waits for others."""
     is_at_end: Callable[[], bool]
@@ -234,7 +234,7 @@ class Deferrals:
         Args:
             fn: the work.
             args: its positional arguments.
-            origin: the half that defers it.
+            origin: the step that defers it.
             is_beside: whether it runs on a new thread.
             torch_count: torch threads per operation; None for torch's default.
         """

@@ -1,6 +1,6 @@
-"""Edges: pass tokens from one half to another, on one thread or between threads.
+"""Edges: pass tokens from one step to another, on one thread or between threads.
 
-A half takes a token from each incoming edge, runs, and puts a token on each outgoing edge. The result of a run depends only on
+A step takes a token from each incoming edge, runs, and puts a token on each outgoing edge. The result of a run depends only on
 the order of tokens on each edge, not on timing.
 
 Reference:
@@ -18,7 +18,7 @@ from typing import Any
 
 from ding_lite.basics.messages import add_note
 from ding_lite.engine.lanes import Lane, LaneThread
-from ding_lite.engine.plans import Edge
+from ding_lite.engine.steps import Edge
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contexts import SCALARS
 

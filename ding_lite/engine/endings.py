@@ -11,7 +11,7 @@ from ding_lite.basics.messages import location_of
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
-from ding_lite.pipeline.generators import Half, end_of, locked
+from ding_lite.pipeline.generators import WaitingGenerator, end_of, locked
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
@@ -37,7 +37,7 @@ class Request(NamedTuple):
     """A middleware's request to set or reset `finish`."""
 
     position: int
-    """Position of the half that asked, in the sequential order of an iteration."""
+    """Position of the step that asked, in the sequential order of an iteration."""
     reason: EndReason | None
     """None withdraws earlier requests."""
 
@@ -62,7 +62,7 @@ class EndingMixin:
 
     _ctx: Any
     _entries: list[Entry]
-    _own_waiting: list[Half]
+    _own_waiting: list[WaitingGenerator]
     _touches: Touches
 
     def _clear_ending(self) -> None:
@@ -103,7 +103,7 @@ class EndingMixin:
         return self._is_repeated
 
     def _end_run(self) -> None:
-        """Call every `end_run` after the last iteration, half by half in the order of an iteration.
+        """Call every `end_run` after the last iteration, step by step in the order of an iteration.
 
         Each pass has a new context, to which kept fields carry over. Values written there are copied to the context of the last
         iteration.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ding_lite.pipeline.generators import Half, backward_step, unwind
+from ding_lite.pipeline.generators import WaitingGenerator, backward_step, unwind
 from ding_lite.pipeline.pipeline_checks import Entry
 
 
@@ -47,9 +47,9 @@ class Lane:
         self.iteration = -1
         """Current iteration, from 0; -1 before the first."""
         self.position = -1
-        """Position of the current or next half, in the sequential order of an iteration."""
+        """Position of the current or next step, in the sequential order of an iteration."""
         self.done = 0
-        """Number of halves done since the first iteration."""
+        """Number of steps done since the first iteration."""
         self.taken = 0
         """Number of edges from which the end of the iteration, if it is next, has taken its token."""
         self.is_beside_learning = False
@@ -61,20 +61,20 @@ class Lane:
         self.is_over = False
         """Whether it has ended."""
         self.adoptions: list[tuple[Any, Any]] = []
-        """(follower, snapshot) pairs to apply before the half runs."""
-        self.waiting: list[Half] = []
-        self.begun: dict[int, Half] = {}
+        """(follower, snapshot) pairs to apply before the step runs."""
+        self.waiting: list[WaitingGenerator] = []
+        self.begun: dict[int, WaitingGenerator] = {}
         """Waiting generators, by id of their entry."""
         self.error: BaseException | None = None
-        """Error of a half that will be thrown into waiting generators."""
+        """Error of a step that will be thrown into waiting generators."""
         self.failed_at = -1
-        """Position of the failed half; -1 if none has failed in this iteration."""
+        """Position of the failed step; -1 if none has failed in this iteration."""
         self.skips = False
-        """Whether the remaining forward steps of this iteration are skipped, after a failed or skipped half."""
+        """Whether the remaining forward steps of this iteration are skipped, after a failed or skipped step."""
         self.busy_ns = 0
         """Total time of its middleware, without waiting for other lanes."""
         self.waited_ns = 0
-        """Time that the current half waited for other lanes because of its requests."""
+        """Time that the current step waited for other lanes because of its requests."""
         self.released_ns = 0
         """Total time that its middleware waited for other processes, as far as known."""
 
@@ -87,10 +87,10 @@ class Lane:
         self.failed_at = -1
         self.begun.clear()
 
-    def wait(self, entry: Entry, half: Half) -> None:
+    def wait(self, entry: Entry, generator: WaitingGenerator) -> None:
         """Keep this generator until the backward step of its middleware is due."""
-        self.waiting.append(half)
-        self.begun[id(entry)] = half
+        self.waiting.append(generator)
+        self.begun[id(entry)] = generator
 
     def end(self, entry: Entry) -> None:
         """Run the backward step of this middleware, after any backward steps that it started and left open.
@@ -99,13 +99,13 @@ class Lane:
         """
         mine = self.begun.pop(id(entry), None)
         while mine is not None:
-            half = self.waiting.pop()
+            generator = self.waiting.pop()
             error, self.error = self.error, None
             try:
-                backward_step(half, error)
+                backward_step(generator, error)
             except BaseException as raised:  # noqa: BLE001  the other waiting generators see it
                 self.error = raised
-            if half is mine:
+            if generator is mine:
                 break
         if self.error is not None and mine is not None:
             error, self.error = self.error, None

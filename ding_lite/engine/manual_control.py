@@ -14,7 +14,7 @@ from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.pipelines import PipelineMixin
 from ding_lite.pipeline.composites import Middleware
 from ding_lite.pipeline.contracts import contract_of
-from ding_lite.pipeline.generators import Backward, Half, forward_step, locked, unwind
+from ding_lite.pipeline.generators import Backward, WaitingGenerator, forward_step, locked, unwind
 from ding_lite.pipeline.pipeline_checks import require_middleware
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class ManualControl(PipelineMixin):
     """Default of `async_mode` in `forward`: whether to use the pool's threads."""
 
     def _clear_halves(self) -> None:
-        self._own_waiting: list[Half] = []
-        self._begun_by_hand: list[Future[Half | None]] = []
+        self._own_waiting: list[WaitingGenerator] = []
+        self._begun_by_hand: list[Future[WaitingGenerator | None]] = []
 
     @property
-    def _waiting(self) -> list[Half]:
+    def _waiting(self) -> list[WaitingGenerator]:
         """The waiting generators of the current lane, or of the task."""
         lane = current_lane() if self._network is not None else None
         return self._own_waiting if lane is None else lane.waiting
@@ -69,12 +69,12 @@ class ManualControl(PipelineMixin):
             future = self._pool.submit(functools.partial(HelperContext().run, self._begin, fn, ctx))
             self._begun_by_hand.append(future)
             return future
-        half = self._begin(fn, ctx)
-        if half is not None:
-            self._waiting.append(half)
-        return half
+        generator = self._begin(fn, ctx)
+        if generator is not None:
+            self._waiting.append(generator)
+        return generator
 
-    def _begin(self, fn: Middleware, ctx: Any) -> Half | None:
+    def _begin(self, fn: Middleware, ctx: Any) -> WaitingGenerator | None:
         with self._current():
             ctx = self.ctx if ctx is None else ctx
             return forward_step(fn, fn(ctx), ctx)
@@ -92,9 +92,9 @@ class ManualControl(PipelineMixin):
             future = self._begun_by_hand.pop(0)
             error = future.exception()
             if error is None:
-                half = future.result()
-                if half is not None:  # in the order of the calls, not in the order of completion
-                    self._waiting.append(half)
+                generator = future.result()
+                if generator is not None:  # in the order of the calls, not in the order of completion
+                    self._waiting.append(generator)
             elif first is None:
                 first = error
             else:
@@ -103,7 +103,7 @@ class ManualControl(PipelineMixin):
         if first is not None:
             raise first
 
-    def backward(self, backward_stack: list[Half] | None = None) -> None:
+    def backward(self, backward_stack: list[WaitingGenerator] | None = None) -> None:
         """Run the waiting backward steps, last first: all of this task's, or only those given. Calls `sync` first."""
         self.sync()
         with self._current():

@@ -1,6 +1,6 @@
 """Networks: run a plan, with one thread per lane or on a single thread, and handle ends and errors.
 
-Each lane runs its halves in order: it takes tokens from the incoming edges of a half, runs the half, and puts tokens on the
+Each lane runs its steps in order: it takes tokens from the incoming edges of a step, runs the step, and puts tokens on the
 outgoing edges. A lane that ends closes its edges. A lane that waits for it then ends as well, at a point that depends only on
 the plan.
 """
@@ -24,11 +24,12 @@ from ding_lite.engine.deferrals import Deferrals, WorkCancelled
 from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
-from ding_lite.engine.plans import LEARN, Edge, MiddlewareStep, Plan
+from ding_lite.engine.plans import Plan
+from ding_lite.engine.steps import LEARN, Edge, MiddlewareStep
 from ding_lite.engine.timelines import Ran, Timeline
 from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.generators import Half, backward_step, forward_step
+from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forward_step
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
@@ -43,9 +44,9 @@ _ENDLESS = int(1e12)
 
 @dataclasses.dataclass(slots=True)
 class _Work:
-    """One half, as a network runs it."""
+    """One step, as a network runs it."""
 
-    half: MiddlewareStep
+    step: MiddlewareStep
     entry: Entry | None
     lane: Lane
     position: int
@@ -54,15 +55,15 @@ class _Work:
     """The middleware, with its contract enforced."""
     give: Callable[[Lane], None] | None
     is_first: bool
-    """Whether it is the first half of its lane in an iteration."""
+    """Whether it is the first step of its lane in an iteration."""
     is_closing: bool
-    """Whether backward steps left by wrappers and `task.wrap` run after it, because it is the lane's last half."""
+    """Whether backward steps left by wrappers and `task.wrap` run after it, because it is the lane's last step."""
     ran: Callable[[Ran], None]
     """Records its time."""
 
 
 class Network:
-    """Runs a plan: the halves of middleware on their lanes, their requests to the run, and errors.
+    """Runs a plan: the steps of middleware on their lanes, their requests to the run, and errors.
 
     Args:
         plan: the edges.
@@ -102,23 +103,23 @@ class Network:
             lane.is_beside_learning = not any({lane.number, LEARN} <= set(group) for group in plan.threads)
         thread_of = {lane: thread for thread in self._threads for lane in thread.lanes}
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
-        self._work = [self._work_of(half, checker) for half in plan.halves]
+        self._work = [self._work_of(step, checker) for step in plan.steps]
         self._ended_contexts = checker.ended
-        self._has_late = frozenset(id(half.entry) for half in plan.halves if half.is_late)
+        self._has_late = frozenset(id(step.entry) for step in plan.steps if step.is_late)
         self._pending_work: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # signals the end of a thread
 
-    def _work_of(self, half: MiddlewareStep, checker: Checker) -> _Work:
-        takes = tuple(self._ends[edge].take for edge in half.inputs)
-        give = giver([self._ends[edge] for edge in half.outputs]) if half.outputs else None
-        call = _nothing if half.entry is None else checker.guard(half.entry)
-        last = [it for it in self.plan.lanes[half.lane] if it.entry is not None][-1:]
-        ran = self.timeline.ran[half.lane].append
+    def _work_of(self, step: MiddlewareStep, checker: Checker) -> _Work:
+        takes = tuple(self._ends[edge].take for edge in step.inputs)
+        give = giver([self._ends[edge] for edge in step.outputs]) if step.outputs else None
+        call = _nothing if step.entry is None else checker.guard(step.entry)
+        last = [it for it in self.plan.lanes[step.lane] if it.entry is not None][-1:]
+        ran = self.timeline.ran[step.lane].append
         return _Work(
-            half, half.entry, self.lanes[half.lane], half.position, takes, call, give, half.index == 0, half in last, ran
+            step, step.entry, self.lanes[step.lane], step.position, takes, call, give, step.index == 0, step in last, ran
         )
 
     def _ends_of(self, edge: Edge, thread_of: dict[Lane, LaneThread]) -> EdgeEnds:
@@ -136,7 +137,7 @@ class Network:
 
     @property
     def stopping(self) -> bool:
-        """Whether the caller should stop: the run has ended for it, or an earlier half has failed."""
+        """Whether the caller should stop: the run has ended for it, or an earlier step has failed."""
         lane = current_lane()
         if lane is None:
             return self._last is not None or self._stop_at is not None
@@ -151,9 +152,9 @@ class Network:
         if lane.iteration + 1 >= self.max_step and self._is_final:
             return True
         for other in self.lanes:
-            halves = self.plan.lanes[other.number]
-            earlier = sum(half.position < lane.position for half in halves)
-            if earlier and other is not lane and not self._has_come_to(other, lane.iteration * len(halves) + earlier, lane):
+            steps = self.plan.lanes[other.number]
+            earlier = sum(step.position < lane.position for step in steps)
+            if earlier and other is not lane and not self._has_come_to(other, lane.iteration * len(steps) + earlier, lane):
                 return True  # it has ended before that
         return self._decided(lane.iteration, lane.position) is not None
 
@@ -192,12 +193,12 @@ class Network:
 
     @property
     def place(self) -> tuple[int, int]:
-        """(iteration, position) of the calling half; other threads of the script count as the learn lane."""
+        """(iteration, position) of the calling step; other threads of the script count as the learn lane."""
         lane = current_lane() or self._learn
         return self.first_step + lane.iteration, lane.position
 
     def _has_come_to(self, other: Lane, done: int, lane: Lane) -> bool:
-        """Wait until another lane has done `done` halves; False if it ends before."""
+        """Wait until another lane has done `done` steps; False if it ends before."""
         if other.done >= done or other.is_over or len(self._threads) == 1:
             return other.done >= done
         begun = time.perf_counter_ns()
@@ -363,7 +364,7 @@ class Network:
                 self.timeline.end_lane(last.number)
 
     def _step(self, work: _Work, lane: Lane) -> None:
-        """Take tokens, run the half, give tokens."""
+        """Take tokens, run the step, give tokens."""
         if work.is_first:
             lane.begin()
         lane.position = work.position
@@ -397,7 +398,7 @@ class Network:
             self._tell_askers()
 
     def _must_stop(self, lane: Lane, position: int) -> bool:
-        """Whether an earlier half has failed. Waits until it is known whether the failed iteration belongs to the run."""
+        """Whether an earlier step has failed. Waits until it is known whether the failed iteration belongs to the run."""
         while (at := self._stop_at) is not None and (lane.iteration, position) > at:
             if at == _AT_ONCE or lane is self._learn:
                 return True
@@ -421,8 +422,8 @@ class Network:
     def _end_lane(self, lane: Lane) -> None:
         """Close the edges of this lane; lanes that wait for them end as well, and close their own."""
         lane.is_over = True
-        for half in self.plan.lanes[lane.number]:
-            for edge in half.outputs:
+        for step in self.plan.lanes[lane.number]:
+            for edge in step.outputs:
                 self._ends[edge].close()
         if self._askers:
             self._tell_askers()
@@ -481,24 +482,24 @@ class Network:
                 thread.join()
 
     def _running_on(self, thread: LaneThread) -> str:
-        return next((half.name for lane in thread.lanes for half in self.plan.halves if half.position == lane.position), "-")
+        return next((step.name for lane in thread.lanes for step in self.plan.steps if step.position == lane.position), "-")
 
     # One step.
 
     def _run_half(self, work: _Work, entry: Entry, lane: Lane) -> None:
-        half, thrown, lane.waited_ns = work.half, lane.error, 0
+        step, thrown, lane.waited_ns = work.step, lane.error, 0
         begun = time.perf_counter_ns()
         try:
-            if half.is_second:  # even if others are skipped, because it cleans up
+            if step.is_second:  # even if others are skipped, because it cleans up
                 lane.end(entry)
             elif lane.skips:
-                self._skip(half, lane)
-            elif half.is_late:
-                self._take(half, lane)
+                self._skip(step, lane)
+            elif step.is_late:
+                self._take(step, lane)
             else:
                 result = work.call(lane.ctx)
                 if result is not None:
-                    self._keep(half, lane, result)
+                    self._keep(step, lane, result)
             if work.is_closing and lane.waiting:
                 lane.end_rest()
         except BaseException as error:
@@ -506,7 +507,7 @@ class Network:
                 lane.failed_at = work.position
             if error is not thrown:
                 where = f"iteration {self.first_step + lane.iteration} of the task"
-                add_note(error, f"in middleware {half.name} ({entry.location}), {where}")
+                add_note(error, f"in middleware {step.name} ({entry.location}), {where}")
             if not lane.waiting or not isinstance(error, Exception):
                 raise
             # Waiting generators may handle it in their backward steps.
@@ -515,21 +516,21 @@ class Network:
             lane.end_rest()
         ended = time.perf_counter_ns()
         lane.busy_ns += ended - begun - lane.waited_ns
-        if half.is_late:  # this waiting is recorded on the lane that did the work
+        if step.is_late:  # this waiting is recorded on the lane that did the work
             begun += lane.waited_ns
-        work.ran((half, lane.iteration, begun, ended))
+        work.ran((step, lane.iteration, begun, ended))
 
-    def _keep(self, half: MiddlewareStep, lane: Lane, result: object) -> None:
-        entry = half.entry
+    def _keep(self, step: MiddlewareStep, lane: Lane, result: object) -> None:
+        entry = step.entry
         assert entry is not None
         if isinstance(result, PendingWork) and id(entry) in self._has_late:
-            self._pending_work[id(entry), lane.iteration] = half, result
+            self._pending_work[id(entry), lane.iteration] = step, result
             return
         generator = forward_step(entry.fn, result, lane.ctx)
         if generator is None:
             return
-        is_its_own = half.is_opaque or entry.fn in (entry.call, getattr(entry.call, "__wrapped__", None))  # not a wrapper's
-        if is_its_own and not any(other.entry is entry and other.is_second for other in self.plan.halves):
+        is_its_own = step.is_opaque or entry.fn in (entry.call, getattr(entry.call, "__wrapped__", None))  # not a wrapper's
+        if is_its_own and not any(other.entry is entry and other.is_second for other in self.plan.steps):
             generator.close()
             raise TypeError(
                 f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that the plan has "
@@ -538,13 +539,13 @@ class Network:
             )
         lane.wait(entry, generator)
 
-    def _skip(self, half: MiddlewareStep, lane: Lane) -> None:
-        if half.is_late and (left := self._pending_work.pop((id(half.entry), lane.iteration), None)):
+    def _skip(self, step: MiddlewareStep, lane: Lane) -> None:
+        if step.is_late and (left := self._pending_work.pop((id(step.entry), lane.iteration), None)):
             left[1].drop()
 
-    def _take(self, half: MiddlewareStep, lane: Lane) -> None:
+    def _take(self, step: MiddlewareStep, lane: Lane) -> None:
         """Take the pending work that the forward step of this middleware returned."""
-        asked, pending = self._pending_work.pop((id(half.entry), lane.iteration), (None, None))
+        asked, pending = self._pending_work.pop((id(step.entry), lane.iteration), (None, None))
         if asked is None or pending is None:  # its forward step did all the work
             return
         before = lane.released_ns
@@ -576,7 +577,7 @@ class Network:
     # Errors and ends.
 
     def _fail(self, error: BaseException, lane: Lane | None = None) -> None:
-        """The run fails at this half. Lanes behind it continue up to it, so that the first error is the one raised."""
+        """The run fails at this step. Lanes behind it continue up to it, so that the first error is the one raised."""
         at = _AT_ONCE
         if lane is not None and isinstance(error, Exception):
             at = lane.iteration, lane.failed_at if lane.failed_at >= 0 else lane.position
@@ -617,7 +618,7 @@ class Network:
                 self._end_generator(lane.waiting.pop(), lane)
         self._forgive_what_came_after()
 
-    def _end_generator(self, generator: Half, lane: Lane) -> None:
+    def _end_generator(self, generator: WaitingGenerator, lane: Lane) -> None:
         """End a generator of a dropped iteration: it sees the error of the run, but cannot handle it, or is closed."""
         error = self.error
         try:
@@ -646,7 +647,7 @@ class Network:
 
     def _gather(self) -> None:
         """Complete the context of a failed iteration with the kept fields of the other lanes."""
-        lane, end = self._learn, self.plan.halves[-1]
+        lane, end = self._learn, self.plan.steps[-1]
         for edge in end.inputs[lane.taken if lane.position == end.position else 0 :]:
             self._ends[edge].set_kept(lane.ctx, self._ends[edge].pop())
 
@@ -659,7 +660,7 @@ class Network:
 
 
 def _nothing(ctx: Any) -> None:
-    """The function of the half that ends an iteration."""
+    """The function of the step that ends an iteration."""
 
 
 def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
@@ -668,7 +669,7 @@ def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
     Raises:
         PipelineError: there is one; each lane would start an iteration with a different value.
     """
-    touched = [{name for half in lane if half.entry is not None for name in half.reads | half.writes} for lane in plan.lanes]
+    touched = [{name for step in lane if step.entry is not None for name in step.reads | step.writes} for lane in plan.lanes]
     users = Counter(name for names in touched for name in names)
     for name, make in factories_of(ctx):
         if users[name] > 1 and name not in plan.kept:
@@ -687,5 +688,5 @@ def _copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
     Raises:
         PipelineError: a value that the lane touches cannot be copied.
     """
-    touched = frozenset[str]().union(*(half.reads | half.writes for half in plan.lanes[lane]))
+    touched = frozenset[str]().union(*(step.reads | step.writes for step in plan.lanes[lane]))
     return with_own_values(ctx, touched, LANES[lane])

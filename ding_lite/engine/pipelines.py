@@ -76,7 +76,7 @@ class PipelineMixin(Lifecycle):
         Args:
             fn: a function or object of one argument, ctx; it may be a generator with one `yield`. If it has a method
                 `end_run(ctx)`, which may be a generator too, this is called after the last iteration of a run.
-            lock: True to hold the task's lock while each half runs; or another lock.
+            lock: True to hold the task's lock while each step runs; or another lock.
 
         Raises:
             RuntimeError: the task is not open.

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from ding_lite.basics.messages import add_note
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.generators import Half, forward_step, unwind
+from ding_lite.pipeline.generators import WaitingGenerator, forward_step, unwind
 from ding_lite.pipeline.pipeline_checks import Entry
 
 
-def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None:
+def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[WaitingGenerator]) -> None:
     """Run one iteration: every forward step in order, then the backward steps in reverse order.
 
     Args:
@@ -26,9 +26,9 @@ def iterate(ctx: Context, entries: Iterable[Entry], waiting: list[Half]) -> None
         for running in entries:
             result = running.call(ctx)
             if result is not None:
-                half = forward_step(running.fn, result, ctx)
-                if half is not None:
-                    waiting.append(half)
+                generator = forward_step(running.fn, result, ctx)
+                if generator is not None:
+                    waiting.append(generator)
         running = None
         if waiting:
             unwind(waiting)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.basics.files import write_atomically, writing
-from ding_lite.engine.plans import LEARN
+from ding_lite.engine.steps import LEARN
 from ding_lite.engine.timelines import Timeline
 from ding_lite.pipeline.contracts import LANES
 
@@ -26,7 +26,7 @@ class TimelineMixin:
     _timeline: Timeline | None
 
     def timeline(self, path: str | PathLike[str], iterations: int = 12) -> Path:
-        """Write the times of all halves in the last run.
+        """Write the times of all steps in the last run.
 
         Args:
             path: ends in .json for a trace for https://ui.perfetto.dev or chrome://tracing, with the picture in another file
@@ -80,10 +80,10 @@ def _trace(timeline: Timeline) -> Iterator[dict[str, Any]]:
             continue
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": lane, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": lane, "args": {"sort_index": lane}}
-        for half, iteration, begun, ended in timeline.ran[lane]:
+        for step, iteration, begun, ended in timeline.ran[lane]:
             yield {
                 "ph": "X",
-                "name": half.name,
+                "name": step.name,
                 "cat": name,
                 "pid": 0,
                 "tid": lane,
@@ -125,9 +125,9 @@ def _picture(timeline: Timeline, iterations: int) -> str:
         top = _TOP + _ROW * row
         parts.append(f'<text x="{_MARGIN - 10}" y="{top + 22}" text-anchor="end" fill="{_INK}">{LANES[lane]}</text>')
         parts.append(f'<rect x="{_MARGIN}" y="{top}" width="{_WIDTH - _MARGIN - 20}" height="{_ROW - 12}" fill="#f4f4f4"/>')
-        for half, iteration, start, stop in shown[lane]:
+        for step, iteration, start, stop in shown[lane]:
             x, width = _MARGIN + (start - begun) * scale, (stop - start) * scale
-            name, colour = html.escape(half.name), _COLOURS[iteration % len(_COLOURS)]
+            name, colour = html.escape(step.name), _COLOURS[iteration % len(_COLOURS)]
             parts.append(
                 f'<rect x="{x:.1f}" y="{top}" width="{max(width, 0.5):.1f}" height="{_ROW - 12}" fill="{colour}">'
                 f"<title>{name}, iteration {iteration}: {(stop - start) / 1e6:.2f} ms</title></rect>"

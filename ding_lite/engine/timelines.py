@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ding_lite.engine.lanes import Lane
-from ding_lite.engine.plans import Edge, MiddlewareStep
+from ding_lite.engine.steps import Edge, MiddlewareStep
 from ding_lite.pipeline.contracts import LANES
 
 _REMEMBERED = 100_000  # events per lane; the oldest are dropped
 
 
 Ran: TypeAlias = "tuple[MiddlewareStep, int, int, int]"
-"""(half, iteration, begin, end) of a half that ran; times in nanoseconds of `time.perf_counter_ns`."""
+"""(step, iteration, begin, end) of a step that ran; times in nanoseconds of `time.perf_counter_ns`."""
 
 
 class Waited(NamedTuple):
@@ -36,7 +36,7 @@ class Timeline:
         self.waited_for: list[deque[Waited]] = [deque(maxlen=_REMEMBERED) for _ in LANES]
         self.busy_ns = [0] * len(LANES)
         self.waiting_ns: list[dict[tuple[str, str], int]] = [{} for _ in LANES]
-        """Waiting time by lane and (awaited half, reason)."""
+        """Waiting time by lane and (awaited step, reason)."""
         self.cpu_ns = [0] * len(LANES)
         """CPU time of the lane's own thread."""
         self.released_ns = [0] * len(LANES)
@@ -77,7 +77,7 @@ class Timeline:
             lane.busy_ns = lane.released_ns = 0
 
     def took(self, asked: MiddlewareStep, iteration: int, lane: int, waited: int, span: tuple[int, int] | None) -> None:
-        """A lane took the pending work of this half after waiting; the work itself was done elsewhere, during `span`."""
+        """A lane took the pending work of this step after waiting; the work itself was done elsewhere, during `span`."""
         spent, key = self.waiting_ns[lane], (asked.name, "its workers")
         spent[key] = spent.get(key, 0) + waited
         if span is not None:
@@ -88,9 +88,7 @@ class Timeline:
         """A lane waited."""
         self.waited_for[lane].append(Waited(iteration, begun, ended, edge))
         key = (
-            (edge.source.name, edge.why)
-            if edge
-            else ("earlier halves", "it asked for task.finish, task.is_certain or a result")
+            (edge.source.name, edge.why) if edge else ("earlier steps", "it asked for task.finish, task.is_certain or a result")
         )
         spent = self.waiting_ns[lane]
         spent[key] = spent.get(key, 0) + ended - begun

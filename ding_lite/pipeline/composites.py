@@ -8,7 +8,7 @@ from typing import Any
 
 from ding_lite.basics.messages import HelperContext, add_note, location_of, name_of
 from ding_lite.pipeline.contracts import joint_contract
-from ding_lite.pipeline.generators import Half, end_of, forward_step, may_yield, named, unwind
+from ding_lite.pipeline.generators import WaitingGenerator, end_of, forward_step, may_yield, named, unwind
 from ding_lite.pipeline.guards import under_contract
 from ding_lite.pipeline.pipeline_checks import require_middleware
 from ding_lite.pipeline.pools import Pool, WouldBlockError
@@ -38,8 +38,8 @@ class Serial:
         ends = [end for fn in self.fns if (end := end_of(fn)) is not None]
         return Serial(*ends) if ends else None
 
-    def __call__(self, ctx: Any) -> Half | None:
-        waiting: list[Half] = []
+    def __call__(self, ctx: Any) -> WaitingGenerator | None:
+        waiting: list[WaitingGenerator] = []
         try:
             self.begin(ctx, waiting)
         except BaseException as error:
@@ -49,20 +49,20 @@ class Serial:
         return named(self.__name__, self._rest(waiting)) if waiting else None
 
     @staticmethod
-    def _rest(waiting: list[Half]) -> Iterator[None]:
+    def _rest(waiting: list[WaitingGenerator]) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # noqa: BLE001  waiting halves may handle it
+        except BaseException as error:  # noqa: BLE001  waiting steps may handle it
             unwind(waiting, error)
         else:
             unwind(waiting)
 
-    def begin(self, ctx: Any, waiting: list[Half]) -> None:
+    def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
         """Run the forward steps, and append waiting generators to `waiting`."""
         for index, fn in enumerate(self.fns):
-            half = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
-            if half is not None:
-                waiting.append(half)
+            generator = forward_step(fn, under_contract(self, index, fn, ctx)(ctx), ctx)
+            if generator is not None:
+                waiting.append(generator)
 
 
 class Parallel(Serial):
@@ -78,7 +78,7 @@ class Parallel(Serial):
         super().__init__(*fns)
         self._pool = pool
 
-    def begin(self, ctx: Any, waiting: list[Half]) -> None:
+    def begin(self, ctx: Any, waiting: list[WaitingGenerator]) -> None:
         """Run the forward steps at the same time, and wait for all of them, even if one fails.
 
         Raises:
@@ -89,7 +89,7 @@ class Parallel(Serial):
         calls = [self._on_its_view(index, fn, ctx) for index, fn in enumerate(self.fns)]
         futures = [pool.submit(functools.partial(HelperContext().run, call)) for call in calls]
         pool.wait(futures)
-        waiting += [half for future in futures if not future.exception() and (half := future.result()) is not None]
+        waiting += [generator for future in futures if not future.exception() and (generator := future.result()) is not None]
         errors = {index: error for index, future in enumerate(futures) if (error := future.exception()) is not None}
         for first in sorted(errors.values(), key=lambda error: isinstance(error, WouldBlockError))[:1]:
             for index, error in errors.items():
@@ -97,7 +97,7 @@ class Parallel(Serial):
                     add_note(first, f"side by side with it, {type(error).__name__}: {error}", place=f"part {index}")
             raise first
 
-    def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], Half | None]:
+    def _on_its_view(self, index: int, fn: Middleware, ctx: Any) -> Callable[[], WaitingGenerator | None]:
         """The forward step of `fn`, on an alias of the context with its own view."""
         call = under_contract(self, index, fn, ctx)
         seen = ctx if call is fn else alias(ctx)

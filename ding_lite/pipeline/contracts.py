@@ -134,7 +134,7 @@ def contract(
     """Declare what a middleware touches. Decorates a function, or is called on an object: `contract(...)(self)`.
 
     Contracts are checked before a run, enforced during the run, and determine the order in asynchronous mode. A contract must
-    name everything that the middleware touches, in both halves of a generator.
+    name everything that the middleware touches, in both steps of a generator.
 
     Args:
         reads: context fields that it needs.
@@ -291,7 +291,7 @@ def _require_fields(term: str, settings: tuple[str, ...], other: str, fields: tu
 
 
 def of_both_halves(terms: Contract) -> Contract:
-    """The same contract, in which each half may touch everything that either half may touch."""
+    """The same contract, in which each step may touch everything that either step may touch."""
     return dataclasses.replace(
         terms,
         reads=(*terms.reads, *terms.reads_after),

@@ -14,9 +14,9 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.pending_work import PendingWork
 
 if TYPE_CHECKING:
-    Half = GeneratorType[Any, Any, Any]
+    WaitingGenerator = GeneratorType[Any, Any, Any]
 else:
-    Half = GeneratorType  # which Python 3.10 cannot subscript
+    WaitingGenerator = GeneratorType  # which Python 3.10 cannot subscript
 
 _OVER: Any = object()
 
@@ -42,7 +42,7 @@ def end_of(fn: object) -> Callable[..., Any] | None:
     return None
 
 
-def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | None:
+def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> WaitingGenerator | None:
     """Run the result of `fn(ctx)` up to its `yield`, or take it if it is pending work.
 
     Returns:
@@ -80,7 +80,7 @@ def forward_step(fn: Callable[..., Any], result: object, ctx: Any) -> Half | Non
     return None
 
 
-def _refuse_other_context(fn: Callable[..., Any], given: object, ctx: Any, generator: Half | None = None) -> None:
+def _refuse_other_context(fn: Callable[..., Any], given: object, ctx: Any, generator: WaitingGenerator | None = None) -> None:
     if isinstance(given, Context) and given is not ctx:
         if generator is not None:
             generator.close()
@@ -90,7 +90,7 @@ def _refuse_other_context(fn: Callable[..., Any], given: object, ctx: Any, gener
         )
 
 
-def backward_step(generator: Half, error: BaseException | None = None) -> None:
+def backward_step(generator: WaitingGenerator, error: BaseException | None = None) -> None:
     """Resume a waiting generator; with an error, throw it in at the `yield`.
 
     Raises:
@@ -114,7 +114,7 @@ def backward_step(generator: Half, error: BaseException | None = None) -> None:
     raise RuntimeError(f"{generator.__qualname__} yielded a second time, at {place}: a middleware has at most one yield.")
 
 
-def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
+def unwind(waiting: list[WaitingGenerator], error: BaseException | None = None) -> None:
     """Run every backward step, last first, leaving `waiting` empty.
 
     An error, the given one or one of a backward step, is thrown into the generators that still wait, like into nested `with`
@@ -124,13 +124,13 @@ def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
         BaseException: the error, if no generator handled it.
     """
     while waiting:
-        half = waiting.pop()
+        generator = waiting.pop()
         try:
-            backward_step(half, error)
+            backward_step(generator, error)
             error = None
         except BaseException as raised:  # noqa: BLE001  the generators that still wait must see it
             if raised is not error:
-                add_note(raised, f"in the backward step of {half.__qualname__}")
+                add_note(raised, f"in the backward step of {generator.__qualname__}")
             error = raised
     if error is not None:
         raise error
@@ -139,8 +139,8 @@ def unwind(waiting: list[Half], error: BaseException | None = None) -> None:
 class Backward:
     """Runs the backward step of a middleware that was begun inside another, when called, if it still waits."""
 
-    def __init__(self, half: Half | None, waiting: list[Half]) -> None:
-        self._half, self._waiting = half, waiting
+    def __init__(self, generator: WaitingGenerator | None, waiting: list[WaitingGenerator]) -> None:
+        self._half, self._waiting = generator, waiting
 
     def __call__(self) -> None:
         if self._half is not None and self._half in self._waiting:
@@ -151,8 +151,8 @@ class Backward:
 @contextmanager
 def run_inside(fn: Callable[..., Any], ctx: object) -> Iterator[None]:
     """Run one middleware inside another: its forward step on entry, its backward step on exit, errors thrown in."""
-    half = forward_step(fn, fn(ctx), ctx)
-    waiting = [] if half is None else [half]
+    generator = forward_step(fn, fn(ctx), ctx)
+    waiting = [] if generator is None else [generator]
     try:
         yield
     except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
@@ -165,19 +165,19 @@ engaged = run_inside  # its name in earlier versions
 
 
 def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Apply a wrapper to a middleware without losing either half of a generator.
+    """Apply a wrapper to a middleware without losing either step of a generator.
 
     A plain decorator calls `fn(ctx)` and ignores the returned generator, which would then never run. Here, the call itself runs
     the forward step inside the wrapper. The wrapper, or finally the engine, runs the backward step.
     """
-    running: list[list[Half]] = []  # the halves begun by each current call
+    running: list[list[WaitingGenerator]] = []  # the steps begun by each current call
 
     def inner(ctx: object) -> object:
-        half = forward_step(fn, fn(ctx), ctx)
-        if half is None:
+        generator = forward_step(fn, fn(ctx), ctx)
+        if generator is None:
             return None
-        running[-1].append(half)
-        return _resumable(half, nullcontext())
+        running[-1].append(generator)
+        return _resumable(generator, nullcontext())
 
     inner.__name__ = inner.__qualname__ = name_of(fn)
     inner.__doc__ = fn.__doc__
@@ -186,7 +186,7 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
         raise TypeError(f"the wrapper {describe_call(wrapper)} returned {outer!r} instead of a function of ctx.")
 
     @contextmanager
-    def collecting(waiting: list[Half]) -> Iterator[None]:
+    def collecting(waiting: list[WaitingGenerator]) -> Iterator[None]:
         running.append(waiting)
         try:
             yield
@@ -194,18 +194,18 @@ def wrap_both_steps(fn: Callable[..., Any], wrapper: Callable[[Callable[..., Any
             running.pop()
 
     def wrapped(ctx: object) -> object:
-        waiting: list[Half] = []
+        waiting: list[WaitingGenerator] = []
         with collecting(waiting):
             try:
-                half = forward_step(outer, outer(ctx), ctx)
+                generator = forward_step(outer, outer(ctx), ctx)
             except BaseException as error:  # noqa: BLE001  the inner middleware may handle it
                 unwind(waiting, error)
                 return None
-        if half is not None:
-            waiting.append(half)
+        if generator is not None:
+            waiting.append(generator)
         return named(inner.__name__, rest(waiting)) if waiting else None
 
-    def rest(waiting: list[Half]) -> Iterator[None]:
+    def rest(waiting: list[WaitingGenerator]) -> Iterator[None]:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the steps may handle it
@@ -224,30 +224,30 @@ def locked(fn: Callable[..., Any], lock: AbstractContextManager[Any]) -> Callabl
 
     def hold(ctx: object) -> object:
         with lock:
-            half = forward_step(fn, fn(ctx), ctx)
-        return None if half is None else _resumable(half, lock)
+            generator = forward_step(fn, fn(ctx), ctx)
+        return None if generator is None else _resumable(generator, lock)
 
     hold.__name__ = hold.__qualname__ = name_of(fn)
     vars(hold)["__wrapped__"] = fn
     return hold
 
 
-def _resumable(half: Half, lock: AbstractContextManager[Any]) -> Half:
+def _resumable(generator: WaitingGenerator, lock: AbstractContextManager[Any]) -> WaitingGenerator:
     def rest() -> Iterator[None]:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
             with lock:
-                backward_step(half, error)
+                backward_step(generator, error)
         else:
             with lock:
-                backward_step(half)
+                backward_step(generator)
 
-    return named(half.__qualname__, rest())
+    return named(generator.__qualname__, rest())
 
 
-def named(name: str, generator: Any) -> Half:
+def named(name: str, generator: Any) -> WaitingGenerator:
     """The generator, renamed to the name of its middleware for messages."""
     generator.__qualname__ = name
-    half: Half = generator
-    return half
+    waiting: WaitingGenerator = generator
+    return waiting

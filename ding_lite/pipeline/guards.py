@@ -1,4 +1,4 @@
-"""Guards: enforce contracts while middleware run, in both halves and in pending work."""
+"""Guards: enforce contracts while middleware run, in both steps and in pending work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import Contract, contract_of
 from ding_lite.pipeline.ended_contexts import EndedContexts
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
-from ding_lite.pipeline.generators import Half, backward_step, forward_step, named
+from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forward_step, named
 from ding_lite.pipeline.handovers import Handovers
 from ding_lite.pipeline.pending_work import PendingWork
 from ding_lite.pipeline.pipeline_checks import Entry
@@ -97,14 +97,14 @@ def under_contract(owner: object, index: int, fn: Callable[..., Any], ctx: objec
 
 
 FIRST, SECOND, LATE = range(3)
-"""Halves of a middleware; LATE takes its pending work."""
+"""Steps of a middleware; LATE takes its pending work."""
 _Known = dict[type[Any], tuple[Reach, Terms]]
 _NOTHING = frozenset[str]()
 _FIELDS = operator.attrgetter("reads", "may_read", "reads_after", "writes", "may_write", "writes_after", "writes_late")
 
 
 class Guard:
-    """Called in place of a middleware: each half sees a view of the context.
+    """Called in place of a middleware: each step sees a view of the context.
 
     Args:
         fn: the middleware.
@@ -128,7 +128,7 @@ class Guard:
     ) -> None:
         self.fn, self.call, self.name, self.location, self.contract = fn, call, name, location, contract
         self._checker, self._is_wrapped = checker, is_wrapped
-        self._halves: tuple[_Known, _Known, _Known] = ({}, {}, {})
+        self._steps: tuple[_Known, _Known, _Known] = ({}, {}, {})
         self.entry: Entry | None = None
         """The entry that calls this guard."""
         self._compares = True
@@ -148,17 +148,17 @@ class Guard:
             self._checker.ended.enter(self, ctx)
         return self._run(FIRST, ctx, self.call, ctx)
 
-    def _run(self, half: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
-        """Call `act(*given)` with the context as the view of this half."""
+    def _run(self, which: int, ctx: Any, act: Callable[..., Any], *given: Any) -> Any:
+        """Call `act(*given)` with the context as the view of this step."""
         outside = type(ctx)
-        reach, terms = self._halves[half].get(outside) or self._know(outside, half)
+        reach, terms = self._steps[which].get(outside) or self._know(outside, which)
         compares = self._compares
         before = self._before(ctx, reach) if compares else None
         view = reach.take(terms)
         become(ctx, view.cls)
         try:
             result = act(*given)
-            if result is not None and half == FIRST:
+            if result is not None and which == FIRST:
                 result = self._followed(result, ctx)
         finally:
             become(ctx, outside)
@@ -167,7 +167,7 @@ class Guard:
             raise refusal
         if compares:
             if before is not None:
-                self._after(ctx, half, reach, before)
+                self._after(ctx, which, reach, before)
             for watched in self._checker.watched.get(id(self.fn), ()):
                 watched.warn_if_changed()
         return result
@@ -175,25 +175,25 @@ class Guard:
     def _followed(self, result: Any, ctx: Any) -> Any:
         """The result of the call, with the contract enforced as well."""
         if isinstance(result, GeneratorType):
-            half = forward_step(self.fn, result, ctx)
-            return None if half is None else named(half.__qualname__, self._rest(half, ctx))
+            generator = forward_step(self.fn, result, ctx)
+            return None if generator is None else named(generator.__qualname__, self._rest(generator, ctx))
         if isinstance(result, PendingWork):
             result.wrap_take(self._take)
         return result
 
-    def _rest(self, half: Half, ctx: Any) -> Iterator[None]:
+    def _rest(self, generator: WaitingGenerator, ctx: Any) -> Iterator[None]:
         try:
             yield
         except BaseException as error:  # noqa: BLE001  the middleware may handle it
-            self._run(SECOND, ctx, backward_step, half, error)
+            self._run(SECOND, ctx, backward_step, generator, error)
         else:
-            self._run(SECOND, ctx, backward_step, half)
+            self._run(SECOND, ctx, backward_step, generator)
 
     def _take(self, take: Callable[[Any], None], ctx: Any) -> None:
         self._run(LATE, ctx, take, ctx)
 
     def _before(self, ctx: Any, reach: Reach) -> Any:
-        """The values before this half; None if there is nothing to compare."""
+        """The values before this step; None if there is nothing to compare."""
         checker, step = self._checker, ctx.total_step
         if step >= checker.end:
             if step > checker.end + checker.max_lag:
@@ -208,29 +208,29 @@ class Guard:
             return self._read
         return checker.handovers.before(self, ctx, reach.only_read, reach.written)
 
-    def _after(self, ctx: Any, half: int, reach: Reach, before: Any) -> None:
+    def _after(self, ctx: Any, which: int, reach: Reach, before: Any) -> None:
         if self.contract is not None:
             self._checker.handovers.after(self, self.who, ctx, reach.written, before)
             return
         for name, found in self._read.items():  # a function without a contract may change what it reads
             if changed(found, fingerprint(field_value(ctx, name))) is not None:
-                self._observer(half)("write", name)
+                self._observer(which)("write", name)
         if self._checker.handovers.looks_at_unknown:
             self._checker.handovers.after_unknown(self.who, ctx)
 
-    def _know(self, outside: type[Any], half: int) -> tuple[Reach, Terms]:
-        """What this half may touch on contexts of this class, which may be an outer middleware's view."""
+    def _know(self, outside: type[Any], which: int) -> tuple[Reach, Terms]:
+        """What this step may touch on contexts of this class, which may be an outer middleware's view."""
         cls = real_class_of(outside)
-        reach = reach_of(cls, self.contract, half, self._is_wrapped)
+        reach = reach_of(cls, self.contract, which, self._is_wrapped)
         if self.contract is None:
-            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._observer(half)))
+            terms = Terms(self.who, _no_advice, self._checker, self._noting(self._observer(which)))
         else:
-            terms = Terms(self.who, _Advice(self.contract, half, reach.writable), self._checker)
-        known = self._halves[half][outside] = reach, terms
+            terms = Terms(self.who, _Advice(self.contract, which, reach.writable), self._checker)
+        known = self._steps[which][outside] = reach, terms
         return known
 
-    def _observer(self, half: int) -> Callable[[str, str], None]:
-        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=half == SECOND)
+    def _observer(self, which: int) -> Callable[[str, str], None]:
+        return self._checker.touches.observer(self.fn, self.name, self.location, is_second=which == SECOND)
 
     def _noting(self, note: Callable[[str, str], None]) -> Callable[[Any, str, str], None]:
         """`note`, which also records the value at the first read."""
@@ -243,53 +243,53 @@ class Guard:
         return note_touch
 
 
-def reach_of(cls: type[Context], terms: Contract | None, half: int, takes_at_once: bool = False) -> Reach:
-    """The allowed fields of one half; without a contract none, so that all are recorded. One object for equal terms.
+def reach_of(cls: type[Context], terms: Contract | None, which: int, takes_at_once: bool = False) -> Reach:
+    """The allowed fields of one step; without a contract none, so that all are recorded. One object for equal terms.
 
     Args:
         cls: of the context.
         terms: the contract.
-        half: FIRST, SECOND or LATE.
+        which: FIRST, SECOND or LATE.
         takes_at_once: whether the forward step takes the pending work as well.
     """
     known: dict[Any, Reach] = cls._plan.reaches  # it goes when the class goes
-    key = None if terms is None else (half, takes_at_once, *_FIELDS(terms))
+    key = None if terms is None else (which, takes_at_once, *_FIELDS(terms))
     reach = known.get(key)
     if reach is None:
-        fields = (_NOTHING, _NOTHING) if terms is None else half_fields(cls, terms, half, takes_at_once)
+        fields = (_NOTHING, _NOTHING) if terms is None else step_fields(cls, terms, which, takes_at_once)
         reach = known[key] = Reach(cls, *fields, is_noted=terms is None)
     return reach
 
 
-def half_fields(
-    cls: type[Context], terms: Contract, half: int, takes_at_once: bool = False
+def step_fields(
+    cls: type[Context], terms: Contract, which: int, takes_at_once: bool = False
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The fields that one half may read and write: those in its contract, and those behind properties in its contract.
+    """The fields that one step may read and write: those in its contract, and those behind properties in its contract.
 
     Args:
         cls: of the context.
         terms: the contract.
-        half: FIRST, SECOND or LATE.
+        which: FIRST, SECOND or LATE.
         takes_at_once: whether the forward step takes the pending work as well.
     """
     reads, writes = (*terms.reads, *terms.may_read), (*terms.writes, *terms.may_write)
     late = (*terms.writes_late, *terms.may_write) if terms.writes_late else ()
-    if half == SECOND:
+    if which == SECOND:
         reads, writes = (*reads, *terms.reads_after), (*writes, *terms.writes_after)
-    elif half == LATE:
+    elif which == LATE:
         writes = late
     elif terms.writes_late:
         writes = (*terms.writes, *late) if takes_at_once else terms.writes
     written = expand_writes(cls, writes)
     readable = expand_reads(cls, (*reads, *(name for name in writes if is_property(cls, name))))
-    return (readable & written if half == LATE else readable), written
+    return (readable & written if which == LATE else readable), written
 
 
 def _all_writes(cls: type[Context], terms: Contract | None) -> frozenset[str]:
-    """The fields that a middleware writes in any half; all fields if it has no contract."""
+    """The fields that a middleware writes in any step; all fields if it has no contract."""
     if terms is None:
         return cls._plan.fields
-    return frozenset[str]().union(*(half_fields(cls, terms, half)[1] for half in (FIRST, SECOND, LATE)))
+    return frozenset[str]().union(*(step_fields(cls, terms, which)[1] for which in (FIRST, SECOND, LATE)))
 
 
 def _no_advice(verb: str, name: str) -> str:
@@ -299,14 +299,14 @@ def _no_advice(verb: str, name: str) -> str:
 class _Advice:
     """How to allow a refused access: the term of the contract as code."""
 
-    def __init__(self, terms: Contract, half: int, late: frozenset[str]) -> None:
-        self._terms, self._half, self._late = terms, half, late
+    def __init__(self, terms: Contract, which: int, late: frozenset[str]) -> None:
+        self._terms, self._which, self._late = terms, which, late
 
     def __call__(self, verb: str, name: str) -> str:
         if name == "total_step":
             return "The task counts iterations there: declare a counter of your own."
-        suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._half]
-        if self._half == LATE and verb == "read":
+        suffix = {FIRST: "", SECOND: "_after", LATE: "_late"}[self._which]
+        if self._which == LATE and verb == "read":
             if name not in self._late:
                 return (
                     f"Taking pending work sees only the fields that it writes: read ctx.{name} before, where the work is "

@@ -1,6 +1,6 @@
 """Handed-over values: no middleware may change a value in place that another one may still read.
 
-In the checked iterations, values are compared before and after each half. An error names a middleware that changes a value that
+In the checked iterations, values are compared before and after each step. An error names a middleware that changes a value that
 it wrote earlier, a value that it only reads, or memory that belongs to another field too.
 """
 
@@ -32,7 +32,7 @@ class _Handed:
 
 
 class _Shared(NamedTuple):
-    """RecurrentState shared by a field that a half may write and another field."""
+    """Memory shared by a field that a step may write and another field."""
 
     handed: _Handed
     written: str
@@ -42,7 +42,7 @@ class _Shared(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The values before a half, for comparison afterwards."""
+    """The values before a step, for comparison afterwards."""
 
     read: dict[str, tuple[Any, Print]]
     own: list[tuple[_Handed, Print]]
@@ -86,7 +86,7 @@ class Handovers:
         self._of_class.clear()
 
     def before(self, key: object, ctx: Context, only_read: Sequence[str], written: Sequence[str]) -> _Before | None:
-        """The values to compare with after this half; None if it cannot change a value.
+        """The values to compare with after this step; None if it cannot change a value.
 
         Args:
             key: identifies the middleware that is about to run.
@@ -101,7 +101,7 @@ class Handovers:
         return _Before(read, own, shared) if read or own or written or self._of_class else None
 
     def after(self, key: object, who: str, ctx: Context, written: Sequence[str], before: _Before) -> None:
-        """Compare, and note what this half has handed over.
+        """Compare, and note what this step has handed over.
 
         Args:
             key: identifies the middleware.
@@ -135,7 +135,7 @@ class Handovers:
         self._note(key, who, ctx, iteration, written)
 
     def _shared(self, ctx: Context, written: Sequence[str]) -> Iterator[_Shared]:
-        """RecurrentState that this half may change in place, and that is also in a field that it does not write."""
+        """Memory that this step may change in place, and that is also in a field that it does not write."""
         values = {name: value for name in written if may_change(value := field_value(ctx, name))}
         if not values or family_of(ctx) is not self._family:
             return

@@ -44,7 +44,7 @@ class Entry:
     """file:line of the script's `task.use`, or empty."""
 
     lock: AbstractContextManager[Any] | None = None
-    """Lock that is held while each half runs."""
+    """Lock that is held while each step runs."""
 
 
 def require_middleware(fn: object, call: str = "task.use") -> None:
@@ -254,7 +254,7 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
         return True
     if used.terms is None or name in used.terms.reads:
         return False
-    # Second halves run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
+    # Second steps run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
     if any(_may_write(other, name, used.scope) for other in all_used):
         return True
     behind = all_used[all_used.index(used) + 1 :]

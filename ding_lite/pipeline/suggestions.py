@@ -50,7 +50,7 @@ class Touches:
             self._owners[_written_as(end)] = fn
 
     def observer(self, fn: Callable[..., Any], name: str, location: str, is_second: bool) -> Callable[[str, str], None]:
-        """A function to call with "read" or "write" and a field when this half touches the field.
+        """A function to call with "read" or "write" and a field when this step touches the field.
 
         An `end_run` counts as a backward step of its middleware.
         """

@@ -2,7 +2,7 @@
 
 A view is the same object with another class. While a middleware runs, its context has a subclass of its own class, in which
 each field that may not be read is a descriptor that raises, and which checks each write. Allowed reads cost nothing.
-There is one such class for each context class and each set of allowed fields; halves take turns in using it.
+There is one such class for each context class and each set of allowed fields; steps take turns in using it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLASS: Any = object.__dict__["__class__"]
 _MISSING: Any = object()
 
 become: Callable[[object, type[Any]], None] = _CLASS.__set__
-"""`become(ctx, cls)` sets the class of the context, which has the same layout. It runs twice per half."""
+"""`become(ctx, cls)` sets the class of the context, which has the same layout. It runs twice per step."""
 
 
 class ContractError(RuntimeError):
@@ -52,7 +52,7 @@ class Terms:
 
 
 class Reach:
-    """The fields that one half of a middleware may touch on one context class. Shared by middleware with the same fields.
+    """The fields that one step of a middleware may touch on one context class. Shared by middleware with the same fields.
 
     Args:
         cls: the real class of the context.
@@ -73,7 +73,7 @@ class Reach:
         """Views that no step uses at the moment."""
 
     def take(self, terms: Terms) -> View:
-        """A view for this half; the half must give it back."""
+        """A view for this step; the step must give it back."""
         try:
             view = self.free.pop()
         except IndexError:  # or another thread was faster
@@ -83,7 +83,7 @@ class Reach:
 
 
 class View:
-    """A context class that refuses other accesses, and the half that uses it.
+    """A context class that refuses other accesses, and the step that uses it.
 
     Args:
         reach: the allowed fields.
@@ -94,17 +94,17 @@ class View:
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.terms: Terms | None = None
-        """Terms of the half that uses it; None while it is free."""
+        """Terms of the step that uses it; None while it is free."""
         self.owner = 0
         """The thread of that step."""
         self.written: set[str] = set()
-        """Fields that this half has written so far, and may read again."""
+        """Fields that this step has written so far, and may read again."""
         self.refusal: ContractError | None = None
-        """The error that this half got, in case it catches it."""
+        """The error that this step got, in case it catches it."""
         self.cls = _view_class(self)
 
     def give_back(self) -> ContractError | None:
-        """Release it for another half. Returns the error that this half got, if any."""
+        """Release it for another step. Returns the error that this step got, if any."""
         refusal = self.refusal
         self.terms = self.refusal = None
         if self.written:
@@ -120,7 +120,7 @@ class View:
         """Raise an error for this access, or record it."""
         terms = self.terms
         if self.reach.is_noted:
-            if terms is not None and terms.note is not None:  # None if a thread outlives the half
+            if terms is not None and terms.note is not None:  # None if a thread outlives the step
                 terms.note(ctx, verb, name)
                 self.written.add(name)
             return
@@ -326,7 +326,7 @@ class _Visible(dict[str, Any]):
 
 
 class _Refused:
-    """The descriptor in a view for a field that may not be read, or only after this half has written it."""
+    """The descriptor in a view for a field that may not be read, or only after this step has written it."""
 
     __slots__ = ("_name", "_view")
 

@@ -201,8 +201,9 @@ class TestDeferred:
 
             @contract(stage="record")
             def count(ctx):
-                gc.collect()
-                alive.append(sum(ref() is not None for ref in list(made)))
+                if ctx.total_step == 39:
+                    gc.collect()
+                    alive.append(sum(ref() is not None for ref in list(made)))
 
             alive = []
             loop.use(count).run(40)
