@@ -29,7 +29,7 @@ class ColumnError(KeyError, AttributeError):
         return str(self.args[0])  # KeyError would quote it
 
 
-class ReadBatch(Tree):  # type: ignore[misc]
+class ReadBatch(Tree):
     """A batch that remembers what is read of it: `batch.obs`, `batch["obs"]`. Made by `read_batch`.
 
     Whatever else is done with it (a slice, a method of trees) reads all of it.
