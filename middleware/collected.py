@@ -53,8 +53,8 @@ def collected_data(
         TypeError, ValueError: the field holds anything but transitions or episodes, or too little is known about the order of
             steps.
     """
-    for field in ("episodes", "trajectories") if episodes_first else ("trajectories", "episodes"):
-        found = getattr(ctx, field, None)
+    fields = [("trajectories", ctx.trajectories), ("episodes", getattr(ctx, "episodes", None))]
+    for field, found in reversed(fields) if episodes_first else fields:
         if isinstance(found, (list, tuple)) and not found:
             return Episodes({}, [])
         if found is not None:

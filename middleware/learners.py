@@ -26,6 +26,14 @@ AnyRLContext = OnlineRLContext | OfflineRLContext
 _TIME = ("time", "learn")
 
 
+_TOUCHES: Any = {
+    "reads": ("train_data", "train_iter"),
+    "writes": ("train_output", "train_iter"),
+    "may_read": ("policy_version", "learn_metrics"),
+    "may_write": ("learn_metrics",),
+}
+
+
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
     """Learn from one batch. Does nothing while there is no batch.
 
@@ -42,7 +50,14 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode.
     """
-    return _trainer("trainer", cfg, policy)
+    learn = _trainer("trainer", cfg, policy)
+
+    @contract(**_TOUCHES, uses=(policy,), stage="learn")
+    def train(ctx: AnyRLContext) -> None:
+        if ctx.train_data is not None:
+            learn(ctx)
+
+    return train
 
 
 def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
@@ -60,11 +75,18 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
-    return _trainer("multistep_trainer", cfg, policy)
+    learn = _trainer("multistep_trainer", cfg, policy)
+
+    @contract(**_TOUCHES, uses=(policy,), stage="learn")
+    def train(ctx: AnyRLContext) -> None:
+        if ctx.train_data is not None:
+            learn(ctx)
+
+    return train
 
 
 def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """Both trainers: the policy decides how many gradient steps it makes of a batch."""
+    """What both trainers do with ctx.train_data; the policy decides how many gradient steps it takes."""
     if isinstance(cfg, LearnMode):
         raise TypeError(
             f"{name} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode "
@@ -75,17 +97,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
     require_same_algorithm(name, cfg, policy)
     metrics = _Metrics(name, policy)
 
-    @contract(
-        reads=("train_data", "train_iter"),
-        writes=("train_output", "train_iter"),
-        may_read=("policy_version", "learn_metrics"),
-        may_write=("learn_metrics",),
-        uses=(policy,),
-        stage="learn",
-    )
-    def train(ctx: AnyRLContext) -> None:
-        if ctx.train_data is None:
-            return
+    def learn(ctx: AnyRLContext) -> None:
         batch = batch_of(ctx.train_data)
         _require_single_steps(name, policy, batch)
         lag, before = _lag(policy, ctx), policy.train_iter
@@ -95,7 +107,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx)
 
-    return train
+    return learn
 
 
 def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
