@@ -25,7 +25,7 @@ LAYERS = {
     "ding_lite.policy_state": 3.1,
     "ding_lite.policy_check": 3.2,
     "ding_lite.policy_base": 3.3,
-    "ding_lite.runs": 3.35,
+    "ding_lite.run_configs": 3.35,
     "ding_lite.policy_parts": 3.4,
     "ding_lite.policy": 3.5,
     "ding_lite.rewards": 3.5,
