@@ -203,10 +203,7 @@ class RunLogger:
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
-        row = self._aggregator.row(ctx, end)
-        spent = self._earlier_s + time.monotonic() - self._began
-        counters = {name: row.pop(name) for name in tuple(row) if "/" not in name}
-        return {**counters, "time_s": round(spent, 3), **row}
+        return self._aggregator.row(ctx, end, round(self._earlier_s + time.monotonic() - self._began, 3))
 
     def _show(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         row, (done, left) = self._row, self._outlook()

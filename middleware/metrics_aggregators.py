@@ -55,20 +55,20 @@ class MetricsAggregator:
             self._waiting["eval_metrics"].append(self._score.reduce())
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Log the output of a learner that logs no metrics."""
+        """Log the values of ctx.train_output that no learner has logged: a learner of your own may only write this field."""
         outputs = train_output_of(getattr(ctx, "train_output", None))
-        if outputs:
-            known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
-            unknown = [name for name in outputs[0] if name not in known]
-            if unknown:
-                log_outputs(self._outputs, [{name: one[name] for name in unknown if name in one} for one in outputs])
-                self._waiting["learn_metrics"].append(self._outputs.reduce())
+        known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
+        steps = [{name: value for name, value in one.items() if name not in known} for one in outputs]
+        if any(steps):
+            log_outputs(self._outputs, steps)
+            self._waiting["learn_metrics"].append(self._outputs.reduce())
 
-    def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True) -> dict[str, Any]:
+    def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True, time_s: float | None = None) -> dict[str, Any]:
         """The aggregated row, with names joined by "/".
 
         Args:
             end: whether to start a new cycle after this row; False only looks at the current one.
+            time_s: seconds since the start of the run, a column after the counters; None leaves it out.
         """
         self._aggregate()
         logged = self._root.compile(empty=False) if end else self._root.peek(empty=False)
@@ -82,7 +82,8 @@ class MetricsAggregator:
                 self._warn_of_taken(name)
             group[name] = value
         counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
-        return {**counters, **{name: value for group in groups.values() for name, value in group.items()}}
+        times = {} if time_s is None else {"time_s": time_s}
+        return {**counters, **times, **{name: value for group in groups.values() for name, value in group.items()}}
 
     def _warn_of_taken(self, name: str) -> None:
         if name not in self._taken:

@@ -118,7 +118,7 @@ class EdgeEnds:
                 if value is not _UNSET:
                     set_field(ctx, name, value)
             if snapshots:
-                lane.adoptions += zip(followers, snapshots)
+                lane.snapshots += zip(followers, snapshots)
             if skips:
                 lane.skips = True
 

@@ -21,7 +21,6 @@ class Lane:
     """
 
     __slots__ = (
-        "adoptions",
         "begun",
         "busy_ns",
         "ctx",
@@ -36,6 +35,7 @@ class Lane:
         "position",
         "released_ns",
         "skips",
+        "snapshots",
         "taken",
         "torch_threads",
         "waited_ns",
@@ -60,7 +60,7 @@ class Lane:
         """Whether its context is already that of the next iteration."""
         self.is_over = False
         """Whether it has ended."""
-        self.adoptions: list[tuple[Any, Any]] = []
+        self.snapshots: list[tuple[Any, Any]] = []
         """(follower, snapshot) pairs to apply before the step runs."""
         self.waiting: list[WaitingGenerator] = []
         self.begun: dict[int, WaitingGenerator] = {}

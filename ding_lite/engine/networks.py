@@ -380,8 +380,8 @@ class Network:
         try:
             if self._stop_at is not None and self._must_stop(lane, work.position):
                 raise EdgeClosed
-            if lane.adoptions:  # after all tokens are taken: before that, a user of the follower may still run on another lane
-                self._adopt(lane)
+            if lane.snapshots:  # after all tokens are taken: before that, a user of the follower may still run on another lane
+                self._load_snapshots(lane)
             if work.entry is None:
                 self._end_iteration(work, lane)
             else:
@@ -408,9 +408,9 @@ class Network:
         return False
 
     @staticmethod
-    def _adopt(lane: Lane) -> None:
-        while lane.adoptions:
-            follower, snapshot = lane.adoptions.pop()
+    def _load_snapshots(lane: Lane) -> None:
+        while lane.snapshots:
+            follower, snapshot = lane.snapshots.pop()
             follower.load_snapshot(snapshot)
 
     @staticmethod
