@@ -86,7 +86,7 @@ def test_help_explains_each_option(capsys):
     assert caught.value.code == 0
     assert "What this script does." in text
     for option, words in (
-        ("--policy.learn.learning-rate", "Of Adam"),
+        ("--policy.learn.learning-rate", "Learning rate"),
         ("--env.id", "gymnasium.make"),
         ("--seed", "Of everything random"),
     ):

@@ -183,13 +183,13 @@ def test_gradients_that_are_computed_in_some_calls_only_are_refused():
 
     policy = build_policy("Sometimes", loss_fn=loss_fn, gradients_fn=gradients_fn)(None, BOX, DISCRETE)
     policy.learn_mode.forward(rows())
-    with pytest.raises(HookError, match="gradients_fn of Sometimes left no gradients"):
+    with pytest.raises(HookError, match="gradients_fn of Sometimes left all gradients None"):
         policy.learn_mode.forward(rows())
 
 
 @pytest.mark.parametrize("mixins", [LearningRateSchedule, ["LearningRateSchedule"]])
 def test_mixins_that_are_no_list_of_classes_are_refused(mixins):
-    with pytest.raises(TypeError, match="Mine: mixins=.* is no list of classes"):
+    with pytest.raises(TypeError, match="Mine: mixins=.* is not a list of classes"):
         build_policy("Mine", loss_fn=loss_fn, mixins=mixins)
 
 

@@ -63,7 +63,7 @@ def test_an_unknown_name_is_named_with_the_nearest():
     ("name", "meant"), [("gama", "gamma"), ("learning_rate", "learn.learning_rate"), ("entropy_coef", "entropy_coeff")]
 )
 def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name, meant):
-    with pytest.warns(UserWarning, match=f"'{name}' is none of this PPOPolicyConfig's: did you mean '{meant}'"):
+    with pytest.warns(UserWarning, match=f"PPOPolicyConfig has no setting '{name}': did you mean '{meant}'"):
         policy = PPOPolicy({name: 0.5}, BOX, DISCRETE)
 
     assert policy.config[name] == 0.5
@@ -137,7 +137,7 @@ def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(conf
     ],
 )
 def test_a_setting_of_another_librarys_name_is_kept_and_what_is_meant_is_told(kind, name, words):
-    with pytest.warns(UserWarning, match=f"the setting '{name}' is none of this {kind.config_type.__name__}'s: .*{words}"):
+    with pytest.warns(UserWarning, match=f"{kind.config_type.__name__} has no setting '{name}': .*{words}"):
         assert kind({name: 1}, BOX, DISCRETE).config[name] == 1
 
 

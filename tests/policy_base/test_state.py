@@ -182,7 +182,7 @@ def test_a_network_beside_the_model_is_refused_by_name_where_copies_act():
         def compute_actions(self, obs, state=(), **kwargs):
             return self.teacher(obs).argmax(-1), state, {}
 
-    with pytest.raises(ValueError, match=r"Taught.teacher is a network beside the model.*make_model"):
+    with pytest.raises(ValueError, match=r"Taught.teacher is a network outside of the model.*make_model"):
         Taught(None, BOX, DISCRETE).dry_run()
 
 
@@ -204,7 +204,7 @@ def test_parts_of_the_model_are_those_of_the_copy_and_lists_of_networks_are_refu
             return self.heads[0](obs).argmax(-1), state, {}
 
     actor = Parts(None, BOX, DISCRETE).collect_mode.actor
-    with pytest.raises(ValueError, match="Listed.heads is a network beside the model"):
+    with pytest.raises(ValueError, match="Listed.heads is a network outside of the model"):
         Listed(None, BOX, DISCRETE).dry_run()
 
     assert actor.head is actor.model[0]
