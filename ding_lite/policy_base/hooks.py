@@ -135,7 +135,7 @@ class Hooks:
         return action, state, {"log_prob": log_prob}
 
     def extra_action_out(self, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
-        """More outputs [B, ...] of each step, which become columns of the batch; called after `compute_actions` if exploring."""
+        """More outputs [B, ...] of a step, which become columns of the batch; called after `compute_actions` if it explores."""
         return {}
 
     def dummy_batch(self, batch: Tree) -> Tree:

@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_change_nothing():
     before = policy.get_weights()
     for take in (policy.set_weights, lambda weights: policy.load_state_dict({"model": weights})):
         for weights in (other.get_weights(), {**before, "more": torch.zeros(1)}, dict(list(before.items())[1:])):
-            with pytest.raises(ValueError, match="these weights are not of this PPOPolicy's network; make the policy"):
+            with pytest.raises(ValueError, match="these weights do not fit the network of this PPOPolicy; make the policy"):
                 take(weights)
 
     assert policy.version == 0
