@@ -39,9 +39,7 @@ class EpsilonGreedy:
         """Actions [B] int64, some of them replaced."""
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
             if not 0 < eps <= 1:
-                raise ValueError(
-                    f"eps is {eps!r:.80}, and a probability is wanted, a number in [0, 1], or -1 for no exploration."
-                )
+                raise ValueError(f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration.")
             self._eps = eps
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
@@ -66,7 +64,7 @@ class EpsilonGreedy:
             StateError: the entry that does not fit, by its key.
         """
         if not isinstance(state, Mapping) or {"eps", "drawn"} - set(state):
-            raise StateError(f"{where} is {state!r:.80}, and a dict with ['eps', 'drawn'] is wanted.")
+            raise StateError(f"{where} is {state!r:.80}, expected a dict with ['eps', 'drawn'].")
         eps, drawn = state["eps"], state["drawn"]
         try:
             numbers = np.array(drawn, np.float64)
@@ -74,11 +72,11 @@ class EpsilonGreedy:
             numbers = np.empty(0)
         is_empty = isinstance(drawn, (list, tuple)) and not drawn
         if not is_empty and not (numbers.ndim == 2 and numbers.size and ((numbers >= 0) & (numbers < 1)).all()):
-            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, and a list of rows of numbers in [0, 1) is wanted.")
+            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, expected a list of rows of numbers in [0, 1).")
         if not (is_empty and eps == _NOT_YET and not isinstance(eps, bool)):
             require_range(f"{where}['eps']", eps, (0.0, 1.0))
         if not is_empty and eps == 0:
-            raise StateError(f"{where}['eps'] is 0, and random numbers were drawn for it: a number above 0 is wanted.")
+            raise StateError(f"{where}['eps'] is 0 although random numbers were drawn, expected a number above 0.")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
