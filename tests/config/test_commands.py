@@ -46,7 +46,7 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
         (["--seed", "many"], "--seed"),
         (["--policy.learn.batch-size", "0"], "batch_size = 0 is out of"),
         (["--policy.other.eps.type", "quadratic"], "linear"),
-        (["--exp-name", ""], "names no folder"),
+        (["--exp-name", ""], "is not the name of a folder"),
     ],
 )
 def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
@@ -88,7 +88,7 @@ def test_help_explains_each_option(capsys):
     for option, words in (
         ("--policy.learn.learning-rate", "Learning rate"),
         ("--env.id", "gymnasium.make"),
-        ("--seed", "Of everything random"),
+        ("--seed", "Random seed"),
     ):
         assert option in text
         assert words in text
