@@ -59,7 +59,7 @@ def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--env.id", "CartPoll-v1"], ["--env.id CartPoll-v1: ", "did you mean 'CartPole-v1'?", "Register an environment"]),
+        (["--env.id", "CartPoll-v1"], ["--env.id CartPoll-v1: ", "did you mean 'CartPole-v1'?", "Register your own"]),
         (["--env.id", "CartPole-v9"], ["--env.id CartPole-v9: ", "`v9`", "`v1`"]),
         (["--env.id", "nowhere_at_all:A-v0"], ["--env.id nowhere_at_all:A-v0: ", "nowhere_at_all"]),
         (["--exp-name", "afile"], ["--exp-name afile: ", "afile is a file, but a folder is needed there"]),
