@@ -1,4 +1,4 @@
-"""Runs: the configuration of a run, and the lines that report its end."""
+"""The configuration of a run, and the lines that report its end."""
 
 from ding_lite.runs.end_lines import end_line, result_line
 from ding_lite.runs.env_configs import EnvConfig, pendulum_envs
