@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ding_lite import envs, policy, policy_base, policy_check, policy_state, runs
+from ding_lite import envs, policy, policy_base, policy_check, policy_state, run_configs
 
 _RENAMED = {
     "BoundedActing": "BoxActing",
@@ -22,7 +22,7 @@ _ELSEWHERE: dict[str, ModuleType] = {
     "available_device": policy_base,
     "like_before": policy_check,
     "optimizer_state": policy_state,
-    "pendulum_envs": runs,
+    "pendulum_envs": run_configs,
     "require_count": policy_state,
     "require_like": policy_state,
     "require_optimizer_state": policy_state,

@@ -24,7 +24,7 @@ from ding_lite.data import (
 
 # EpisodeCollector writes ctx.trajectories = None too. So reading both fields is refused in a pipeline without a collector.
 COLLECTED_TERMS: Any = {"reads": ("trajectories",), "may_read": ("episodes",)}
-"""Contract terms for a middleware that calls `gathered`."""
+"""Contract terms for a middleware that calls `collected_data`."""
 REWRITE_TERMS: Any = {**COLLECTED_TERMS, "writes": ("trajectories",), "may_write": ("episodes",)}
 """Contract terms for a middleware that calls `rewrite`."""
 
@@ -53,15 +53,12 @@ def collected_data(
         TypeError, ValueError: the field holds anything but transitions or episodes, or too little is known about the order of
             steps.
     """
-    found: list[tuple[Any, Callable[[], Trajectories | Episodes]]] = [
-        (ctx.trajectories, lambda: rollout_of(ctx.trajectories, who, wants)),
-        (getattr(ctx, "episodes", None), lambda: episodes_of(ctx.episodes, who)),
-    ]
-    for one, made in reversed(found) if episodes_first else found:
-        if isinstance(one, (list, tuple)) and not one:
+    fields = [("trajectories", ctx.trajectories), ("episodes", getattr(ctx, "episodes", None))]
+    for field, found in reversed(fields) if episodes_first else fields:
+        if isinstance(found, (list, tuple)) and not found:
             return Episodes({}, [])
-        if one is not None:
-            return made()
+        if found is not None:
+            return episodes_of(found, who) if field == "episodes" else rollout_of(found, who, wants)
     raise RuntimeError(
         f"{who} found neither ctx.trajectories nor ctx.episodes: put a collector such as StepCollector or EpisodeCollector "
         "before it, which collects in every iteration."
@@ -69,7 +66,7 @@ def collected_data(
 
 
 def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
-    """The value of ctx.trajectories as a rollout; see `gathered`."""
+    """The value of ctx.trajectories as a rollout; see `collected_data`."""
     _require_list(found, "ctx.trajectories", "transitions", who)
     rollout = found if isinstance(found, Trajectories) else rollout_from_list(found, f"{who}: ctx.trajectories")
     if {"whole": 0, "pieces": 1, "none": 2}[rollout.order] > {"whole": 0, "pieces": 1, "none": 2}[wants]:
@@ -80,7 +77,7 @@ def rollout_of(found: Any, who: str, wants: Order = "none") -> Trajectories:
 
 
 def episodes_of(found: Any, who: str) -> Episodes:
-    """The value of ctx.episodes as episodes; see `gathered`."""
+    """The value of ctx.episodes as episodes; see `collected_data`."""
     _require_list(found, "ctx.episodes", "episodes", who)
     return found if isinstance(found, Episodes) else episodes_from_list(found, f"{who}: ctx.episodes")
 
@@ -110,11 +107,11 @@ def rewrite(ctx: OnlineRLContext, who: str, change: Callable[[Trajectories], Tra
     Args:
         who: the middleware that calls, for the message.
         change: function from a rollout to another one with the same number of steps.
-        wants: see `gathered`.
+        wants: see `collected_data`.
 
     Raises:
         RuntimeError: nothing was collected.
-        TypeError, ValueError: see `gathered`.
+        TypeError, ValueError: see `collected_data`.
     """
     found = collected_data(ctx, who, wants=wants)
     if isinstance(found, Trajectories):

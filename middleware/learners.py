@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +24,8 @@ from ding_lite.policy import LearnMode
 AnyRLContext = OnlineRLContext | OfflineRLContext
 
 _TIME = ("time", "learn")
+
+
 _TOUCHES: Any = {
     "reads": ("train_data", "train_iter"),
     "writes": ("train_output", "train_iter"),
@@ -48,14 +50,12 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode.
     """
-    gradient_steps = _learning("trainer", cfg, policy)
+    learn = _trainer("trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
-            batch = batch_of(ctx.train_data)
-            with gradient_steps(ctx, batch) as outputs:
-                outputs.append(policy.forward(batch))
+            learn(ctx)
 
     return train
 
@@ -75,46 +75,39 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
-    gradient_steps = _learning("multistep_trainer", cfg, policy)
+    learn = _trainer("multistep_trainer", cfg, policy)
 
     @contract(**_TOUCHES, uses=(policy,), stage="learn")
     def train(ctx: AnyRLContext) -> None:
         if ctx.train_data is not None:
-            batch = batch_of(ctx.train_data)
-            with gradient_steps(ctx, batch) as outputs:
-                outputs.append(policy.forward(batch))
+            learn(ctx)
 
     return train
 
 
-_Steps = Callable[[AnyRLContext, Any], AbstractContextManager[list[dict[str, Any]]]]
-
-
-def _learning(who: str, cfg: object, policy: LearnMode) -> _Steps:
-    """What both trainers do around `policy.forward(batch)`. Its output goes into the list that the block gets."""
+def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
+    """What both trainers do with ctx.train_data; the policy decides how many gradient steps it takes."""
     if isinstance(cfg, LearnMode):
         raise TypeError(
-            f"{who} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode instead "
-            f"of the configuration: write {who}(cfg, policy.learn_mode). To set how often a run logs, use "
+            f"{name} wants policy.learn_mode, got {policy!r:.80} of type {type(policy).__name__}, and policy.learn_mode "
+            f"instead of the configuration: write {name}(cfg, policy.learn_mode). To set how often a run logs, use "
             "online_logger(cfg, train_show_freq=...)."
         )
-    require_mode(who, policy, "learn_mode", "train_iter", "forward")
-    require_same_algorithm(who, cfg, policy)
-    metrics = _Metrics(who, policy)
+    require_mode(name, policy, "learn_mode", "train_iter", "forward")
+    require_same_algorithm(name, cfg, policy)
+    metrics = _Metrics(name, policy)
 
-    @contextmanager
-    def gradient_steps(ctx: AnyRLContext, batch: Any) -> Iterator[list[dict[str, Any]]]:
-        _require_single_steps(who, policy, batch)
+    def learn(ctx: AnyRLContext) -> None:
+        batch = batch_of(ctx.train_data)
+        _require_single_steps(name, policy, batch)
         lag, before = _lag(policy, ctx), policy.train_iter
-        outputs: list[dict[str, Any]] = []
         with metrics.own.log_time(_TIME, reduce="mean"):
-            yield outputs
-            ctx.train_output = TrainOutput([{**outputs[0], **lag}])
+            ctx.train_output = TrainOutput([{**policy.forward(batch), **lag}])
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
-        metrics.append(outputs, lag, ctx)
+        metrics.append(ctx.train_output, ctx)
 
-    return gradient_steps
+    return learn
 
 
 def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
@@ -144,16 +137,9 @@ class _Metrics:
         self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
         self._rewards = MetricsLogger(owner="the reward model")
 
-    def append(
-        self,
-        outputs: Sequence[Mapping[str, Any]],
-        lag: Mapping[str, torch.Tensor],
-        ctx: AnyRLContext,
-        of_rewards: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
+    def append(self, train_output: TrainOutput, ctx: AnyRLContext, of_rewards: Sequence[Mapping[str, Any]] = ()) -> None:
         """Append the values of these gradient steps, and the metrics of the policy's hooks, to the context."""
-        log_outputs(self.own, outputs)
-        log_outputs(self.own, [lag])
+        log_outputs(self.own, train_output)
         if of_rewards:
             log_outputs(self._rewards, of_rewards)
         append_metrics(
@@ -229,7 +215,6 @@ class OffPolicyLearner:
 
     def __call__(self, ctx: OnlineRLContext) -> None:
         train_output = TrainOutput()
-        outputs: list[dict[str, Any]] = []
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # before the first gradient step
         begun = perf_counter()
@@ -243,16 +228,15 @@ class OffPolicyLearner:
                         sent = data
                         of_rewards.append(output)
                     before = self._policy.train_iter
-                    outputs.append(self._policy.forward(sent))
-                    train_output.append({**outputs[-1], **lag})
+                    train_output.append({**self._policy.forward(sent), **lag})
                     ctx.train_iter += self._policy.train_iter - before
                     self._replay.learned(batch.data, train_output[-1])
         finally:
             # Written once: the enforcement of contracts keeps each value, and the memory of a batch is to be reused.
             ctx.train_data = data
-        if not outputs:
+        if not train_output:
             return
         _require_finite(self._policy)
         ctx.train_output = train_output
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
-        self._metrics.append(outputs, lag, ctx, of_rewards)
+        self._metrics.append(train_output, ctx, of_rewards)

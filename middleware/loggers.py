@@ -17,8 +17,17 @@ from ding_lite.engine import Task, contract, current_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
-from ding_lite.runs import end_line
-from ding_lite.sinks import Csv, JsonLines, Sink, SinkGroup, TensorBoard, WeightsAndBiases, make_console, readable_time
+from ding_lite.sinks import (
+    Csv,
+    JsonLines,
+    Sink,
+    SinkGroup,
+    TensorBoard,
+    WeightsAndBiases,
+    end_line,
+    make_console,
+    readable_time,
+)
 
 _ENDLESS = 10**9  # iterations; no limit was set
 _FIELDS = (

@@ -32,7 +32,7 @@ from ding_lite.policy import (
     TD3Config,
     TD3PolicyConfig,
 )
-from ding_lite.runs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 __all__ = [
     "A2CConfig",

@@ -7,7 +7,7 @@ import dataclasses
 from ding_lite.basics import ranged_field
 from ding_lite.policy import DQNConfig, DQNPolicyConfig
 from ding_lite.rewards import RNDRewardConfig
-from ding_lite.runs import EnvConfig
+from ding_lite.run_configs import EnvConfig
 
 
 @dataclasses.dataclass

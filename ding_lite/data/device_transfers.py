@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import torch
 
@@ -13,6 +13,10 @@ Send: TypeAlias = Callable[[Tree], Callable[[], Tree]]
 """Begins to copy a batch to another device, on any thread. Returns a function to call on the learner's thread for the copy."""
 
 
+@overload
+def to_device(structure: Tree, device: torch.device | str) -> Tree: ...
+@overload
+def to_device(structure: Any, device: torch.device | str) -> Any: ...
 def to_device(structure: Any, device: torch.device | str) -> Any:
     """The same structure with its tensors on this device; other leaves are unchanged."""
     return map_leaves(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, structure)

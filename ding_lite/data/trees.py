@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 import numpy as np
 import torch
@@ -17,16 +17,34 @@ with warnings.catch_warnings():
     import treetensor.torch as treetensor
     from treevalue.tree.common import TreeStorage, create_storage
 
-Tree: TypeAlias = treetensor.Tensor
-"""A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested like the spaces."""
+if TYPE_CHECKING:  # treetensor has no types
 
-_TREE: type = treetensor.Tensor  # the same class, for type checkers
+    class Tree:
+        """A batch: `batch.obs`, `batch["obs"]`, `batch[:32]`, nested like the spaces."""
+
+        def __init__(self, storage: TreeStorage) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+        def __delitem__(self, key: Any) -> None: ...
+        def __contains__(self, key: Any) -> bool: ...
+        def __len__(self) -> int: ...
+        def update(self, *args: Any, **kwargs: Any) -> Any: ...
+        def pop(self, key: Any, *default: Any, **more: Any) -> Any: ...
+        def popitem(self) -> Any: ...
+        def clear(self) -> Any: ...
+        def setdefault(self, key: Any, *default: Any, **more: Any) -> Any: ...
+        def _detach(self) -> Any: ...
+else:
+    Tree = treetensor.Tensor
+
 _LEAVES = {np.ndarray, torch.Tensor}
 
 Path = tuple[str, ...]
 
 
-class Row(Tree):  # type: ignore[misc]
+class Row(Tree):
     """A tree for use in lists, such as a transition: `in` and `remove` work.
 
     `t == u` of two trees is true if all leaves are equal and, for two transitions of a rollout, they are
@@ -34,10 +52,10 @@ class Row(Tree):  # type: ignore[misc]
     """
 
     def __eq__(self, other: Any) -> Any:
-        return _is_same(self, other) if isinstance(other, _TREE) else super().__eq__(other)
+        return _is_same(self, other) if isinstance(other, Tree) else super().__eq__(other)
 
     def __ne__(self, other: Any) -> Any:
-        return not _is_same(self, other) if isinstance(other, _TREE) else super().__ne__(other)
+        return not _is_same(self, other) if isinstance(other, Tree) else super().__ne__(other)
 
     __hash__ = None  # type: ignore[assignment]  # its leaves change
 
@@ -155,7 +173,7 @@ def view(
 
 def place_of(transition: Any) -> tuple[Any, int, int] | None:
     """The (rollout, environment, step) of a transition, also after `with_leaves`."""
-    return vars(transition).get(_PLACE) if isinstance(transition, _TREE) else None
+    return vars(transition).get(_PLACE) if isinstance(transition, Tree) else None
 
 
 def _row(leaves: Mapping[str, Any]) -> Row:
@@ -319,7 +337,7 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
     Raises:
         TypeError: `batch` is neither a tree nor a mapping.
     """
-    if isinstance(batch, _TREE):
+    if isinstance(batch, Tree):
         leaves = {**dict(Tree._detach(batch).iter_items()), **leaves}
         place = place_of(batch)
         if place is None:
@@ -330,9 +348,9 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
     return tree({**_required(batch, "with_leaves"), **leaves})
 
 
-def is_tree(thing: Any) -> bool:
+def is_tree(thing: Any) -> TypeGuard[Tree]:
     """Whether it is a tree, of any class of trees."""
-    return isinstance(thing, _TREE)
+    return isinstance(thing, Tree)
 
 
 def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
@@ -341,7 +359,7 @@ def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
     Raises:
         TypeError: `batch` is neither a tree nor a mapping.
     """
-    if isinstance(batch, _TREE):
+    if isinstance(batch, Tree):
         return bool(Tree._detach(batch).contains(name))
     return name in _required(batch, "has_leaf")
 
@@ -356,7 +374,7 @@ def _required(batch: Any, who: str) -> Mapping[str, Any]:
     )
 
 
-_NESTING = {dict, _TREE, Row, View}
+_NESTING = {dict, Tree, Row, View}
 
 
 def nested(batch: Any) -> Any:
@@ -364,12 +382,12 @@ def nested(batch: Any) -> Any:
     if type(batch) is dict:
         flat = _NESTING.isdisjoint(map(type, batch.values()))
         return batch if flat else {name: nested(leaf) for name, leaf in batch.items()}
-    return _raw(batch).jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, _TREE) else batch
+    return _raw(batch).jsondumpx(lambda leaf: leaf, False, False) if isinstance(batch, Tree) else batch
 
 
 def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every leaf of a tree or of nested mappings, with its path."""
-    if isinstance(structure, _TREE):
+    if isinstance(structure, Tree):
         structure = _raw(structure)
     if isinstance(structure, TreeStorage):
         structure = dict(structure.iter_items())
@@ -380,12 +398,16 @@ def flatten(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, structure
 
 
+@overload
+def map_leaves(fn: Callable[..., Any], structure: Tree, *others: Any) -> Tree: ...
+@overload
+def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any: ...
 def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
     """Apply `fn` to each leaf and the leaves at the same path in `others`. Returns a tree, dict or leaf, like the input."""
     kind = type(structure)
     if kind in _LEAVES:  # first, because the other checks take longer than most functions
         return fn(structure, *others)
-    if issubclass(kind, _TREE):
+    if issubclass(kind, Tree):
         return tree(map_leaves(fn, nested(structure), *map(nested, others)))
     if kind is dict or issubclass(kind, Mapping):
         return {name: map_leaves(fn, inner, *(other[name] for other in others)) for name, inner in structure.items()}
@@ -396,7 +418,7 @@ def first_leaf(structure: Any) -> Any:
     """Any leaf, for properties that all share: leading dimensions, device."""
     while type(structure) is dict:
         structure = next(iter(structure.values()))
-    return structure if hasattr(structure, "dtype") and not isinstance(structure, _TREE) else next(flatten(structure))[1]
+    return structure if hasattr(structure, "dtype") and not isinstance(structure, Tree) else next(flatten(structure))[1]
 
 
 def holds_objects(leaf: Any) -> bool:
@@ -427,7 +449,7 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
             converted[name] = leaf
         elif isinstance(leaf, np.ndarray):
             converted[name] = leaf if holds_objects(leaf) else _from_numpy(leaf, f"{where}.{name}")
-        elif isinstance(leaf, _TREE):
+        elif isinstance(leaf, Tree):
             converted[name] = _raw(leaf)
         elif isinstance(leaf, Mapping):
             converted[name] = _tensors(leaf, f"{where}.{name}")

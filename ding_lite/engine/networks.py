@@ -385,7 +385,7 @@ class Network:
             if work.entry is None:
                 self._end_iteration(work, lane)
             else:
-                self._run_half(work, work.entry, lane)
+                self._run_step(work, work.entry, lane)
             lane.done += 1
             if work.give is not None:
                 work.give(lane)
@@ -486,7 +486,7 @@ class Network:
 
     # One step.
 
-    def _run_half(self, work: _Work, entry: Entry, lane: Lane) -> None:
+    def _run_step(self, work: _Work, entry: Entry, lane: Lane) -> None:
         step, thrown, lane.waited_ns = work.step, lane.error, 0
         begun = time.perf_counter_ns()
         try:

@@ -73,7 +73,7 @@ from ding_lite.policy_parts import (
     weighted_loss,
 )
 from ding_lite.policy_state import StateError
-from ding_lite.runs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 __all__ = [
     "A2CConfig",

@@ -14,7 +14,7 @@ from ding_lite.data import Tree
 from ding_lite.functional import policy_gradient_loss
 from ding_lite.policy_base import OnPolicyCollectConfig, Policy, PolicyGradientConfig
 from ding_lite.policy_parts import ActorCriticLearning
-from ding_lite.runs import OnPolicyRunConfig
+from ding_lite.run_configs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass

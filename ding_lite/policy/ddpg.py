@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.data import Tree
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import BoxConfig, GaussianNoiseActing, GaussianNoiseCollectConfig, TargetNetwork, critic_regression
-from ding_lite.runs import PendulumRunConfig
+from ding_lite.run_configs import PendulumRunConfig
 
 
 @dataclasses.dataclass

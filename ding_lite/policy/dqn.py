@@ -18,7 +18,7 @@ from ding_lite.functional import q_target
 from ding_lite.nn import make_q_network
 from ding_lite.policy_base import ModelConfig, Policy
 from ding_lite.policy_parts import GreedyActing, TargetNetwork, ValueBasedConfig, bootstrap_discount, weighted_loss
-from ding_lite.runs import RunConfig
+from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass

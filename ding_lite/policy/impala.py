@@ -17,7 +17,7 @@ from ding_lite.data import Tree, has_leaf, map_leaves, merge_lead, minibatches, 
 from ding_lite.functional import masked_mean, policy_gradient_loss, vtrace
 from ding_lite.policy_base import EpochsLearnConfig, EvalConfig, EvaluatorConfig, OnPolicyCollectConfig, OnPolicyConfig, Policy
 from ding_lite.policy_parts import ActorCriticLearning, mean_stats
-from ding_lite.runs import OnPolicyRunConfig
+from ding_lite.run_configs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import GreedyActing, HeadModelConfig, TargetNetwork, quantile_regression
-from ding_lite.runs import RunConfig
+from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass

@@ -17,7 +17,7 @@ from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
 from ding_lite.policy_parts import ActorCriticLearning, KLCoeffMixin, RecurrentActorCriticMixin, mean_stats
-from ding_lite.runs import EnvConfig, OnPolicyRunConfig
+from ding_lite.run_configs import EnvConfig, OnPolicyRunConfig
 
 
 @dataclasses.dataclass

@@ -18,7 +18,7 @@ from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import GreedyActing, TargetNetwork, quantile_regression
-from ding_lite.runs import RunConfig
+from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass

@@ -35,7 +35,7 @@ from ding_lite.policy_parts import (
     time_major,
     weighted_loss,
 )
-from ding_lite.runs import EnvConfig, RunConfig
+from ding_lite.run_configs import EnvConfig, RunConfig
 
 
 @dataclasses.dataclass

@@ -18,7 +18,7 @@ from ding_lite.data import first_leaf, nested
 from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
-from ding_lite.runs import RunConfig
+from ding_lite.run_configs import RunConfig
 
 
 @dataclasses.dataclass

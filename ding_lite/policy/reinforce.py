@@ -22,7 +22,7 @@ from ding_lite.policy_base import (
     PolicyGradientConfig,
 )
 from ding_lite.policy_parts import ActorCriticLearning
-from ding_lite.runs import OnPolicyRunConfig
+from ding_lite.run_configs import OnPolicyRunConfig
 
 
 @dataclasses.dataclass

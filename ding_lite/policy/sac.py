@@ -20,7 +20,7 @@ from ding_lite.functional import temperature_loss
 from ding_lite.nn import BoundedActorCritic
 from ding_lite.policy_base import Policy
 from ding_lite.policy_parts import BoxActing, BoxConfig, BoxLearnConfig, TargetNetwork, critic_regression
-from ding_lite.runs import PendulumRunConfig
+from ding_lite.run_configs import PendulumRunConfig
 
 
 @dataclasses.dataclass

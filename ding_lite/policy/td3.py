@@ -22,7 +22,7 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     critic_regression,
 )
-from ding_lite.runs import PendulumRunConfig
+from ding_lite.run_configs import PendulumRunConfig
 
 
 @dataclasses.dataclass

@@ -118,7 +118,8 @@ def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
     count = _num_arguments(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
 
     def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
-        return fn(self, batch, *[None] * (count - 2))
+        processed: Tree = fn(self, batch, *[None] * (count - 2))
+        return processed
 
     return {"postprocess": postprocess}
 

@@ -29,7 +29,7 @@ class ColumnError(KeyError, AttributeError):
         return str(self.args[0])  # KeyError would add quotation marks
 
 
-class ReadBatch(Tree):  # type: ignore[misc]
+class ReadBatch(Tree):
     """A batch that records which columns are read, by `batch.obs` or `batch["obs"]`. Made by `read_batch`.
 
     Any other operation, such as slicing or a method of trees, counts as reading all columns.

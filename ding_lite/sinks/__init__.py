@@ -1,6 +1,7 @@
 """Sinks: where a run's numbers go, to files, to the console, and to services."""
 
 from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
+from ding_lite.sinks.end_lines import end_line, result_line
 from ding_lite.sinks.files import Csv, JsonLines, read_row
 from ding_lite.sinks.groups import Sink, SinkGroup
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
@@ -14,8 +15,10 @@ __all__ = [
     "SinkGroup",
     "TensorBoard",
     "WeightsAndBiases",
+    "end_line",
     "make_console",
     "read_row",
     "readable_time",
+    "result_line",
     "sparkline",
 ]

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from ding_lite.basics import Config, ConfigError, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
-from ding_lite.runs.end_lines import result_line
-from ding_lite.runs.env_configs import EnvConfig, pendulum_envs
+from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
+from ding_lite.sinks import result_line
 
 
 @dataclasses.dataclass

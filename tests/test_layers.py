@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FLOORS = {
+LAYERS = {
     "ding_lite.basics": 0,
     "ding_lite.pipeline": 0.2,
     "ding_lite.engine": 0.4,
@@ -25,7 +25,7 @@ FLOORS = {
     "ding_lite.policy_state": 3.1,
     "ding_lite.policy_check": 3.2,
     "ding_lite.policy_base": 3.3,
-    "ding_lite.runs": 3.35,
+    "ding_lite.run_configs": 3.35,
     "ding_lite.policy_parts": 3.4,
     "ding_lite.policy": 3.5,
     "ding_lite.rewards": 3.5,
@@ -45,7 +45,7 @@ FILES = sorted(
 )
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[0] in TOP:
         return TOP[parts[0]]
@@ -75,8 +75,8 @@ def imports_of(path: Path) -> list[tuple[str, str, list[str], bool]]:
     return found
 
 
-def breach_of(room: str, module: str, names: list[str]) -> str | None:
-    """What is wrong with an import of `names` from `module` in a file of `room`."""
+def breach_of(package: str, module: str, names: list[str]) -> str | None:
+    """What is wrong with an import of `names` from `module` in a file of `package`."""
     if module.startswith("."):
         return "imports relatively: write the whole name, from ding_lite...."
     if module.partition(".")[0] in TOP:
@@ -88,38 +88,40 @@ def breach_of(room: str, module: str, names: list[str]) -> str | None:
     if private := [name for name in names if name.startswith("_") and not name.startswith("__")]:
         return f"imports {private}, private names of another file: make them public there, or move them."
     target = ".".join(module.split(".")[:2])
-    if room == "ding_lite" or target in (room, "ding_lite"):
+    if package == "ding_lite" or target in (package, "ding_lite"):
         return None
-    if target not in FLOORS:
-        return f"imports {target}, which has no floor: give it one in this test and in docs/design.md."
-    if FLOORS[target] >= FLOORS[room]:
+    if target not in LAYERS:
+        return f"imports {target}, which has no layer: give it one in this test and in docs/design.md."
+    if LAYERS[target] >= LAYERS[package]:
         return (
-            f"is in {room} (floor {FLOORS[room]}) and imports {target} (floor {FLOORS[target]}). "
-            "Move what both need to a floor below, or pass it in as an argument."
+            f"is in {package} (layer {LAYERS[package]}) and imports {target} (layer {LAYERS[target]}). "
+            "Move what both need to a layer below, or pass it in as an argument."
         )
     return None
 
 
-def test_files_import_only_floors_below_their_own_and_their_own_room():
-    found = [(where, breach_of(room_of(path), module, names)) for path in FILES for where, module, names, _ in imports_of(path)]
+def test_files_import_only_layers_below_their_own_and_their_own_package():
+    found = [
+        (where, breach_of(package_of(path), module, names)) for path in FILES for where, module, names, _ in imports_of(path)
+    ]
     breaches = [f"{where} {breach}" for where, breach in found if breach]
     assert not breaches, "\n".join(breaches)
 
 
 @pytest.mark.parametrize(
-    ("room", "module", "names", "words"),
+    ("package", "module", "names", "words"),
     [
         ("ding_lite.data", ".trees", ["tree"], "imports relatively"),
         ("ding_lite.policy", "contexts.online", ["OnlineRLContext"], "a second copy"),
         ("ding_lite.policy", "ding_lite.nn", ["*"], "name what it needs"),
         ("ding_lite.policy", "ding_lite.nn", ["_width"], "private names"),
-        ("ding_lite.policy", "ding_lite.cellar", ["wine"], "has no floor"),
-        ("ding_lite.nn", "ding_lite.policy", ["Policy"], "floor 3) and imports ding_lite.policy (floor 3.5)"),
-        ("ding_lite.functional", "ding_lite.basics", ["plain"], "floor 0) and imports ding_lite.basics (floor 0)"),
+        ("ding_lite.policy", "ding_lite.cellar", ["wine"], "has no layer"),
+        ("ding_lite.nn", "ding_lite.policy", ["Policy"], "layer 3) and imports ding_lite.policy (layer 3.5)"),
+        ("ding_lite.functional", "ding_lite.basics", ["plain"], "layer 0) and imports ding_lite.basics (layer 0)"),
     ],
 )
-def test_each_breach_of_the_floors_is_named(room, module, names, words):
-    assert words in breach_of(room, module, names)
+def test_each_breach_of_the_layers_is_named(package, module, names, words):
+    assert words in breach_of(package, module, names)
 
 
 def module_of(path: Path) -> str:
@@ -205,7 +207,7 @@ def test_an_init_only_hands_names_on():
 
 
 def test_every_folder_with_python_in_it_is_a_package():
-    folders = {path.parent for path in FILES if room_of(path) not in ("examples", "benchmarks")}
+    folders = {path.parent for path in FILES if package_of(path) not in ("examples", "benchmarks")}
     missing = [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").is_file()]
     assert not missing, f"{missing} would be missing from a wheel: add an __init__.py."
 
@@ -213,8 +215,8 @@ def test_every_folder_with_python_in_it_is_a_package():
 def test_the_engine_imports_nothing_but_the_standard_library_at_its_top():
     breaches = [
         f"{where} imports {module}"
-        for room in ("basics", "pipeline", "engine")
-        for path in (ROOT / "ding_lite" / room).glob("*.py")
+        for package in ("basics", "pipeline", "engine")
+        for path in (ROOT / "ding_lite" / package).glob("*.py")
         for where, module, _, is_top in imports_of(path)
         if is_top and module.partition(".")[0] not in ("ding_lite", *sys.stdlib_module_names)
     ]

@@ -1,0 +1,13 @@
+"""The configuration of a run, with sections for environments, logging and the policy."""
+
+from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
+from ding_lite.run_configs.run_configs import LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig
+
+__all__ = [
+    "EnvConfig",
+    "LogConfig",
+    "OnPolicyRunConfig",
+    "PendulumRunConfig",
+    "RunConfig",
+    "pendulum_envs",
+]
