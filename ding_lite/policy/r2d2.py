@@ -83,7 +83,7 @@ class R2D2CollectConfig(CollectConfig):
     """Collection."""
 
     n_sample: int = ranged_field(128, low=1, high=10_000_000)
-    """Transitions per iteration; the number per environment is a multiple of unroll_len."""
+    """Transitions per iteration. The number per environment must be a multiple of unroll_len."""
 
 
 @dataclasses.dataclass

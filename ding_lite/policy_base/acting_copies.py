@@ -24,7 +24,7 @@ ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
 def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | None = None) -> Any:
     """Copy a policy for acting: the copy has its own model without gradients, its own random generators, and no optimizer.
 
-    All other attributes are shared with the policy. Networks outside of the model are replaced by `NotOnActor`.
+    Other attributes are shared with the policy. Networks outside of the model are replaced by `NotOnActor`.
 
     Args:
         policy: a `Policy`.

@@ -347,9 +347,10 @@ class Policy(PolicyState):
 
 
 def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
-    """Wrap `set_weights` or `learn_on_batch` of a class so that each call increases the version of the weights.
+    """Wrap `set_weights` or `learn_on_batch` of a class: the version of the weights increases if the method does not do this.
 
     Args:
+        fn: the method.
         is_learning: True for `learn_on_batch`, which also counts as a gradient step if it does not count one itself.
     """
 

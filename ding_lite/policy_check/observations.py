@@ -64,7 +64,7 @@ def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:
-    """Whether observations have an error that a network does not notice: NaN, or fractions in a discrete space."""
+    """Whether observations may have an error that a network does not notice: NaN, or floats in a discrete space."""
     if type(obs) is np.ndarray:
         if obs.dtype.kind != "f":
             return False

@@ -14,7 +14,7 @@ class EnvConfig(Config):
     """The environments for collection and for evaluation."""
 
     id: str = "CartPole-v1"
-    """Id of the environment, for `gymnasium.make`. Setting it sets stop_value to the reward threshold that gymnasium has for
+    """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for
     this environment. An evaluator with other environments sets it to their name."""
 
     collector_env_num: int = ranged_field(8, low=1, high=100_000)
