@@ -1,4 +1,4 @@
-"""Configurations: typed, nested, complete; from Python, a file or the command line."""
+"""Configurations of runs: typed and nested, set from Python, a file or the command line."""
 
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.commands import from_command_line

@@ -1,4 +1,4 @@
-"""A configuration from the command line: every field is an option."""
+"""The command line: every field of a configuration is an option."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 def from_command_line(
     config: type[ConfigType] | ConfigType, argv: Sequence[str] | None = None, description: str = ""
 ) -> ConfigType:
-    """The configuration with what the command line changes: `--seed 3 --env.id Acrobot-v1`; `--help` explains each option.
+    """The configuration, changed by options such as `--seed 3 --env.id Acrobot-v1`; `--help` lists them.
 
     Args:
         config: a configuration class, or an instance whose values are the defaults.
-        argv: the arguments, without the program's name; None takes the program's own.
-        description: for `--help`, such as the script's `__doc__`.
+        argv: the arguments without the program's name; None for `sys.argv[1:]`.
+        description: text for `--help`, such as the script's `__doc__`.
 
     Raises:
-        SystemExit: `--help`; or an option that does not exist or does not fit, a folder that cannot be written to, or an
-            environment that is not registered, explained on standard error.
-        ConfigError: a value out of range.
-        ImportError: there are arguments, and the extra `cli` is not installed.
+        SystemExit: `--help`; or a message on standard error about an unknown option, a value of the wrong type, a folder that
+            cannot be written to, or an environment that is not registered.
+        ConfigError: a value is out of range.
+        ImportError: there are arguments, but the extra `cli` is not installed.
     """
     default = config() if isinstance(config, type) else config
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -44,7 +44,7 @@ def from_command_line(
 
 
 def _require_possible(config: Any, given: Collection[str]) -> None:
-    """End the program with status 2 where the folder or the environment that the command line names cannot be used."""
+    """End the program with status 2 if the folder or the environment given on the command line cannot be used."""
     try:
         if "exp_name" in given:
             require_writable(Path(config.exp_name) / "config.json")
@@ -55,12 +55,12 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
     except OSError as error:
         _end(f"--exp-name {config.exp_name}: {error}")
     except ImportError as error:
-        _end(f"--env.id {config.env.id}: {error}. The part before the colon is a module, which registers the environment.")
+        _end(f"--env.id {config.env.id}: {error}. The part before the colon is the module that registers the environment.")
     except Exception as error:
         if not type(error).__module__.startswith("gymnasium."):
             raise
         known = did_you_mean(config.env.id, gymnasium.registry)
-        fix = "Register an environment of your own before the options are read."
+        fix = "Register your own environments before from_command_line()."
         _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}{known} {fix}")
 
 
@@ -70,8 +70,10 @@ def _end(message: str) -> None:
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], given: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """What differs or was given, though it is the default, as nested dicts; in the order of the fields, so that an
-    environment's id comes before its stop_value."""
+    """The values that differ from the defaults or were given, as nested dicts.
+
+    They are in the order of the fields: setting an environment's id sets its stop_value, so the id must come first.
+    """
     changes: dict[str, Any] = {}
     for name, value in after.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""RND: the configuration of DQN with a bonus for what is new."""
+"""The configuration of DQN with the exploration bonus of RND."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ding_lite.run_configs import EnvConfig
 
 @dataclasses.dataclass
 class RNDConfig(DQNConfig):
-    """DQN with a bonus for what is new, on MountainCar-v0."""
+    """DQN with the exploration bonus of RND, on MountainCar-v0."""
 
     exp_name: str = "runs/rnd"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(18_000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions, and takes one gradient step."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions, and takes one gradient step."""
 
     env: EnvConfig = dataclasses.field(
         default_factory=lambda: EnvConfig.default(
@@ -39,4 +39,4 @@ class RNDConfig(DQNConfig):
     """The algorithm."""
 
     reward_model: RNDRewardConfig = dataclasses.field(default_factory=RNDRewardConfig)
-    """The bonus."""
+    """The exploration bonus."""

@@ -1,4 +1,4 @@
-"""Actor and critic: a distribution over actions and a value, from observations."""
+"""Actor-critic networks: a distribution over actions and a value, from observations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ding_lite.nn.normalization import make_normalizer
 
 
 class ActorCritic(nn.Module):
-    """A distribution over actions and a value, from observations.
+    """An actor and a critic, with or without a shared encoder.
 
     Args:
-        actor: from observations, or features, to the numbers that the distribution takes.
-        critic: from observations, or features, to one number; None for none.
-        distribution: over actions.
-        encoder: from observations to the features that both take; None where each begins with the observations.
-        normalizer: what observations go through first, see `make_normalizer`; None for nothing.
+        actor: maps observations, or features, to the logit, [..., width].
+        critic: maps observations, or features, to the value, [..., 1]; None for no critic.
+        distribution: the distribution over actions that takes the logit.
+        encoder: maps observations to features for actor and critic; None if they take observations.
+        normalizer: normalises observations, see `make_normalizer`; None for no normalisation.
     """
 
     distribution: ActionDistribution
@@ -41,12 +41,12 @@ class ActorCritic(nn.Module):
         self._last: dict[str, Any] = {}
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Logit [..., width] and value [...]."""
+        """Compute logit [..., width] and value [...] of observations."""
         features = self._features(obs)
         return self._logits(features), self._values(features)
 
     def logits(self, obs: Any) -> Tensor:
-        """What the distribution over actions is made from, [..., width]."""
+        """The logit of observations, [..., width]: the parameters of the distribution over actions."""
         return self._logits(self._features(obs))
 
     def values(self, obs: Any) -> Tensor:
@@ -54,15 +54,15 @@ class ActorCritic(nn.Module):
         return self._values(self._features(obs))
 
     def from_batch(self, batch: Any) -> tuple[Tensor, list[Any]]:
-        """Logit [..., width] of `batch.obs`, and the next recurrent state, of which this network has none."""
+        """The logit [..., width] of `batch.obs`; and the next recurrent state, which is empty."""
         return self.logits(batch["obs"]), []
 
     def last_output(self) -> Tensor:
-        """The logit that was computed last, [..., width]."""
+        """The logit that was last computed, [..., width]."""
         return self._last["logit"]  # type: ignore[no-any-return]
 
     def value_function(self) -> Tensor:
-        """V [...] of the observations whose logit was computed last."""
+        """V(obs) [...] of the observations whose logit was last computed."""
         return self._values(self._last["features"])
 
     def _features(self, obs: Any) -> Any:
@@ -77,11 +77,11 @@ class ActorCritic(nn.Module):
 
     def _values(self, features: Any) -> Tensor:
         if self.critic is None:
-            raise TypeError("this network has no critic: make it with one.")
+            raise TypeError("this network has no critic: make the ActorCritic with a critic.")
         return self.critic(features).squeeze(-1)  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": {}}  # what was computed is no part of a copy, which autograd could not make either
+        return {**self.__dict__, "_last": {}}  # copies do not need it, and deepcopy refuses tensors of an autograd graph
 
 
 def make_actor_critic(
@@ -93,14 +93,15 @@ def make_actor_critic(
     share_encoder: bool = False,
     normalize_obs: bool = False,
 ) -> ActorCritic:
-    """An actor and a critic for these spaces, with orthogonal weights.
+    """Make an actor and a critic for these spaces, with orthogonal initialization.
 
-    The last layers are such that actions are nearly uniform and values small at the start.
+    The actor's last layer has gain 0.01, so that actions are nearly uniform at the start; the critic's last layer has gain 1.
 
     Args:
+        observation_space, action_space: spaces of one environment.
         hidden_sizes, activation, conv_layers: see `make_network`.
-        share_encoder: one encoder for both.
-        normalize_obs: begin with what `make_normalizer` gives.
+        share_encoder: use one encoder for both.
+        normalize_obs: normalise observations, see `make_normalizer`.
 
     Reference:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 2.

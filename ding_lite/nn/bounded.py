@@ -1,6 +1,6 @@
-"""Bounded actions: actors for Box actions with finite bounds, and critics that judge them.
+"""Bounded actions: actors for Box actions with finite bounds, and critics Q(s, a).
 
-Actors and critics see actions in units: each element from -1 to 1, whatever the bounds, and [B, A], whatever the shape.
+Actors and critics use unit actions: scaled to [-1, 1] and flattened to [B, A].
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
 
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Of a squashed Gaussian before the squashing, as the code of Haarnoja et al. (2018) has it."""
+"""Range of log_std of a squashed Gaussian, as in the code of Haarnoja et al. (2018)."""
 
 
 class ActionBounds(nn.Module):
-    """Between actions in units and those of a Box.
+    """Converts unit actions to actions of a Box and back.
 
     Args:
-        space: of floats, with finite bounds.
+        space: a Box of floats with finite bounds.
 
     Example:
         >>> ActionBounds(spaces.Box(-2.0, 4.0, (1,)))(torch.tensor([[-1.0], [0.5]])).tolist()
@@ -52,28 +52,28 @@ class ActionBounds(nn.Module):
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32), persistent=False)
 
     def forward(self, unit: Tensor) -> Tensor:
-        """Actions [B, *shape] of the Box, for those in units [B, A]."""
-        action = torch.addcmul(self.middle, unit, self.reach).clamp(self.low, self.high)  # rounding may end outside
+        """Convert unit actions [B, A] to actions [B, *shape] of the Box."""
+        action = torch.addcmul(self.middle, unit, self.reach).clamp(self.low, self.high)  # rounding may exceed the bounds
         return action.reshape(-1, *self.shape)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        """Actions in units [B, A], for those of the Box [B, *shape]; 0 where its bounds leave no choice."""
+        """Convert actions [B, *shape] of the Box to unit actions [B, A]; 0 for elements whose bounds are equal."""
         action = action.reshape(len(action), -1).to(self.middle.dtype)
         return action if self._is_unit else (action - self.middle) * self.per_reach
 
 
 def _inner(low: Any, high: Any) -> tuple[Any, Any]:
-    """The bounds in float32, rounded towards each other."""
+    """The bounds rounded to float32, inwards."""
     inner_low, inner_high = low.astype(np.float32), high.astype(np.float32)
     inner_low = np.where(inner_low < low, np.nextafter(inner_low, np.float32(np.inf)), inner_low)
     return inner_low, np.where(inner_high > high, np.nextafter(inner_high, np.float32(-np.inf)), inner_high)
 
 
 class TanhActor(nn.Module):
-    """One action for an observation: a network's output, squashed.
+    """A deterministic actor: the tanh of a network's output.
 
     Args:
-        network: from observations to A numbers.
+        network: maps observations to [B, A].
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -81,15 +81,15 @@ class TanhActor(nn.Module):
         self.network = network
 
     def forward(self, obs: Any) -> Tensor:
-        """Actions in units [B, A]."""
+        """Compute unit actions [B, A]."""
         return torch.tanh(self.network(obs))
 
 
 class SquashedGaussianActor(nn.Module):
-    """A distribution over actions for an observation: a diagonal Gaussian, squashed by tanh.
+    """A stochastic actor: a diagonal Gaussian, squashed by tanh.
 
     Args:
-        network: from observations to 2 A numbers: means, and logarithms of standard deviations.
+        network: maps observations to [B, 2 * A], mean and log_std.
 
     Reference:
         Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, appendix C.
@@ -100,23 +100,23 @@ class SquashedGaussianActor(nn.Module):
         self.network = network
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Mean and log_std before the squashing, each [B, A]."""
+        """Compute mean and log_std of the Gaussian before squashing, each [B, A]."""
         mean, log_std = self.network(obs).chunk(2, -1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
 
     def sample(self, obs: Any, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Actions drawn from it in units [B, A], through which gradients pass, and their log-density there [B]."""
+        """Sample unit actions [B, A] by reparameterization, so that gradients pass; and their log-density [B]."""
         mean, log_std = self(obs)
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
         return squashed_gaussian_sample(mean, log_std, noise)
 
 
 class ActionCritic(nn.Module):
-    """Values of actions, Q(s, a), by K critics.
+    """K critics Q_k(s, a) with a shared encoder.
 
     Args:
-        encoder: from observations to features [B, F], shared by all K.
-        critics: from F + A numbers to one.
+        encoder: maps observations to features [B, F].
+        critics: map [B, F + A] to [K, B, 1].
     """
 
     def __init__(self, encoder: nn.Module, critics: EnsembleMLP) -> None:
@@ -124,10 +124,12 @@ class ActionCritic(nn.Module):
         self.encoder, self.critics = encoder, critics
 
     def forward(self, obs: Any, unit: Tensor, *, frozen: bool = False) -> Tensor:
-        """Values [K, B] of actions in units [B, A].
+        """Compute the values [K, B] of unit actions.
 
         Args:
-            frozen: keep gradients from the critics; they still reach the actions.
+            obs: observations [B, *obs_shape], nested like the space.
+            unit: unit actions [B, A].
+            frozen: block gradients to the weights of encoder and critics; gradients still reach the actions.
         """
         features: Tensor = self.encoder(obs)
         values: Tensor = self.critics(torch.cat((features.detach() if frozen else features, unit), -1), frozen=frozen)
@@ -135,12 +137,12 @@ class ActionCritic(nn.Module):
 
 
 class BoundedActorCritic(nn.Module):
-    """An actor for bounded actions, the critics that judge it, and the bounds.
+    """An actor for bounded actions, critics, and the bounds.
 
     Args:
-        actor: from observations to actions in units, or to a distribution over them.
-        critic: of observations and actions in units.
-        bounds: of the actions.
+        actor: maps observations to unit actions, or to a distribution over them.
+        critic: maps observations and unit actions to values.
+        bounds: converts unit actions to actions of the Box.
     """
 
     actor: TanhActor | SquashedGaussianActor
@@ -162,12 +164,14 @@ def make_bounded_actor_critic(
     num_critics: int = 2,
     stochastic: bool = False,
 ) -> BoundedActorCritic:
-    """An actor and `num_critics` critics for these spaces.
+    """Make an actor and critics for these spaces.
 
     Args:
-        action_space: of floats, with finite bounds.
+        observation_space: observation space of one environment.
+        action_space: a Box of floats with finite bounds.
         hidden_sizes, activation, conv_layers: see `make_network`.
-        stochastic: a SquashedGaussianActor instead of a TanhActor.
+        num_critics: number of critics.
+        stochastic: make a SquashedGaussianActor instead of a TanhActor.
     """
     bounds = ActionBounds(action_space)
     outputs = 2 * bounds.width if stochastic else bounds.width

@@ -1,4 +1,4 @@
-"""Distributions over actions of any space, from the numbers that a network gives."""
+"""Distributions over actions of any space; their parameters are the output of a network, the logit."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from ding_lite.functional import (
 
 
 class ActionDistribution(nn.Module, abc.ABC):
-    """A distribution over actions. Actions are elements of the space, as nested dicts [B, ...]."""
+    """A distribution over actions of a space. Actions are tensors [B, ...], nested like the space."""
 
     width: int
-    """How many numbers of the network it takes."""
+    """Number of parameters: the last dimension of the logit."""
 
     @abc.abstractmethod
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Any, Tensor]:
-        """An action drawn from it, and its log-probability [B].
+        """Sample actions. Returns actions, and their log-probability [B].
 
         Args:
             logit: [B, width] float.
-            generator: of the same device; None for torch's own.
+            generator: random generator on the same device; None for torch's default generator.
         """
 
     @abc.abstractmethod
     def mode(self, logit: Tensor) -> Any:
-        """The action where probability or density is highest."""
+        """The actions with the highest probability or density."""
 
     @abc.abstractmethod
     def evaluate(self, logit: Tensor, action: Any) -> tuple[Tensor, Tensor]:
-        """Log-probability of this action, and entropy, each [B]."""
+        """The log-probability of actions, and the entropy, each [B]."""
 
     @abc.abstractmethod
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL(p || q) [B] of the distributions p and q that these two [B, width] stand for, in nats."""
+        """KL(p || q) [B] in nats, where p has the parameters `logit` and q has `other`, each [B, width]."""
 
 
 class BoundDistribution:
-    """A distribution over actions with the numbers that a network gave, [..., width].
+    """A distribution over actions together with its parameters.
 
     Args:
-        distribution: which numbers it takes, and what they mean.
-        logit: the numbers.
-        generator: of the numbers' device, to draw with where `sample` is given none; None for torch's own.
+        distribution: the kind of distribution.
+        logit: its parameters, [..., width].
+        generator: default random generator of `sample`, on the device of the logit; None for torch's default generator.
 
     Example:
         >>> bound = BoundDistribution(action_distribution(spaces.Discrete(2)), torch.zeros(3, 2))
@@ -70,36 +70,36 @@ class BoundDistribution:
         self.distribution, self.logit, self._generator = distribution, logit, generator
 
     def logp(self, action: Any) -> Tensor:
-        """Log-probability of these actions, [B]."""
+        """The log-probability of actions, [B]."""
         return self.distribution.evaluate(self.logit, action)[0]
 
     log_prob = logp
 
     def entropy(self) -> Tensor:
-        """[B], in nats."""
+        """The entropy, [B], in nats."""
         return self.distribution.evaluate(self.logit, self.mode())[1]
 
     def kl(self, other: BoundDistribution) -> Tensor:
-        """KL divergence of the other from this one, [B], in nats."""
+        """KL(self || other), [B], in nats."""
         return self.distribution.kl(self.logit, other.logit)
 
     def sample(self, generator: Generator | None = None) -> Any:
-        """Actions drawn from it."""
+        """Sample actions."""
         return self.distribution.sample(self.logit, generator or self._generator)[0]
 
     def mode(self) -> Any:
-        """The actions where probability or density is highest."""
+        """The actions with the highest probability or density."""
         return self.distribution.mode(self.logit)
 
 
 def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
-    """The distribution for actions of this space.
+    """Make the distribution for actions of this space.
 
-    Discrete: categorical; MultiDiscrete: a categorical for each part; MultiBinary: independent bits; Box: a diagonal Gaussian
-    whose standard deviation does not depend on the observation; Dict and Tuple: their parts, independent of each other.
+    Discrete: categorical. MultiDiscrete: a categorical for each element. MultiBinary: independent Bernoullis. Box: a diagonal
+    Gaussian whose standard deviation does not depend on the observation. Dict and Tuple: independent distributions of parts.
 
     Raises:
-        SpaceError: any other space, or a Box of integers.
+        SpaceError: another space, or a Box of integers.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -113,40 +113,41 @@ def action_distribution(space: gymnasium.Space[Any]) -> ActionDistribution:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return DiagonalGaussian(space.shape)
     raise SpaceError(
-        f"no distribution over actions of {space}: take Discrete, MultiDiscrete, MultiBinary, float Box, or nest them."
+        f"no distribution over actions of {space}: use Discrete, MultiDiscrete, MultiBinary, a float Box, or a Dict or Tuple "
+        "of these."
     )
 
 
 class Categorical(ActionDistribution):
-    """One of n actions, counted from `start`."""
+    """One of n actions, numbered from `start`."""
 
     def __init__(self, n: int, start: int = 0) -> None:
         super().__init__()
         self.width, self.start = n, start
 
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """An action [B] int64, and its log-probability [B]."""
+        """Sample actions [B] int64. Returns them, and their log-probability [B]."""
         log_prob = logit.log_softmax(-1)
         index = sample_categorical(log_prob, generator)
         return index + self.start if self.start else index, log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
     def mode(self, logit: Tensor) -> Tensor:
-        """The most probable action [B]."""
+        """The most probable actions [B]."""
         return logit.argmax(-1) + self.start
 
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of this action [B], and entropy, each [B]."""
+        """The log-probability of actions [B], and the entropy, each [B]."""
         log_prob = logit.log_softmax(-1)
         index = action - self.start if self.start else action
         return log_prob.gather(-1, index.unsqueeze(-1)).squeeze(-1), categorical_entropy(log_prob)
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL divergence [B]."""
+        """KL(p || q) [B]."""
         return categorical_kl(logit.log_softmax(-1), other.log_softmax(-1))
 
 
 class MultiCategorical(ActionDistribution):
-    """One choice for each element of an array, independent of each other."""
+    """An array of independent categoricals."""
 
     def __init__(self, sizes: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class MultiCategorical(ActionDistribution):
         return torch.split(logit, [part.width for part in self.parts], -1)
 
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Actions [B, *shape] int64, and their joint log-probability [B]."""
+        """Sample actions [B, *shape] int64. Returns them, and their joint log-probability [B]."""
         actions, log_probs = zip(*(part.sample(x, generator) for part, x in zip(self.parts, self._split(logit))))
         return torch.stack(actions, -1).reshape(-1, *self.shape), torch.stack(log_probs).sum(0)
 
@@ -168,27 +169,27 @@ class MultiCategorical(ActionDistribution):
         return torch.stack(actions, -1).reshape(-1, *self.shape)
 
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Joint log-probability of actions [B, *shape], and entropy, each [B]."""
+        """The joint log-probability of actions [B, *shape], and the entropy, each [B]."""
         columns = action.reshape(len(action), -1).long().unbind(-1)
         parts = zip(self.parts, self._split(logit), columns)
         log_probs, entropies = zip(*(part.evaluate(x, column) for part, x, column in parts))
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL divergence [B], the sum over all parts."""
+        """KL(p || q) [B], the sum over all parts."""
         parts = zip(self.parts, self._split(logit), self._split(other))
         return torch.stack([part.kl(x, y) for part, x, y in parts]).sum(0)
 
 
 class Bernoulli(ActionDistribution):
-    """Bits, independent of each other."""
+    """An array of independent bits."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.shape, self.width = shape, math.prod(shape)
 
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Bits [B, *shape] int8, and their joint log-probability [B]."""
+        """Sample bits [B, *shape] int8. Returns them, and their joint log-probability [B]."""
         bits = torch.rand(logit.shape, generator=generator, device=logit.device) < logit.sigmoid()
         return bits.to(torch.int8).reshape(-1, *self.shape), bernoulli_log_prob(logit, bits)
 
@@ -197,18 +198,21 @@ class Bernoulli(ActionDistribution):
         return (logit > 0).to(torch.int8).reshape(-1, *self.shape)
 
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Joint log-probability of bits [B, *shape], and entropy, each [B]."""
+        """The joint log-probability of bits [B, *shape], and the entropy, each [B]."""
         bits = action.reshape(len(action), -1).bool()
         entropy = nn.functional.binary_cross_entropy_with_logits(logit, logit.sigmoid(), reduction="none").sum(-1)
         return bernoulli_log_prob(logit, bits), entropy
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL divergence [B], the sum over all bits."""
+        """KL(p || q) [B], the sum over all bits."""
         return bernoulli_kl(logit, other)
 
 
 class DiagonalGaussian(ActionDistribution):
-    """A Gaussian for each element; not bounded, so that its log-probability stays exact where the environment clips."""
+    """Independent Gaussians with learned standard deviations. Samples are not clipped, so log-probabilities are exact.
+
+    The logit is the mean.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -216,7 +220,7 @@ class DiagonalGaussian(ActionDistribution):
         self.log_std = nn.Parameter(torch.zeros(self.width))
 
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Actions [B, *shape] float, and their log-density [B]; the logit is the mean."""
+        """Sample actions [B, *shape] float. Returns them, and their log-density [B]."""
         noise = torch.randn(logit.shape, generator=generator, device=logit.device)
         action = logit + self.log_std.exp() * noise
         return action.reshape(-1, *self.shape), gaussian_log_prob(logit, self.log_std, action)
@@ -226,17 +230,17 @@ class DiagonalGaussian(ActionDistribution):
         return logit.reshape(-1, *self.shape)
 
     def evaluate(self, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-density of actions [B, *shape], and entropy, each [B]."""
+        """The log-density of actions [B, *shape], and the entropy, each [B]."""
         entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(logit))
         return gaussian_log_prob(logit, self.log_std, action.reshape(logit.shape)), entropy
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL divergence [B]; both have the standard deviation of now."""
+        """KL(p || q) [B]; both have the current standard deviation."""
         return gaussian_kl(logit, self.log_std, other, self.log_std)
 
 
 class Composite(ActionDistribution):
-    """Parts by name, independent of each other given the observation."""
+    """Independent distributions by name, for Dict and Tuple spaces."""
 
     def __init__(self, parts: dict[str, ActionDistribution]) -> None:
         super().__init__()
@@ -249,7 +253,7 @@ class Composite(ActionDistribution):
         return list(zip(self.names, self.parts, columns))
 
     def sample(self, logit: Tensor, generator: Generator | None) -> tuple[Any, Tensor]:
-        """Actions by name, and their joint log-probability [B]."""
+        """Sample actions by name. Returns them, and their joint log-probability [B]."""
         drawn = {name: part.sample(x, generator) for name, part, x in self._split(logit)}
         log_probs = [log_prob for _, log_prob in drawn.values()]
         return {name: action for name, (action, _) in drawn.items()}, torch.stack(log_probs).sum(0)
@@ -259,11 +263,11 @@ class Composite(ActionDistribution):
         return {name: part.mode(x) for name, part, x in self._split(logit)}
 
     def evaluate(self, logit: Tensor, action: Any) -> tuple[Tensor, Tensor]:
-        """Joint log-probability of actions by name, and entropy, each [B]."""
+        """The joint log-probability of actions by name, and the entropy, each [B]."""
         log_probs, entropies = zip(*(part.evaluate(x, action[name]) for name, part, x in self._split(logit)))
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
     def kl(self, logit: Tensor, other: Tensor) -> Tensor:
-        """KL divergence [B], the sum over all parts."""
+        """KL(p || q) [B], the sum over all parts."""
         pairs = zip(self._split(logit), self._split(other))
         return torch.stack([part.kl(x, y) for (_, part, x), (_, _, y) in pairs]).sum(0)

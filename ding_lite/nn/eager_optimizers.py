@@ -1,4 +1,4 @@
-"""Torch's optimizers without the import of its compiler, which costs a second in every process."""
+"""Torch's optimizers without the import of torch._dynamo, which takes a second in every process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def without_compiler(method: M) -> M:
-    """The method below the wrappers that import torch._dynamo when first called; the method itself where there are none.
+    """The method inside the wrappers that import torch._dynamo when they are first called.
 
-    Torch wraps the methods of its optimizers so that torch.compile leaves them alone, or breaks its graph there. The wrappers
-    do nothing else. They are known by that import. Where a version of torch has other ones, they stay, and so does their cost.
+    Torch wraps the methods of its optimizers so that torch.compile skips them or breaks its graph there; the wrappers do
+    nothing else. They are recognized by that import. Without such wrappers, the method itself is returned.
     """
     while hasattr(method, "__wrapped__") and "torch._dynamo" in method.__code__.co_names:
         method = method.__wrapped__
@@ -24,7 +24,7 @@ def without_compiler(method: M) -> M:
 
 
 def _step(method: M) -> M:
-    """`step` without its wrapper, with gradients switched as the wrapper does."""
+    """`step` without its wrapper, but with its `torch.set_grad_enabled`."""
     plain = without_compiler(method)
 
     @functools.wraps(plain)
@@ -36,10 +36,10 @@ def _step(method: M) -> M:
 
 
 class Adam(torch.optim.Adam):
-    """torch.optim.Adam, bit for bit: the same arguments, steps, parameter groups, hooks and states.
+    """torch.optim.Adam without the import of torch._dynamo. Arguments, results, hooks and states are the same, bit for bit.
 
-    Making the first torch.optim.Adam of a process imports torch._dynamo, one second of CPU time; making this one does not.
-    A program that gives an optimizer to torch.compile uses torch's own.
+    The first torch.optim.Adam of a process imports torch._dynamo, which takes one second of CPU time. Use torch's own class for
+    torch.compile.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.ones(1))
@@ -58,7 +58,7 @@ class Adam(torch.optim.Adam):
 
 
 class RMSprop(torch.optim.RMSprop):
-    """torch.optim.RMSprop, bit for bit, without the import of torch._dynamo, as Adam above."""
+    """torch.optim.RMSprop without the import of torch._dynamo; see `Adam`."""
 
     add_param_group = without_compiler(torch.optim.RMSprop.add_param_group)
     state_dict = without_compiler(torch.optim.RMSprop.state_dict)

@@ -15,7 +15,7 @@ from ding_lite.envs import SpaceError, subspaces
 from ding_lite.nn.layers import MLP
 
 ConvLayers = Sequence[tuple[int, int, int]]
-"""(channels, kernel, stride) of each layer."""
+"""(channels, kernel size, stride) of each layer."""
 
 NATURE: ConvLayers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL: ConvLayers = ((16, 3, 1), (32, 3, 1))
@@ -28,25 +28,25 @@ def make_network(
     activation: str = "relu",
     conv_layers: ConvLayers | None = None,
 ) -> nn.Module:
-    """A network from observations of this space to `out` numbers, or without it to features.
+    """Make a network for observations of this space: preprocessing and an MLP.
 
-    Vectors go into an MLP, images through convolutions first, discrete values as one-hot; parts of Dict and Tuple spaces are
-    each turned into features and joined before the MLP.
+    Images go through convolutions before the MLP. Discrete values become one-hot vectors. The features of the parts of Dict and
+    Tuple spaces are concatenated.
 
     Args:
-        space: of one observation.
-        hidden_sizes: of the MLP's hidden layers.
-        out: width of a last layer without activation; None ends with the last hidden layer, activated.
+        space: observation space.
+        hidden_sizes: widths of the MLP's hidden layers.
+        out: width of the last layer, which has no activation; None ends with the last hidden layer and its activation.
         activation: one of `ACTIVATIONS`.
-        conv_layers: (channels, kernel, stride) of each layer for images; None takes those of the Nature DQN, or two of 3x3
-            where the image is smaller than 36 pixels.
+        conv_layers: (channels, kernel size, stride) of each layer for images; None for those of the Nature DQN, or for two
+            layers of 3x3 if the image is smaller than 36 pixels.
 
     Returns:
-        A module from [B, *obs_shape], nested as the space is, to [B, out], or to [B, hidden_sizes[-1]].
+        A module from [B, *obs_shape], nested like the space, to [B, out] or, without `out`, [B, hidden_sizes[-1]].
 
     Raises:
-        SpaceError: a space without a fixed layout, or an image too small for `conv_layers`.
-        ValueError: neither hidden layers nor `out`.
+        SpaceError: the space has no fixed layout, or an image is too small for `conv_layers`.
+        ValueError: there are neither hidden layers nor `out`, or the activation does not exist.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, Methods, for the convolutions.
@@ -56,9 +56,7 @@ def make_network(
         torch.Size([8, 2])
     """
     if not hidden_sizes and out is None:
-        raise ValueError(
-            "make_network() without hidden layers and without `out` would do nothing: give encoder_hidden_size_list."
-        )
+        raise ValueError("make_network() without hidden layers and without `out` has no layers: set encoder_hidden_size_list.")
     inputs, width = _features(space, conv_layers)
     mlp = MLP([width, *hidden_sizes, *([] if out is None else [out])], activation, activate_last=out is None)
     return mlp if isinstance(inputs, nn.Identity) else nn.Sequential(inputs, mlp)
@@ -98,19 +96,19 @@ def _convolutions(space: spaces.Box, conv_layers: ConvLayers | None) -> tuple[nn
 
 
 class _Joined(nn.Module):
-    """Features of each part of a nested observation, side by side."""
+    """The concatenated features of the parts of a nested observation."""
 
     def __init__(self, parts: dict[str, nn.Module]) -> None:
         super().__init__()
         self.names = list(parts)
-        self.parts = nn.ModuleList(parts.values())  # a ModuleDict refuses names such as "a.b" or "keys"
+        self.parts = nn.ModuleList(parts.values())  # nn.ModuleDict does not allow names such as "a.b" or "keys"
 
     def forward(self, obs: Any) -> Tensor:
         return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts)], dim=-1)
 
 
 class _OneHot(nn.Module):
-    """Integers [B] or [B, *shape] as one-hot features, side by side."""
+    """Integers [B] or [B, *shape] as concatenated one-hot vectors [B, F]."""
 
     offsets: Tensor
 
@@ -126,7 +124,7 @@ class _OneHot(nn.Module):
 
 
 class _Flat(nn.Module):
-    """Numbers [B, *shape] as float features [B, F]; bytes as fractions of 255."""
+    """Numbers [B, *shape] as float features [B, F]; bytes are divided by 255."""
 
     def __init__(self, is_bytes: bool) -> None:
         super().__init__()
@@ -137,7 +135,7 @@ class _Flat(nn.Module):
 
 
 class _Image(nn.Module):
-    """Images with channels last or first as float [B, C, H, W]; bytes as fractions of 255."""
+    """Images with channels last or first as float [B, C, H, W]; bytes are divided by 255."""
 
     def __init__(self, channels_last: bool, is_bytes: bool) -> None:
         super().__init__()
@@ -149,9 +147,9 @@ class _Image(nn.Module):
 
 
 def make_encoder(space: gymnasium.Space[Any], conv_layers: ConvLayers | None = None) -> tuple[nn.Module, int]:
-    """What stands before the MLP of `make_network`: from observations of this space to features [B, F], and F.
+    """The part of `make_network` before the MLP: a module from observations to features [B, F]; and F.
 
     Raises:
-        SpaceError: a space without a fixed layout, or an image too small for `conv_layers`.
+        SpaceError: the space has no fixed layout, or an image is too small for `conv_layers`.
     """
     return _features(space, conv_layers)

@@ -1,4 +1,4 @@
-"""Initialization: weights from a seed, without touching anybody else's random numbers."""
+"""Initialization: seeded and orthogonal weights, without changes to torch's global random generator."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import nn
 from ding_lite.basics import seed_of
 from ding_lite.basics.torch_threads import torch_threads
 
-# The first call makes MKL take as many threads as it is given, where it took fewer for small problems. Lanes and local workers
-# make such calls; made here, the first run of a process computes what later ones do.
+# The first call of set_num_threads makes MKL always use that many threads; before, it uses fewer for small problems. Lanes and
+# local workers make this call later. With a call here, the first run of a process computes the same numbers as later ones.
 torch.set_num_threads(torch.get_num_threads())
 
 
-_LOCK = threading.RLock()  # torch's global generator is one for all threads
+_LOCK = threading.RLock()  # all threads share torch's global generator
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Layers made inside draw their weights from `seed`; torch's global generator is as before afterwards."""
+    """Seed torch's global generator inside the block, for the weights of new layers; afterwards, restore its state."""
     seed = seed_of(seed, "seeded({})")
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -30,12 +30,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def orthogonal(module: nn.Module, gain: float = 2**0.5, last_gain: float | None = None) -> nn.Module:
-    """Orthogonal weights and zero biases for every linear and convolutional layer inside.
+    """Initialize all linear and convolutional layers of a module with orthogonal weights and zero biases.
 
     Args:
-        module: initialised in place, and returned.
-        gain: of each layer.
-        last_gain: of the last one; None for the same.
+        module: the module, changed in place and returned.
+        gain: gain of each layer.
+        last_gain: gain of the last layer; None for `gain`.
 
     Reference:
         Saxe et al. (2014), https://arxiv.org/abs/1312.6120; the gains of PPO: Huang et al. (2022), "The 37 Implementation
@@ -50,6 +50,6 @@ def orthogonal(module: nn.Module, gain: float = 2**0.5, last_gain: float | None 
 
 
 def fill_orthogonal(weight: torch.Tensor, gain: float = 1.0) -> None:
-    """Set orthogonal weights in place: the same ones on every number of cores."""
+    """Set orthogonal weights in place. On one thread, so that they do not depend on the number of cores."""
     with torch_threads(1):
         nn.init.orthogonal_(weight, gain)

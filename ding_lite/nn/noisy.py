@@ -1,4 +1,4 @@
-"""Noisy layers: linear layers whose weights are noisy while they explore, by amounts that they learn."""
+"""Noisy layers: linear layers with noise on their weights, of learned strength, for exploration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ding_lite.nn.layers import ACTIVATIONS
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer with factorised Gaussian noise on weights and biases, inside `noise`; elsewhere a plain one.
+    """A linear layer with factorised Gaussian noise on weights and biases. Noise is only added inside `noise`.
 
         y = (W + W_sigma * (f(outer) f(inner)^T)) x + b + b_sigma * f(outer),  f(e) = sign(e) sqrt(|e|)
 
     Args:
-        in_features, out_features: as of `nn.Linear`.
-        sigma: the learned amounts begin at sigma / sqrt(in_features), 0 or above; 0 stays without noise until it is learned.
+        in_features, out_features: see `nn.Linear`.
+        sigma: initial strength of the noise, at least 0: W_sigma and b_sigma start at sigma / sqrt(in_features).
 
     Reference:
         Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, eq. 10, 11 and section 3.2.
@@ -35,29 +35,29 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full_like(self.weight, sigma * bound))
         self.bias_sigma = nn.Parameter(torch.full_like(self.bias, sigma * bound))
         self.drawn: tuple[Tensor, Tensor] | None = None
-        """f(inner) [in_features] and f(outer) [out_features] while there is noise, or [B, ...] of each where each row has its
-        own; no part of the layer's state."""
+        """f(inner) [in_features] and f(outer) [out_features] inside `noise`, with a leading dimension B if each row has its own
+        noise; otherwise None. Not part of the layer's state."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] to [..., out_features]."""
+        """Map [..., in_features] to [..., out_features]."""
         if self.drawn is None:
             return functional.linear(x, self.weight, self.bias)
         inner, outer = self.drawn
-        if inner.ndim == 2:  # the same equation, without a weight for each row
+        if inner.ndim == 2:  # the same equation, without building a weight matrix for each row
             noisy = functional.linear(x * inner, self.weight_sigma, self.bias_sigma)
             return torch.addcmul(functional.linear(x, self.weight, self.bias), noisy, outer)
         weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(outer, inner))
         return functional.linear(x, weight, torch.addcmul(self.bias, self.bias_sigma, outer))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "drawn": None}  # a copy made meanwhile, by another thread, is without noise
+        return {**self.__dict__, "drawn": None}  # another thread may copy the layer inside `noise`
 
 
 class NoisyMLP(nn.Module):
-    """Noisy linear layers with an activation between each two.
+    """A multilayer perceptron of noisy linear layers.
 
     Args:
-        sizes: from input to output.
+        sizes: widths of all layers, from input to output.
         activation: one of `ACTIVATIONS`.
         sigma: see NoisyLinear.
     """
@@ -68,7 +68,7 @@ class NoisyMLP(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., sizes[0]] to [..., sizes[-1]]."""
+        """Map [..., sizes[0]] to [..., sizes[-1]]."""
         *hidden, last = self.layers
         for layer in hidden:
             x = self.activation(layer(x))
@@ -77,14 +77,14 @@ class NoisyMLP(nn.Module):
 
 @contextmanager
 def noise(module: nn.Module, generator: Generator | None, rows: int | None = None) -> Iterator[None]:
-    """Inside, every NoisyLinear of this module has noise, drawn once; afterwards none has.
+    """Add noise to every NoisyLinear of a module inside the block. The noise is drawn once, and removed afterwards.
 
-    So no noise is left behind that a copy, a snapshot or a checkpoint could take along.
+    So copies, snapshots and checkpoints never contain noise.
 
     Args:
-        module: with noisy layers anywhere in it.
-        generator: draws the noise, on the module's device; None for no noise.
-        rows: B, where inputs are [B, ...] and each row is to have noise of its own; None for one noise for all of them.
+        module: a module with noisy layers.
+        generator: random generator on the module's device; None for no noise.
+        rows: B for inputs [B, ...] if each row has its own noise; None for the same noise in all rows.
 
     Example:
         >>> layer, x = NoisyLinear(4, 2), torch.ones(1, 4)

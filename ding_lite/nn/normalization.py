@@ -1,4 +1,4 @@
-"""Normalization: numbers brought to mean 0 and standard deviation 1, by statistics of all that was seen so far."""
+"""Normalization to mean 0 and standard deviation 1 by running statistics."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ding_lite.envs import subspaces
 
 
 class RunningNorm(nn.Module):
-    """Mean and variance of everything that `update` was given, and what they make of an input:
+    """Normalises inputs by the mean and variance of all batches passed to `update`.
 
-        y = clip((x - mean) / sqrt(var + 1e-8), -10, 10)
+        y = clip((x - mean) / sqrt(var + 1e-8), -limit, limit)
 
-    Batches are merged exactly, in float64, so that the statistics do not depend on how numbers came in parts, and do not wear
-    out over billions of them. Before the first update they are mean 0 and variance 1. Nothing but `update` changes them.
+    Statistics are merged in float64, so they do not depend on how the data is split into batches, and stay accurate for
+    billions of numbers. Before the first update, the mean is 0 and the variance is 1. Only `update` changes them.
 
     Args:
-        shape: of one element; each of its numbers has statistics of its own.
-        limit: where y is clipped, in standard deviations.
+        shape: shape of one element; each of its numbers has its own statistics.
+        limit: y is clipped to [-limit, limit].
 
     Reference:
         Chan, Golub and LeVeque (1983), "Algorithms for Computing the Sample Variance", eq. 2.1.
@@ -42,14 +42,14 @@ class RunningNorm(nn.Module):
         "var": (0.0, math.inf),
         "count": (0.0, math.inf),
     }
-    """Between which numbers the entries of a saved state are; all are finite."""
+    """Allowed ranges of the entries of a saved state, which must also be finite."""
 
     mean: Tensor
-    """[*shape] float64."""
+    """Mean of all elements, [*shape] float64."""
     var: Tensor
-    """[*shape] float64, of all that was seen, not of what else there may be: divided by `count`."""
+    """Population variance of all elements (divided by `count`), [*shape] float64."""
     count: Tensor
-    """Elements seen. One number, float64."""
+    """Number of elements, a scalar, float64."""
 
     def __init__(self, shape: tuple[int, ...] = (), limit: float = 10.0) -> None:
         super().__init__()
@@ -59,17 +59,17 @@ class RunningNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] float, normalised, of the same dtype."""
+        """Normalise [..., *shape] float; the result has the same dtype."""
         return ((x - self.mean) * self.scale).clamp(-self.limit, self.limit).to(x.dtype)
 
     @property
     def scale(self) -> Tensor:
-        """What differences from the mean are multiplied with: 1 / sqrt(var + 1e-8). [*shape] float64."""
+        """The factor 1 / sqrt(var + 1e-8), [*shape] float64."""
         return (self.var + 1e-8).rsqrt()
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Take in a batch [..., *shape]. An element that holds a number that is not finite is left out whole."""
+        """Add a batch [..., *shape] to the statistics. Elements with NaN or infinity are left out."""
         x = batch.reshape(-1, *self.shape).to(self.mean)
         x = x[x.isfinite().reshape(len(x), math.prod(self.shape)).all(1)]
         if not len(x):
@@ -83,14 +83,14 @@ class RunningNorm(nn.Module):
 
 
 def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Module:
-    """What normalises observations of this space and learns from them by `update`: a module from observations to the like.
+    """Make a module that normalises observations of this space, with a method `update(obs)` for its statistics.
 
-    Numbers of a float Box are normalised, each by itself; images, bytes and discrete parts pass through, and Dict and Tuple
-    spaces are gone through part by part.
+    Each number of a float Box is normalised by its own statistics. Images, bytes and discrete parts are unchanged. Dict and
+    Tuple spaces are normalised part by part.
 
     Args:
-        space: of one observation.
-        limit: where normalised numbers are clipped, in standard deviations.
+        space: observation space.
+        limit: normalised numbers are clipped to [-limit, limit].
 
     Example:
         >>> norm = make_normalizer(spaces.Dict({"x": spaces.Box(-9.0, 9.0, (2,)), "kind": spaces.Discrete(3)}))
@@ -107,17 +107,17 @@ def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Modu
 
 
 class _Untouched(nn.Module):
-    """What passes through."""
+    """The identity, for parts that are not normalised."""
 
     def forward(self, x: Any) -> Any:
         return x
 
     def update(self, batch: Any) -> None:
-        """Nothing of it."""
+        """Do nothing: there are no statistics."""
 
 
 class _Nested(nn.Module):
-    """Parts by name."""
+    """Normalizers of the parts of a Dict or Tuple space, by name."""
 
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()

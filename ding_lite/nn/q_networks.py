@@ -1,4 +1,4 @@
-"""Q-networks: from observations to the value of each action."""
+"""Q-networks: networks from observations to the value of each action."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def make_q_network(
     *,
     dueling: bool = False,
 ) -> nn.Module:
-    """A network from observations of this space to Q-values [B, A].
+    """Make a network from observations to Q-values [B, A].
 
     Args:
+        space: observation space.
         num_actions: A.
         hidden_sizes, activation, conv_layers: see `make_network`.
         dueling: split the head into state value and advantage.
@@ -34,7 +35,7 @@ def make_q_network(
 
 
 class DuelingHead(nn.Module):
-    """Action values as state value plus advantage, the advantage centred over actions.
+    """The dueling head of a Q-network: state value plus advantage, where the advantage has mean 0 over actions.
 
         Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
@@ -47,6 +48,6 @@ class DuelingHead(nn.Module):
         self.value, self.advantage = nn.Linear(in_features, 1), nn.Linear(in_features, num_actions)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., F] to [..., A]."""
+        """Map [..., F] to [..., A]."""
         advantage = self.advantage(features)
         return self.value(features) + advantage - advantage.mean(-1, keepdim=True)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Recurrent features: an encoder and an LSTM, one step at a time for acting, many at a time for learning."""
+"""Recurrent features: an encoder and an LSTM, for single steps (acting) and for sequences (learning)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor, nn
 from ding_lite.data import map_leaves, nested
 from ding_lite.nn.initialization import fill_orthogonal
 
-_SHUT = 1e4  # added to what a sigmoid takes: it is exactly 1 or, negative, exactly 0, in half precision too
-_FEW = 64  # rows up to which numpy takes a step faster than torch
+_SHUT = 1e4  # added to a gate's input, so that its sigmoid is exactly 1 or (negative) exactly 0, in half precision too
+_FEW = 64  # largest batch for which numpy computes a step faster than torch
 
 
 class RecurrentFeatures(nn.Module):
-    """An encoder whose output goes through an LSTM: features that depend on all observations since the episode began.
+    """An encoder followed by an LSTM: features that depend on all observations since the start of the episode.
 
-    The state is [h, c], the LSTM's output and its cell. Episodes begin in the middle of a rollout, at other times in each
-    environment, and a recurrent network has to begin anew there. Calls from one beginning to the next would be many, and
-    sequences cut apart and padded much longer together, so `unroll` slips in steps between the observations: one that wipes
-    the state out, by shutting input, forget and output gate, wherever an episode begins; and in environments with fewer of
-    these, steps at the end that hold the cell. All of it is then a single call.
+    The recurrent state is [h, c], the output and the cell of the LSTM. In a rollout, episodes start at different steps in each
+    environment, and the state must be reset there. `unroll` does this in a single call of the LSTM by inserting steps between
+    the observations. At each episode start, a reset step closes the input, forget and output gates, which sets the state to
+    zero. Environments with fewer reset steps get additional steps at the end that keep the cell. (One call between every two
+    starts would be many calls; cutting the rollout into padded sequences would make the batch much larger.)
 
     Args:
-        encoder: from observations [B, *obs_shape], nested as the space is, to [B, width].
-        width: what the encoder gives.
-        size: of the LSTM, and of the features.
+        encoder: maps observations [B, *obs_shape], nested like the space, to [B, width].
+        width: width of the encoder's output.
+        size: width of the LSTM and of the features.
 
     Reference:
         Hochreiter and Schmidhuber (1997), "Long Short-Term Memory", with the forget gate of Gers et al. (2000).
@@ -59,19 +59,19 @@ class RecurrentFeatures(nn.Module):
         self.register_buffer("marks", torch.stack([wipes, holds], 1), persistent=False)
 
     def initial_state(self) -> list[Tensor]:
-        """h and c [size] where an episode begins: zeros."""
+        """h and c [size] at the start of an episode: zeros."""
         return [torch.zeros(self.size), torch.zeros(self.size)]
 
     def state_of(self, batch_size: int) -> list[Tensor]:
-        """The state of B episodes that begin, on the device and in the dtype of the weights, each [B, size]."""
+        """h and c [B, size] at the start of B episodes: zeros with the device and dtype of the weights."""
         weight = self.lstm.weight_hh_l0
         return [weight.new_zeros(batch_size, self.size) for _ in range(2)]
 
     def step(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One step of B environments.
+        """Compute one step of B environments.
 
         Args:
-            obs: [B, *obs_shape], nested as the space is.
+            obs: [B, *obs_shape], nested like the space.
             state: h and c [B, size].
 
         Returns:
@@ -88,12 +88,12 @@ class RecurrentFeatures(nn.Module):
         return h, [h, c]
 
     def unroll(self, obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """T steps of B environments.
+        """Compute T steps of B environments.
 
         Args:
-            obs: [T, B, *obs_shape], nested as the space is.
+            obs: [T, B, *obs_shape], nested like the space.
             state: h and c [B, size] before the first step.
-            restart: where a step begins an episode, with an initial state. [T, B] bool.
+            restart: whether a step is the first of an episode, so that it starts with the initial state. [T, B] bool.
 
         Returns:
             Features [T, B, size], and the state after the last step.
@@ -106,12 +106,13 @@ class RecurrentFeatures(nn.Module):
         return features, [features[-1], cell]
 
     def unroll_ahead(self, obs: Any, next_obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
-        """T steps of B environments, and one look beyond each.
+        """Compute T steps of B environments, and the features of each next observation.
 
-        Where an episode goes on, the next observation is the next row's; where it ends, or the rows do, one step more is taken.
+        Within an episode, the next observation is the obs of the next row. At the end of an episode, and in the last row, an
+        additional step with next_obs is inserted.
 
         Args:
-            obs, next_obs: [T, B, *obs_shape], nested as the space is; next_obs is what the step returned, before any reset.
+            obs, next_obs: [T, B, *obs_shape], nested like the space; next_obs is the observation before any reset.
             state, restart: see `unroll`.
 
         Returns:
@@ -126,11 +127,11 @@ class RecurrentFeatures(nn.Module):
         plan = _planned(restart, beyond)
         last = self.encoder(map_leaves(lambda leaf: leaf[beyond], nested(next_obs)))
         out, _ = self._run(torch.cat([self._encoded(obs), last]), plan, state)
-        # Behind each row comes the row after it, or the look beyond that was slipped in.
+        # Each step is followed by the step of the next row, or by the inserted step with next_obs.
         return out[plan.steps], out[plan.steps + restart.shape[1]]
 
     def _straight(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """T steps within one episode each: features [T, B, size], and the last state."""
+        """Compute T steps without episode starts. Returns features [T, B, size], and the last state."""
         x = self._encoded(obs)
         out, (h, c) = self.lstm(x.view(-1, len(state[0]), x.shape[1]), (state[0].unsqueeze(0), state[1].unsqueeze(0)))
         return out, [h[0], c[0]]
@@ -144,7 +145,7 @@ class RecurrentFeatures(nn.Module):
         return lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0
 
     def _run(self, x: Tensor, plan: _Plan, state: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """What comes of the rows x [N, width] in the places that the plan gives them, [M * B, size], and the last cell."""
+        """Run the LSTM on rows x [N, width] in the order of the plan. Returns the output [M * B, size], and the last cell."""
         rows = torch.cat([x, x.new_zeros(1, x.shape[1])])[plan.source].view(-1, len(state[0]), x.shape[1])
         weight_ih, weight_hh, bias_ih, bias_hh = self._weights()
         weights = [torch.cat([weight_ih, self.marks], 1), weight_hh, bias_ih, bias_hh]
@@ -155,20 +156,25 @@ class RecurrentFeatures(nn.Module):
 
 
 class _Plan(NamedTuple):
-    """Where the steps of B environments stand among those that are slipped in between, in M rows of B places."""
+    """The order of the steps of B environments and of the inserted steps, in M rows of B places."""
 
     steps: Tensor
-    """The place of each step. [T, B] int64, below M * B."""
+    """The place of each step, [T, B] int64, less than M * B."""
 
     source: Tensor
-    """Which row of the input each place takes: steps first, looks beyond after them, and the last for none. [M * B] int64."""
+    """The input row of each place, [M * B] int64: first the steps, then the next observations, and a last row of zeros."""
 
     marked: Tensor
-    """Whether a place wipes the state out, and whether it holds it. [M, B, 2] bool."""
+    """Whether a place resets the state, and whether it keeps the state, [M, B, 2] bool."""
 
 
 def _planned(restart: Tensor, beyond: Tensor) -> _Plan:
-    """The plan of T steps of which some begin an episode, and some are followed by a look at the observation after them."""
+    """Plan T steps.
+
+    Args:
+        restart: whether a step is the first of an episode, [T, B] bool.
+        beyond: whether a step is followed by an inserted step with its next observation, [T, B] bool.
+    """
     num_steps, num_envs = restart.shape
     device = restart.device
     shift = restart.cumsum(0) + beyond.cumsum(0) - beyond.long()
@@ -188,7 +194,7 @@ def _planned(restart: Tensor, beyond: Tensor) -> _Plan:
 
 
 def _step(x: Any, h: Any, c: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> tuple[Any, Any]:
-    """h and c after one step, in numpy, whose calls cost a fraction of torch's; a sigmoid is a tanh of half the size."""
+    """h and c after one step, in numpy, which has less overhead than torch. sigmoid(x) = (tanh(x / 2) + 1) / 2."""
     size = h.shape[1]
     gates = x @ weight_ih.T
     gates += h @ weight_hh.T

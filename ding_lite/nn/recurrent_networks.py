@@ -1,4 +1,4 @@
-"""Recurrent networks: an actor and a critic, or the value of each action, on recurrent features."""
+"""Recurrent networks: actor-critics and Q-networks with recurrent features."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ding_lite.nn.recurrent import RecurrentFeatures
 
 
 class RecurrentActorCritic(ActorCritic):
-    """An actor and a critic on the same recurrent features. Called directly, it takes features.
+    """An actor and a critic with shared recurrent features. `forward`, `logits` and `values` take features.
 
     Args:
-        memory: from observations and state to features.
-        actor: from features to the numbers that the distribution takes.
-        critic: from features to one number.
-        distribution: over actions.
-        normalizer: what observations go through in the memory's encoder; None for nothing.
+        memory: maps observations and recurrent state to features.
+        actor: maps features to the logit, [..., width].
+        critic: maps features to the value, [..., 1].
+        distribution: the distribution over actions that takes the logit.
+        normalizer: the normalizer in the encoder of `memory`, whose statistics are updated after learning; None for none.
     """
 
     def __init__(
@@ -40,43 +40,43 @@ class RecurrentActorCritic(ActorCritic):
         self.memory = memory
 
     def _features(self, obs: Any) -> Any:
-        return obs  # they are features here
+        return obs  # these are features
 
     def from_batch(self, batch: Any) -> tuple[Tensor, list[Any]]:
-        """Refused: what follows on what is not said by a batch alone.
+        """Not supported, because a batch of rows does not have the order of steps.
 
         Raises:
-            TypeError
+            TypeError: always.
         """
         raise TypeError(
             "a network with an LSTM has no from_batch(): call unroll(obs, state, restart), as policy.evaluate_batch() does."
         )
 
     def initial_state(self) -> list[Tensor]:
-        """The state where an episode begins."""
+        """The recurrent state at the start of an episode."""
         return self.memory.initial_state()
 
     def step(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Logit [B, width] of observations [B, ...], and the next state."""
+        """Compute the logit [B, width] of observations [B, ...], and the next state."""
         features, state = self.memory.step(obs, state)
         return self.logits(features), state
 
     def unroll(self, obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
-        """Logit [T, B, width] and value [T, B] of T steps; see `RecurrentFeatures.unroll`."""
+        """Compute logit [T, B, width] and value [T, B] of T steps; see `RecurrentFeatures.unroll`."""
         return self(self.memory.unroll(obs, state, restart)[0])  # type: ignore[no-any-return]
 
     def unroll_values(self, obs: Any, next_obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and next_value [T, B] of T steps; see `RecurrentFeatures.unroll_ahead`."""
+        """Compute value and next_value [T, B] of T steps; see `RecurrentFeatures.unroll_ahead`."""
         features, next_features = self.memory.unroll_ahead(obs, next_obs, state, restart)
         return self.values(features), self.values(next_features)
 
 
 class RecurrentQNetwork(nn.Module):
-    """The value of each action, from recurrent features.
+    """A Q-network with recurrent features.
 
     Args:
-        memory: from observations and state to features.
-        head: from features [..., F] to values [..., A].
+        memory: maps observations and recurrent state to features.
+        head: maps features [..., F] to values [..., A].
     """
 
     def __init__(self, memory: RecurrentFeatures, head: nn.Module) -> None:
@@ -84,20 +84,20 @@ class RecurrentQNetwork(nn.Module):
         self.memory, self.head = memory, head
 
     def initial_state(self) -> list[Tensor]:
-        """The state where an episode begins."""
+        """The recurrent state at the start of an episode."""
         return self.memory.initial_state()
 
     def step(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Values [B, A] at observations [B, ...], and the next state."""
+        """Compute the values [B, A] of observations [B, ...], and the next state."""
         features, state = self.memory.step(obs, state)
         return self.head(features), state
 
     def advance(self, obs: Any, state: Sequence[Tensor], restart: Tensor) -> list[Tensor]:
-        """The state after T steps; see `RecurrentFeatures.unroll`."""
+        """Compute the state after T steps; see `RecurrentFeatures.unroll`."""
         return self.memory.unroll(obs, state, restart)[1]
 
     def unroll_ahead(self, obs: Any, next_obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
-        """Values at T observations and at those after them, [T, B, A]; see `RecurrentFeatures.unroll_ahead`."""
+        """Compute the values of obs and of next_obs, each [T, B, A]; see `RecurrentFeatures.unroll_ahead`."""
         features, next_features = self.memory.unroll_ahead(obs, next_obs, state, restart)
         return self.head(features), self.head(next_features)
 
@@ -111,14 +111,15 @@ def make_recurrent_actor_critic(
     conv_layers: ConvLayers | None = None,
     normalize_obs: bool = False,
 ) -> RecurrentActorCritic:
-    """An actor and a critic with an LSTM for these spaces, with orthogonal weights.
+    """Make an actor and a critic with an LSTM for these spaces, with orthogonal initialization.
 
-    The last layers are such that actions are nearly uniform and values small at the start.
+    The actor's last layer has gain 0.01, so that actions are nearly uniform at the start; the critic's last layer has gain 1.
 
     Args:
-        hidden_sizes, activation, conv_layers: of the encoder, see `make_network`.
-        lstm_size: of the LSTM.
-        normalize_obs: begin with what `make_normalizer` gives.
+        observation_space, action_space: spaces of one environment.
+        hidden_sizes, activation, conv_layers: the encoder, see `make_network`.
+        lstm_size: width of the LSTM.
+        normalize_obs: normalise observations, see `make_normalizer`.
     """
     distribution = action_distribution(action_space)
     encoder = orthogonal(make_network(observation_space, hidden_sizes, None, activation, conv_layers))
@@ -140,12 +141,13 @@ def make_recurrent_q_network(
     *,
     dueling: bool = True,
 ) -> RecurrentQNetwork:
-    """A network with an LSTM from observations of this space to Q-values [B, A].
+    """Make a network with an LSTM from observations to Q-values [B, A].
 
     Args:
+        space: observation space.
         num_actions: A.
-        hidden_sizes, activation, conv_layers: of the encoder, see `make_network`.
-        lstm_size: of the LSTM.
+        hidden_sizes, activation, conv_layers: the encoder, see `make_network`.
+        lstm_size: width of the LSTM.
         dueling: split the head into state value and advantage.
     """
     memory = RecurrentFeatures(make_network(space, hidden_sizes, None, activation, conv_layers), hidden_sizes[-1], lstm_size)

@@ -1,4 +1,4 @@
-"""Networks for distributions over returns: from observations to N numbers an action, at fixed places or at asked quantiles."""
+"""Networks for distributions over returns: N numbers per action, for fixed atoms or for given quantile levels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ding_lite.nn.layers import MLP
 
 
 class AtomHead(nn.Module):
-    """N numbers for each of A actions, which a policy takes for logits of atoms or for quantiles.
+    """A head with N numbers for each of A actions: logits of atoms, or quantiles.
 
-    With a value stream, they are dueling: Z(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), atom by atom.
+    With `value`, the head is dueling: Z(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), for each atom.
 
     Args:
         num_actions: A.
-        advantage: from features [..., F], or observations, to [..., A * N].
-        value: from the same to [..., N]; None for no dueling.
+        advantage: maps features [..., F], or observations, to [..., A * N].
+        value: maps the same input to [..., N]; None for no dueling.
 
     Reference:
         Wang et al. (2016), https://arxiv.org/abs/1511.06581, eq. 9; on atoms: Hessel et al. (2018),
@@ -34,7 +34,7 @@ class AtomHead(nn.Module):
         self.num_actions, self.advantage, self.value = num_actions, advantage, value
 
     def forward(self, features: Any) -> Tensor:
-        """[..., F] to [..., A, N]."""
+        """Map [..., F] to [..., A, N]."""
         atoms: Tensor = self.advantage(features).unflatten(-1, (self.num_actions, -1))
         if self.value is None:
             return atoms
@@ -51,9 +51,10 @@ def make_atom_network(
     *,
     dueling: bool = False,
 ) -> nn.Module:
-    """A network from observations of this space to N numbers for each action, [B, A, N].
+    """Make a network from observations to N numbers for each action, [B, A, N].
 
     Args:
+        space: observation space.
         num_actions: A.
         num_atoms: N.
         hidden_sizes, activation, conv_layers: see `make_network`.
@@ -68,7 +69,11 @@ def make_atom_network(
 
 
 class CosineEmbedding(nn.Module):
-    """Features of a quantile's place tau: a linear layer on cos(pi * i * tau), i from 0 to size - 1, and a ReLU.
+    """Features of quantile levels tau: ReLU(linear(cos(pi * i * tau))), i = 0, ..., size - 1.
+
+    Args:
+        size: number of cosines.
+        out: number of features.
 
     Reference:
         Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 4.
@@ -82,19 +87,19 @@ class CosineEmbedding(nn.Module):
         self.layers = MLP([size, out], activate_last=True)
 
     def forward(self, tau: Tensor) -> Tensor:
-        """[..., N] to [..., N, out]."""
+        """Map levels [..., N] to features [..., N, out]."""
         return self.layers(torch.cos(tau.unsqueeze(-1) * self.angles))  # type: ignore[no-any-return]
 
 
 class ImplicitQuantileNetwork(nn.Module):
-    """Quantiles of each action's return, at any places that are asked for.
+    """Quantiles of each action's return, at given quantile levels tau.
 
         Z_tau(s, a) = f(psi(s) * phi(tau))_a
 
     Args:
-        encoder: psi, from observations to [B, F].
-        embedding: phi, from tau [..., N] to [..., N, F].
-        head: f, from [B, N, F] to [B, N, A].
+        encoder: psi, maps observations to [B, F].
+        embedding: phi, maps tau [..., N] to [..., N, F].
+        head: f, maps [B, N, F] to [B, N, A].
 
     Reference:
         Dabney et al. (2018), https://arxiv.org/abs/1806.06923, section 3.1.
@@ -105,6 +110,6 @@ class ImplicitQuantileNetwork(nn.Module):
         self.encoder, self.embedding, self.head = encoder, embedding, head
 
     def forward(self, obs: Any, tau: Tensor) -> Tensor:
-        """Observations [B, ...] and places [B, N], or [N] for all of them alike, to quantiles [B, A, N]."""
+        """Compute quantiles [B, A, N] for observations [B, ...] and levels [B, N]; levels [N] are shared by all rows."""
         features = self.encoder(obs).unsqueeze(-2) * self.embedding(tau)
         return self.head(features).transpose(-1, -2)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Policies: one file an algorithm, on the base with its hooks and modes, whose names stand here too."""
+"""Policies: one file per algorithm; and the names of `policy_base` and `policy_parts` for policies of your own."""
 
 from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
 from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig

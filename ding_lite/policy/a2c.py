@@ -1,6 +1,6 @@
-"""A2C: one gradient step a rollout, up the policy gradient, with the advantages that a critic estimates.
+"""A2C: one policy gradient step per rollout, with advantages from a critic.
 
-Mnih et al. (2016), https://arxiv.org/abs/1602.01783, on environments that are stepped together.
+The synchronous version of Mnih et al. (2016), https://arxiv.org/abs/1602.01783: environments are stepped together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class A2CPolicyConfig(PolicyGradientConfig):
     """A2C; a gradient step takes the whole rollout."""
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=128))
-    """Collecting, and judging what was collected."""
+    """Collection and advantage estimation."""
 
 
 @dataclasses.dataclass
@@ -30,10 +30,10 @@ class A2CConfig(OnPolicyRunConfig):
     """A2C."""
 
     exp_name: str = "runs/a2c"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(3000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: A2CPolicyConfig = dataclasses.field(default_factory=A2CPolicyConfig)
     """The algorithm."""
@@ -46,7 +46,7 @@ class A2CPolicy(ActorCriticLearning, Policy):
     cfg: A2CPolicyConfig
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy gradient with the advantages of the rollout, the critic's error, and the entropy bonus.
+        """The loss of actor and critic: policy gradient, squared error of the critic, and entropy bonus.
 
             loss    = -mean(log pi(a|s) * advantage) + value_weight * vf_loss - entropy_coeff * entropy
             vf_loss = mean((V(s) - return)^2) / 2
@@ -55,7 +55,7 @@ class A2CPolicy(ActorCriticLearning, Policy):
             batch: obs [B, *obs_shape]; action [B, *action_shape]; advantage, return_ [B] float.
 
         Returns:
-            The scalar loss, and total_loss, policy_loss, vf_loss and entropy to log.
+            The scalar loss; and a dict to log, with total_loss, policy_loss, vf_loss and entropy.
 
         Reference:
             Mnih et al. (2016), https://arxiv.org/abs/1602.01783, algorithm S3.

@@ -1,4 +1,4 @@
-"""C51: learn how likely each return is, on fixed atoms, and act on the mean.
+"""C51: learn the distribution over returns on fixed atoms, and act greedily on its mean.
 
 Bellemare et al. (2017), https://arxiv.org/abs/1707.06887; double and dueling as in DQN.
 """
@@ -23,16 +23,16 @@ from ding_lite.run_configs import RunConfig
 
 @dataclasses.dataclass
 class C51ModelConfig(DQNModelConfig):
-    """The network that gives probabilities of returns."""
+    """The network for the distribution over returns."""
 
     n_atom: int = ranged_field(101, low=2, high=16_384)
-    """Returns that have a probability each, evenly from v_min to v_max."""
+    """Number of atoms, evenly spaced from v_min to v_max."""
 
     v_min: float = ranged_field(-100.0)
-    """The least return, discounted; with discount_factor 0.99, -100 and 100 are enough for rewards within 1 of 0."""
+    """Smallest discounted return. With discount_factor 0.99, -100 and 100 are enough for rewards in [-1, 1]."""
 
     v_max: float = ranged_field(100.0)
-    """The greatest return, discounted."""
+    """Largest discounted return."""
 
 
 @dataclasses.dataclass
@@ -40,7 +40,7 @@ class C51PolicyConfig(DQNPolicyConfig):
     """C51."""
 
     model: C51ModelConfig = dataclasses.field(default_factory=C51ModelConfig)
-    """The network that gives probabilities of returns."""
+    """The network for the distribution over returns."""
 
 
 @dataclasses.dataclass
@@ -48,10 +48,10 @@ class C51Config(RunConfig):
     """C51."""
 
     exp_name: str = "runs/c51"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(2000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: C51PolicyConfig = dataclasses.field(default_factory=C51PolicyConfig)
     """The algorithm."""
@@ -65,14 +65,14 @@ class C51Policy(GreedyActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def check_spaces(self) -> None:
-        """Discrete actions only; and places for returns in their order."""
+        """Raise SpaceError if the action space is not Discrete, and ConfigError if v_min is not below v_max."""
         super().check_spaces()
         model = self.cfg.model
         if not model.v_min < model.v_max:
-            raise ConfigError(f"model.v_min = {model.v_min:g} and model.v_max = {model.v_max:g}: v_min is below v_max.")
+            raise ConfigError(f"model.v_min = {model.v_min:g} and model.v_max = {model.v_max:g}: set v_min below v_max.")
 
     def make_model(self) -> nn.Module:
-        """Observations to logits [B, A, N] of the returns of each action."""
+        """Make the network from observations to logits [B, A, N] of the atoms of each action."""
         model, actions = self.cfg.model, self.num_actions
         layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
         return make_atom_network(self.observation_space, actions, model.n_atom, *layers, dueling=model.dueling)
@@ -86,22 +86,22 @@ class C51Policy(GreedyActing, TargetNetwork, Policy):
         return categorical_mean(logit.softmax(-1), v_min=self.cfg.model.v_min, v_max=self.cfg.model.v_max)
 
     def logits(self, network: nn.Module, obs: Any) -> Tensor:
-        """What the online or the target network gives while learning, [B, A, N]."""
+        """The logits of the online or target network in the loss, [B, A, N]."""
         return network(obs)  # type: ignore[no-any-return]
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Distributional Q-learning, one step or n.
+        """The loss of categorical distributional Q-learning, for one-step or n-step returns.
 
-            target = projection of r + discount * (1 - terminated) * Z_target(s', a') on the atoms
+            target = projection of r + discount * (1 - terminated) * Z_target(s', a') onto the atoms
             a'     = argmax_a mean Z(s', a) if double else argmax_a mean Z_target(s', a)
             loss   = -sum_i target_i * log p_i(s, a)
 
         Args:
-            batch: the columns that `DQNPolicy.loss` takes.
+            batch: see `DQNPolicy.loss`.
 
         Returns:
-            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the
-            Kullback-Leibler divergence of its target from what was predicted.
+            The scalar loss; and a dict to log, with loss, mean q_value and, if the batch has weights, the priority of each row,
+            [B]: KL(target || predicted distribution).
 
         Reference:
             Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, algorithm 1; the priority: Hessel et al. (2018),
@@ -110,8 +110,8 @@ class C51Policy(GreedyActing, TargetNetwork, Policy):
         model = self.cfg.model
         with torch.no_grad():
             next_logit = self.logits(self.target_model, batch.next_obs)
-            judged = self.logits(self.model, batch.next_obs) if self.cfg.double else next_logit
-            next_prob = atoms_of(next_logit, self.mean(judged).argmax(-1)).softmax(-1)
+            choosing_logit = self.logits(self.model, batch.next_obs) if self.cfg.double else next_logit
+            next_prob = atoms_of(next_logit, self.mean(choosing_logit).argmax(-1)).softmax(-1)
             gamma = bootstrap_discount(batch, self.cfg.discount_factor)
             target = categorical_projection(
                 next_prob, batch.reward, batch.terminated, v_min=model.v_min, v_max=model.v_max, gamma=gamma

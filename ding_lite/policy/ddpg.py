@@ -1,4 +1,4 @@
-"""DDPG: learn the value of actions, and an actor that climbs it; explore by noise.
+"""DDPG: learn Q(s, a) and a deterministic actor that maximises it; explore with noise.
 
 Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, on Silver et al. (2014), "Deterministic Policy Gradient Algorithms".
 """
@@ -22,7 +22,7 @@ class DDPGPolicyConfig(BoxConfig):
     """DDPG."""
 
     collect: GaussianNoiseCollectConfig = dataclasses.field(default_factory=GaussianNoiseCollectConfig)
-    """Collecting."""
+    """Collection."""
 
 
 @dataclasses.dataclass
@@ -30,7 +30,7 @@ class DDPGConfig(PendulumRunConfig):
     """DDPG, on Pendulum-v1."""
 
     exp_name: str = "runs/ddpg"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     policy: DDPGPolicyConfig = dataclasses.field(default_factory=DDPGPolicyConfig)
     """The algorithm."""
@@ -45,27 +45,33 @@ class DDPGPolicy(GaussianNoiseActing, TargetNetwork, Policy):
     num_critics = 1
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """The critic's error and the actor's, each with gradients for its own part alone.
+        """The losses of critic and actor. The gradient of each only reaches its own network.
 
             loss = critic_loss + actor_loss
 
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
-                discount [B] float where rewards are sums of several steps; weight [B] float where rows were not drawn
-                uniformly.
+                discount [B] float for n-step rewards; weight [B] float with prioritised replay.
 
         Returns:
-            The scalar loss, and to log critic_loss, actor_loss, mean Q-value and, with weights, the priority of each row, [B].
+            The scalar loss; and a dict to log, with critic_loss, actor_loss, mean q_value and, if the batch has weights, the
+            priority of each row, [B].
         """
         critic_loss, stats = self.critic_loss(batch)
         actor_loss = self.actor_loss(batch)
         return critic_loss + actor_loss, {**stats, "actor_loss": actor_loss.detach()}
 
     def critic_loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Q-learning with the target actor's action in the place of the best one.
+        """The loss of the critic, with the target actor's action as the next action.
 
             target = r + discount * (1 - terminated) * Q_target(s', mu_target(s'))
             loss   = mean((target - Q(s, a))^2) / 2
+
+        Args:
+            batch: see `loss`.
+
+        Returns:
+            See `critic_regression`.
 
         Reference:
             Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, eq. 4 and 5.
@@ -77,7 +83,7 @@ class DDPGPolicy(GaussianNoiseActing, TargetNetwork, Policy):
         return critic_regression(q_value, next_value, batch, self.cfg.discount_factor)
 
     def actor_loss(self, batch: Tree) -> Tensor:
-        """The value of the actor's actions, negated.
+        """The loss of the actor: the negated value of its actions.
 
             loss = -mean(Q(s, mu(s)))
 

@@ -1,4 +1,4 @@
-"""DQN: learn the value of each action, act greedily on it, explore at random.
+"""DQN: learn the value of each action, act greedily on it, explore with random actions.
 
 Mnih et al. (2015), https://www.nature.com/articles/nature14236; double: van Hasselt et al. (2016),
 https://arxiv.org/abs/1509.06461; dueling: Wang et al. (2016), https://arxiv.org/abs/1511.06581.
@@ -31,10 +31,10 @@ class DQNModelConfig(ModelConfig):
 
 @dataclasses.dataclass
 class DQNPolicyConfig(ValueBasedConfig):
-    """DQN and its close relatives."""
+    """DQN and its variants."""
 
     double: bool = True
-    """Let the online network choose the next action, and the target network judge it."""
+    """Double Q-learning: the online network chooses the next action, the target network evaluates it."""
 
     model: DQNModelConfig = dataclasses.field(default_factory=DQNModelConfig)
     """The Q-network."""
@@ -45,10 +45,10 @@ class DQNConfig(RunConfig):
     """DQN."""
 
     exp_name: str = "runs/dqn"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(2000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: DQNPolicyConfig = dataclasses.field(default_factory=DQNPolicyConfig)
     """The algorithm."""
@@ -62,7 +62,7 @@ class DQNPolicy(GreedyActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def make_model(self) -> nn.Module:
-        """Observations to Q-values [B, A]."""
+        """Make the network from observations to Q-values [B, A]."""
         model = self.cfg.model
         return make_q_network(
             self.observation_space,
@@ -74,17 +74,18 @@ class DQNPolicy(GreedyActing, TargetNetwork, Policy):
         )
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Q-learning, one step or n; the Huber loss keeps single large errors from dominating.
+        """The Huber loss of Q-learning, for one-step or n-step returns.
 
             target = r + discount * (1 - terminated) * Q_target(s', a')
             a'     = argmax_a Q(s', a) if double else argmax_a Q_target(s', a)
 
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B] int64; reward [B] float; terminated [B] bool; discount [B] float
-                where rewards are sums of several steps; weight [B] float where rows were not drawn uniformly.
+                for n-step rewards; weight [B] float with prioritised replay.
 
         Returns:
-            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B].
+            The scalar loss; and a dict to log, with loss, mean q_value and, if the batch has weights, the priority of each row,
+            [B]: the absolute error.
 
         Reference:
             van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, eq. 4.

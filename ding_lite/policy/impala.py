@@ -1,4 +1,4 @@
-"""IMPALA: actor-critic on rollouts of an older policy, with V-trace correcting for how far it has been left behind.
+"""IMPALA: actor-critic on rollouts of an older policy, with V-trace to correct for the difference.
 
 Espeholt et al. (2018), https://arxiv.org/abs/1802.01561.
 """
@@ -25,19 +25,19 @@ class IMPALALearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
     epoch_per_collect: int = ranged_field(1, low=1, high=1_000_000)
-    """Passes over each rollout."""
+    """Epochs over each rollout."""
 
     batch_size: int = ranged_field(512, low=1, high=10_000_000)
-    """Transitions a gradient step: whole columns of environments drawn at random, or the rollout where it has no more."""
+    """Transitions per gradient step, rounded to whole environments, which are drawn at random; at most the rollout."""
 
     vtrace: bool = True
-    """Correct for the policy that acted; False takes what it did for the learner's own."""
+    """Correct for the difference to the policy that acted. False uses importance weights of 1."""
 
     rho_clip: float = ranged_field(1.0, low=0, finite=False)
-    """Largest importance weight of a step in its target and in the policy gradient."""
+    """Upper limit of importance weights in targets and in the policy gradient (rho bar in the paper)."""
 
     c_clip: float = ranged_field(1.0, low=0, finite=False)
-    """Largest importance weight that a correction is carried back with."""
+    """Upper limit of importance weights in the trace (c bar in the paper)."""
 
 
 @dataclasses.dataclass
@@ -50,7 +50,7 @@ class IMPALAPolicyConfig(OnPolicyConfig):
     """Learning."""
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_sample=256))
-    """Collecting, and judging what was collected."""
+    """Collection and advantage estimation."""
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=40)))
     """Evaluation."""
@@ -61,10 +61,10 @@ class IMPALAConfig(OnPolicyRunConfig):
     """IMPALA."""
 
     exp_name: str = "runs/impala"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(1000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: IMPALAPolicyConfig = dataclasses.field(default_factory=IMPALAPolicyConfig)
     """The algorithm."""
@@ -79,18 +79,19 @@ class IMPALAPolicy(ActorCriticLearning, Policy):
     derived: ClassVar[Mapping[str, tuple[int, ...]]] = {}
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy gradient and the critic's error with V-trace's targets, and the entropy bonus.
+        """The loss of actor and critic with V-trace targets, and the entropy bonus.
 
             loss    = -mean(log pi(a|s) * advantage) + value_weight * vf_loss - entropy_coeff * entropy
             vf_loss = mean((V(s) - vs)^2) / 2; advantage = min(rho_clip, ratio) * (r + gamma * vs' - V(s))
 
         Args:
-            batch: obs, next_obs [T, B, *obs_shape]; action [T, B, *action_shape]; log_prob, of the policy that acted, and
-                reward [T, B] float; terminated, truncated [T, B] bool; valid [T, B] bool, where steps are to be left out.
+            batch: obs, next_obs [T, B, *obs_shape]; action [T, B, *action_shape]; reward, log_prob [T, B] float, log_prob of
+                the policy that acted; terminated, truncated [T, B] bool; optionally valid [T, B] bool, False for rows to leave
+                out.
 
         Returns:
-            The scalar loss, and total_loss, policy_loss, vf_loss, entropy, and of the ratio of the learning policy to the one
-            that acted: rho_mean, its mean where clipped at rho_clip, and kl, the divergence in nats, to log.
+            The scalar loss; and a dict to log, with total_loss, policy_loss, vf_loss, entropy, rho_mean, the mean importance
+            weight clipped at rho_clip, and kl, the estimated KL divergence from the policy that acted, in nats.
 
         Reference:
             Espeholt et al. (2018), https://arxiv.org/abs/1802.01561, section 4.2.
@@ -119,7 +120,7 @@ class IMPALAPolicy(ActorCriticLearning, Policy):
         return self.actor_critic_loss(policy_loss, vf_loss, masked_mean(entropy, valid), rho_mean=rho_mean, kl=kl)
 
     def evaluate(self, batch: Tree, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """V(s), log pi(a|s) and the entropy of pi, each [T, B]; 0 where there is no step, which the network does not see."""
+        """Compute V(s), log pi(a|s) and the entropy of pi, each [T, B]. Rows that are not `valid` are 0."""
         obs, action = (map_leaves(merge_lead, nested(part)) for part in (batch.obs, batch.action))
         if valid is not None:
             obs, action = (map_leaves(lambda leaf: leaf[valid.flatten()], part) for part in (obs, action))
@@ -131,13 +132,13 @@ class IMPALAPolicy(ActorCriticLearning, Policy):
         return tuple(x.new_zeros(shape).masked_scatter(valid, x) for x in found)
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
-        """Epochs over a rollout, of the columns of some environments each gradient step, or of all.
+        """Learn from a rollout in epochs. Each gradient step takes all steps of some environments, or of all.
 
         Args:
-            batch: as for `loss`.
+            batch: see `loss`.
 
         Returns:
-            The mean over all gradient steps of what `loss` gives to log, and `stats`.
+            The means of the statistics of `loss` over all gradient steps, and the result of `stats`.
         """
         learn, steps = self.cfg.learn, []
         columns = {name: batch[name] for name in (*self.columns_for_loss(batch), "valid") if has_leaf(batch, name)}

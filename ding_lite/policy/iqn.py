@@ -1,4 +1,4 @@
-"""IQN: learn any quantile of each action's return, asked for at random, and act on the mean over them.
+"""IQN: learn the quantile function of each action's return at random quantile levels, and act greedily on the mean.
 
 Dabney et al. (2018), https://arxiv.org/abs/1806.06923; double and dueling as in DQN.
 """
@@ -24,19 +24,19 @@ from ding_lite.run_configs import RunConfig
 
 @dataclasses.dataclass
 class IQNModelConfig(HeadModelConfig, DQNModelConfig):
-    """The network that gives quantiles of returns."""
+    """The network for quantiles of returns."""
 
     quantile_embedding_size: int = ranged_field(64, low=1, high=16_384)
-    """Cosines that tell the network which quantile is asked for."""
+    """Number of cosines in the embedding of quantile levels."""
 
     num_quantiles: int = ranged_field(8, low=1, high=16_384)
-    """Quantiles drawn for each row's prediction."""
+    """Random quantile levels per row for the prediction."""
 
     num_target_quantiles: int = ranged_field(8, low=1, high=16_384)
-    """Quantiles drawn for each row's target."""
+    """Random quantile levels per row for the target."""
 
     num_acting_quantiles: int = ranged_field(8, low=1, high=16_384)
-    """Quantiles whose mean an action is chosen by, in the middle of parts of equal probability."""
+    """Quantiles whose mean is the value of an action, at the evenly spaced levels (i + 0.5) / num_acting_quantiles."""
 
 
 @dataclasses.dataclass
@@ -44,7 +44,7 @@ class IQNPolicyConfig(QRDQNPolicyConfig):
     """IQN."""
 
     model: IQNModelConfig = dataclasses.field(default_factory=IQNModelConfig)  # type: ignore[assignment]
-    """The network that gives quantiles of returns."""
+    """The network for quantiles of returns."""
 
 
 @dataclasses.dataclass
@@ -52,10 +52,10 @@ class IQNConfig(RunConfig):
     """IQN."""
 
     exp_name: str = "runs/iqn"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(2000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: IQNPolicyConfig = dataclasses.field(default_factory=IQNPolicyConfig)
     """The algorithm."""
@@ -69,7 +69,7 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def make_model(self) -> nn.Module:
-        """Observations [B, *obs_shape] and places tau [B, N] to quantiles [B, A, N] of the return of each action."""
+        """Make the network from observations [B, *obs_shape] and quantile levels tau [B, N] to quantiles [B, A, N]."""
         model = self.cfg.model
         hidden, activation = model.encoder_hidden_size_list, model.activation
         encoder = make_network(self.observation_space, hidden, None, activation, model.conv_layers)
@@ -80,28 +80,28 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
         return ImplicitQuantileNetwork(encoder, CosineEmbedding(model.quantile_embedding_size, hidden[-1]), head)
 
     def q_values(self, obs: Any) -> Tensor:
-        """The mean over evenly placed quantiles of each action, [B, A]."""
+        """The mean return of each action, [B, A]."""
         return self.mean(self.model, obs)
 
     def mean(self, network: nn.Module, obs: Any) -> Tensor:
-        """The mean return of each action by this network, [B, A].
+        """The mean return of each action according to a network, [B, A].
 
-        The paper draws these quantiles; evenly placed ones give the mean with less noise, and the same one each time.
+        The paper draws the quantile levels at random; evenly spaced levels give a less noisy and deterministic mean.
         """
         return network(obs, quantile_midpoints(self.cfg.model.num_acting_quantiles, self.device)).mean(-1)  # type: ignore[no-any-return]
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Quantile regression at random quantiles, towards the return one step, or n, ahead.
+        """The quantile regression loss at random quantile levels, for one-step or n-step returns.
 
             target_j = r + discount * (1 - terminated) * Z_target(s', a'; tau'_j)
             a'       = argmax_a mean Z(s', a) if double else argmax_a mean Z_target(s', a)
             loss     = sum_i mean_j |tau_i - [u_ij < 0]| * huber(u_ij) / kappa, u_ij = target_j - Z(s, a; tau_i)
 
         Args:
-            batch: the columns that `DQNPolicy.loss` takes.
+            batch: see `DQNPolicy.loss`.
 
         Returns:
-            What `QRDQNPolicy.loss` gives.
+            See `QRDQNPolicy.loss`.
 
         Reference:
             Dabney et al. (2018), https://arxiv.org/abs/1806.06923, eq. 3 and algorithm 1.
@@ -116,5 +116,5 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
         return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)
 
     def drawn_places(self, rows: int, n: int) -> Tensor:
-        """Which quantiles to ask for, uniform in [0, 1): [rows, n]."""
+        """Draw quantile levels, [rows, n], uniform in [0, 1)."""
         return torch.rand(rows, n, generator=self.generator, device=self.device)

@@ -1,7 +1,7 @@
-"""PPO: several epochs on fresh rollouts, each step clipped so that the policy stays near the one that collected them.
+"""PPO: several epochs on each new rollout, with a clipped loss so that the policy stays close to the one that collected.
 
-Schulman et al. (2017), https://arxiv.org/abs/1707.06347, with the details of Huang et al. (2022), "The 37 Implementation
-Details of Proximal Policy Optimization"; its recurrent details for what is done with an LSTM.
+Schulman et al. (2017), https://arxiv.org/abs/1707.06347, with details of Huang et al. (2022), "The 37 Implementation Details of
+Proximal Policy Optimization", including those for LSTMs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PPOModelConfig(ActorCriticModelConfig):
     """Actor and critic."""
 
     lstm_size: int | None = ranged_field(None, low=1, high=16_384)
-    """Of an LSTM behind the encoder, which actor and critic then share, for tasks that have to be remembered; None for none."""
+    """Width of an LSTM after a shared encoder, for tasks that need memory; None for no LSTM."""
 
 
 @dataclasses.dataclass
@@ -33,22 +33,22 @@ class PPOLearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
     unroll_len: int | None = ranged_field(None, low=1, high=100_000)
-    """With an LSTM, steps of each sequence that is learned from; None for those of the rollout."""
+    """With an LSTM, length of the sequences to learn from; None for the length of the rollout."""
 
     clip_ratio: float = ranged_field(0.2, low=0, high=1)
-    """How far the probability ratio counts, either way from 1."""
+    """Clip range of the probability ratio: [1 - clip_ratio, 1 + clip_ratio]."""
 
     value_clip: float | None = ranged_field(None, low=0)
-    """How far the critic's value may move in one rollout's learning, in units of return; None for no limit."""
+    """Clip range of the critic's value around its value at collection, in units of return; None for no clipping."""
 
     kl_coeff: float = ranged_field(0.0, low=0)
-    """Weight of the KL divergence from the policy that collected, at the start; adapted to kl_target. 0 for none."""
+    """Initial weight of the KL penalty, which is then adapted to kl_target; 0 for no penalty."""
 
     kl_target: float = ranged_field(0.01, low=0)
-    """How far a rollout's learning should move the policy, in nats, where kl_coeff is adapted."""
+    """Target of the KL divergence from the policy that collected, in nats, to adapt kl_coeff."""
 
     target_kl: float | None = ranged_field(None, low=0)
-    """Stop the epochs when the policy has moved this far, in nats; None for never."""
+    """Stop the epochs over a rollout if the last KL divergence of an epoch exceeds this, in nats; None for never."""
 
 
 @dataclasses.dataclass
@@ -67,10 +67,10 @@ class PPOConfig(OnPolicyRunConfig):
     """PPO."""
 
     exp_name: str = "runs/ppo"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(500, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: PPOPolicyConfig = dataclasses.field(default_factory=PPOPolicyConfig)
     """The algorithm."""
@@ -89,10 +89,10 @@ class PPOLSTMConfig(PPOConfig):
     """PPO with an LSTM, on CartPole without velocities."""
 
     exp_name: str = "runs/ppo_lstm"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(500, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
     """Environments."""
@@ -102,22 +102,23 @@ class PPOLSTMConfig(PPOConfig):
 
 
 class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Policy):
-    """Proximal policy optimization, for actions and observations of any space; with an LSTM by `cfg.model.lstm_size`."""
+    """Proximal policy optimization, for actions and observations of any space, optionally with an LSTM."""
 
     config_type = PPOPolicyConfig
     cfg: PPOPolicyConfig
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """The clipped surrogate, the critic's error, the entropy bonus, and the KL penalty.
+        """The clipped surrogate loss, the loss of the critic, the entropy bonus, and the KL penalty.
 
             loss = policy_loss + value_weight * vf_loss - entropy_coeff * entropy + kl_coeff * kl
 
         Args:
             batch: obs [B, *obs_shape]; action [B, *action_shape]; log_prob, advantage, value, return_ [B] float. With an LSTM,
-                all of these [N, L, ...], and terminated, truncated [N, L] bool; state_in_0, state_in_1 [N, lstm_size] float.
+                all of these [N, L, ...]; terminated, truncated and, optionally, valid [N, L] bool; state_in_0, state_in_1
+                [N, lstm_size] float.
 
         Returns:
-            The scalar loss, and total_loss, policy_loss, vf_loss, entropy, kl and clip_frac to log.
+            The scalar loss; and a dict to log, with total_loss, policy_loss, vf_loss, entropy, kl and clip_frac.
 
         Reference:
             Schulman et al. (2017), https://arxiv.org/abs/1707.06347, eq. 8 and 9.
@@ -128,21 +129,21 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         advantage = self.advantages(batch.advantage)
         policy_loss, log_ratio = ppo_policy_loss(log_prob, batch.log_prob, advantage, clip_ratio=learn.clip_ratio)
         vf_loss = ppo_value_loss(value, batch.value, batch.return_, value_clip=learn.value_clip)
-        # The estimator k3 of http://joschu.net/blog/kl-approx.html: unbiased as its gradient is, never negative.
-        moved = log_ratio.expm1()
-        kl = (moved - log_ratio).mean()
-        clip_frac = (moved.detach().abs() > learn.clip_ratio).float().mean()
+        # The estimator k3 of http://joschu.net/blog/kl-approx.html: unbiased, as is its gradient, and never negative.
+        ratio_minus_1 = log_ratio.expm1()
+        kl = (ratio_minus_1 - log_ratio).mean()
+        clip_frac = (ratio_minus_1.detach().abs() > learn.clip_ratio).float().mean()
         penalty = self.kl_coeff * kl if self.kl_coeff > 0 else None
         return self.actor_critic_loss(policy_loss, vf_loss, entropy.mean(), penalty, kl=kl, clip_frac=clip_frac)
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Tensor]:
-        """Epochs of shuffled minibatches over a rollout; with an LSTM, minibatches of its sequences.
+        """Learn from a rollout in epochs of shuffled minibatches; with an LSTM, minibatches of sequences.
 
         Args:
-            batch: as for `loss`, but [T, B, ...]; `valid` [T, B] bool, where steps are to be left out.
+            batch: see `loss`, but [T, B, ...]; optionally valid [T, B] bool, False for rows to leave out.
 
         Returns:
-            The mean over all gradient steps of what `loss` gives to log, and `stats`.
+            The means of the statistics of `loss` over all gradient steps, and the result of `stats`.
         """
         learn = self.cfg.learn
         rows, size = self.learning_rows(batch, learn.batch_size)
@@ -155,5 +156,5 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         return {**mean_stats(steps), **self.stats(batch)}
 
     def stats(self, batch: Tree) -> dict[str, Any]:
-        """How well the critic knew this rollout, and the coefficients as they are."""
+        """Statistics of the rollout: vf_explained_var, cur_lr and cur_kl_coeff."""
         return {**super().stats(batch), "cur_kl_coeff": torch.tensor(self.kl_coeff)}

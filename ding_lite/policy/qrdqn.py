@@ -1,4 +1,4 @@
-"""QR-DQN: learn quantiles of each action's return, and act on their mean.
+"""QR-DQN: learn quantiles of each action's return, and act greedily on their mean.
 
 Dabney et al. (2018), https://arxiv.org/abs/1710.10044; double and dueling as in DQN.
 """
@@ -23,10 +23,10 @@ from ding_lite.run_configs import RunConfig
 
 @dataclasses.dataclass
 class QRDQNModelConfig(DQNModelConfig):
-    """The network that gives quantiles of returns."""
+    """The network for quantiles of returns."""
 
     num_quantiles: int = ranged_field(32, low=1, high=16_384)
-    """Quantiles of each action's return, in the middle of parts of equal probability."""
+    """Number of quantiles of each action's return, at the evenly spaced levels (i + 0.5) / num_quantiles."""
 
 
 @dataclasses.dataclass
@@ -34,10 +34,10 @@ class QRDQNPolicyConfig(DQNPolicyConfig):
     """QR-DQN."""
 
     kappa: float = ranged_field(1.0, low=0)
-    """Where the loss of a quantile goes over from quadratic to linear, in units of return; 0 for linear throughout."""
+    """Threshold of the Huber loss between quadratic and linear, in units of return; 0 for the linear loss."""
 
     model: QRDQNModelConfig = dataclasses.field(default_factory=QRDQNModelConfig)
-    """The network that gives quantiles of returns."""
+    """The network for quantiles of returns."""
 
 
 @dataclasses.dataclass
@@ -45,10 +45,10 @@ class QRDQNConfig(RunConfig):
     """QR-DQN."""
 
     exp_name: str = "runs/qrdqn"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(2000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: QRDQNPolicyConfig = dataclasses.field(default_factory=QRDQNPolicyConfig)
     """The algorithm."""
@@ -62,36 +62,36 @@ class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def make_model(self) -> nn.Module:
-        """Observations to quantiles [B, A, N] of the return of each action."""
+        """Make the network from observations to quantiles [B, A, N] of the return of each action."""
         model, actions = self.cfg.model, self.num_actions
         layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
         return make_atom_network(self.observation_space, actions, model.num_quantiles, *layers, dueling=model.dueling)
 
     def q_values(self, obs: Any) -> Tensor:
-        """The mean of each action's quantiles, [B, A]."""
+        """The mean return of each action, [B, A]."""
         return self.model(obs).mean(-1)  # type: ignore[no-any-return]
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Quantile regression towards the return one step, or n, ahead.
+        """The quantile regression loss, for one-step or n-step returns.
 
             target_j = r + discount * (1 - terminated) * theta_target_j(s', a')
             a'       = argmax_a mean_j theta_j(s', a) if double else argmax_a mean_j theta_target_j(s', a)
             loss     = sum_i mean_j |tau_i - [u_ij < 0]| * huber(u_ij) / kappa, u_ij = target_j - theta_i(s, a)
 
         Args:
-            batch: the columns that `DQNPolicy.loss` takes.
+            batch: see `DQNPolicy.loss`.
 
         Returns:
-            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each row, [B]: the error of the
-            mean.
+            The scalar loss; and a dict to log, with loss, mean q_value and, if the batch has weights, the priority of each row,
+            [B]: the absolute error of the mean.
 
         Reference:
             Dabney et al. (2018), https://arxiv.org/abs/1710.10044, algorithm 1 and eq. 10.
         """
         with torch.no_grad():
             next_value = self.target_model(batch.next_obs)
-            judged = self.model(batch.next_obs) if self.cfg.double else next_value
-            next_value = atoms_of(next_value, judged.mean(-1).argmax(-1))
+            choosing_value = self.model(batch.next_obs) if self.cfg.double else next_value
+            next_value = atoms_of(next_value, choosing_value.mean(-1).argmax(-1))
         value = atoms_of(self.model(batch.obs), self.action_index(batch.action))
         tau = quantile_midpoints(value.shape[1], value.device, value.dtype)
         return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)

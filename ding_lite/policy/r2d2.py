@@ -1,7 +1,7 @@
-"""R2D2: Q-learning with an LSTM, from replayed sequences that begin with the state which acting had there.
+"""R2D2: Q-learning with an LSTM, from replayed sequences with the recurrent state that acting had at their first step.
 
 Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement Learning",
-https://openreview.net/forum?id=r1lyTjAqYX. Sequences come from `sequence_pusher`, priorities from a `PrioritizedReplayBuffer`:
+https://openreview.net/forum?id=r1lyTjAqYX. `sequence_pusher` makes the sequences, and a `PrioritizedReplayBuffer` samples them:
 see examples/r2d2.py.
 """
 
@@ -46,7 +46,7 @@ class R2D2ModelConfig(ModelConfig):
     """Width of each hidden layer before the LSTM."""
 
     lstm_size: int = ranged_field(64, low=1, high=16_384)
-    """Of the LSTM."""
+    """Width of the LSTM."""
 
     dueling: bool = True
     """Split the head into state value and advantage."""
@@ -57,13 +57,13 @@ class R2D2LearnConfig(OffPolicyLearnConfig):
     """Learning from replayed sequences."""
 
     burn_in: int = ranged_field(8, low=0, high=100_000)
-    """Steps at the start of each sequence that only bring its stored state up to date with the newest weights."""
+    """Steps at the start of each sequence that only update the stored recurrent state with the newest weights."""
 
     unroll_len: int = ranged_field(16, low=1, high=100_000)
-    """Steps behind these, which are learned from."""
+    """Steps after the burn-in, to learn from."""
 
     batch_size: int = ranged_field(32, low=1, high=10_000_000)
-    """Sequences a gradient step."""
+    """Sequences per gradient step."""
 
     update_per_collect: int = ranged_field(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
@@ -72,29 +72,29 @@ class R2D2LearnConfig(OffPolicyLearnConfig):
     """Sequences in the buffer before the first gradient step."""
 
     priority_eta: float = ranged_field(0.9, low=0, high=1)
-    """How much of a sequence's priority is its largest error; the rest is the mean."""
+    """Weight of the largest error in the priority of a sequence; the weight of the mean error is 1 - priority_eta."""
 
     rescale_eps: float = ranged_field(1e-3, low=0)
-    """Of the scale of the values, see `rescale_value`."""
+    """Epsilon of the value rescaling, see `rescale_value`."""
 
 
 @dataclasses.dataclass
 class R2D2CollectConfig(CollectConfig):
-    """Collecting."""
+    """Collection."""
 
     n_sample: int = ranged_field(128, low=1, high=10_000_000)
-    """Transitions a collection; for each environment a multiple of unroll_len."""
+    """Transitions per iteration. The number per environment must be a multiple of unroll_len."""
 
 
 @dataclasses.dataclass
 class R2D2ReplayConfig(PriorityConfig, ExplorationConfig):
-    """Exploration, and replay by priority."""
+    """Exploration and prioritised replay."""
 
     replay_buffer_size: int = ranged_field(10_000, low=1, high=1_000_000_000)
-    """Sequences that the buffer holds."""
+    """Capacity of the buffer, in sequences."""
 
     eps: EpsConfig = dataclasses.field(default_factory=lambda: EpsConfig(decay=10_000))
-    """Random actions."""
+    """Schedule of epsilon."""
 
 
 @dataclasses.dataclass
@@ -102,7 +102,7 @@ class R2D2PolicyConfig(ValueBasedConfig):
     """R2D2."""
 
     nstep: int = ranged_field(5, low=1, high=10_000)
-    """Rewards that are summed up before the bootstrap, within a sequence."""
+    """Steps of n-step returns, within a sequence."""
 
     model: R2D2ModelConfig = dataclasses.field(default_factory=R2D2ModelConfig)
     """The recurrent Q-network."""
@@ -111,13 +111,13 @@ class R2D2PolicyConfig(ValueBasedConfig):
     """Learning from replayed sequences."""
 
     collect: R2D2CollectConfig = dataclasses.field(default_factory=R2D2CollectConfig)
-    """Collecting."""
+    """Collection."""
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=160)))
     """Evaluation."""
 
     other: R2D2ReplayConfig = dataclasses.field(default_factory=R2D2ReplayConfig)
-    """Exploration, and replay by priority."""
+    """Exploration and prioritised replay."""
 
 
 @dataclasses.dataclass
@@ -125,10 +125,10 @@ class R2D2Config(RunConfig):
     """R2D2, on CartPole without velocities."""
 
     exp_name: str = "runs/r2d2"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(2000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
     """Environments."""
@@ -145,7 +145,7 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def make_model(self) -> nn.Module:
-        """Observations and state to Q-values [B, A]."""
+        """Make the network from observations and recurrent state to Q-values [B, A]."""
         model = self.cfg.model
         return make_recurrent_q_network(
             self.observation_space,
@@ -158,18 +158,18 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
         )
 
     def get_initial_state(self) -> list[Any]:
-        """That of the LSTM, zeros."""
+        """The state of the LSTM at the start of an episode: zeros."""
         return self.model.initial_state()  # type: ignore[no-any-return]
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The action of highest value, by what was seen up to now; with probability `eps`, where it explores, any action."""
+        """Compute the actions with the highest values; if it explores, random ones with probability `eps`."""
         q_value, state = self.model.step(obs, state)
         return self.choose(q_value, eps if explore else 0.0), state, {}
 
     def dummy_batch(self, batch: Tree) -> Tree:
-        """Rows [N, ...] as sequences [N, L, ...] of the same step."""
+        """Turn rows [N, ...] of the dummy batch into sequences [N, L, ...], by repeating each step."""
         length = self.cfg.learn.burn_in + self.cfg.learn.unroll_len
 
         def repeated(name: str, column: Any) -> Any:
@@ -180,23 +180,23 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
         return with_leaves(sequences, valid=torch.ones_like(sequences.terminated))
 
     def postprocess(self, batch: Tree) -> Tree:
-        """Replayed sequences [N, L, ...] as [L, N, ...].
+        """Transpose replayed sequences [N, L, ...] to [L, N, ...].
 
         Raises:
-            ValueError: they are not of burn_in + unroll_len steps.
+            ValueError: L is not burn_in + unroll_len.
         """
         learn = self.cfg.learn
         length = learn.burn_in + learn.unroll_len
         if batch.terminated.shape[1:] != (length,):
             raise ValueError(
                 f"R2D2Policy learns from sequences [N, {length}] of burn_in {learn.burn_in} and unroll_len {learn.unroll_len} "
-                f"steps, and terminated is {list(batch.terminated.shape)}: let sequence_pusher fill the buffer, with the same "
-                "configuration."
+                f"steps, and the shape of terminated is {list(batch.terminated.shape)}: fill the buffer with sequence_pusher, "
+                "with the same configuration."
             )
         return time_major(batch)
 
     def unrolled(self, network: nn.Module, batch: Tree) -> tuple[Tensor, Tensor]:
-        """Values at the observations behind the burn-in, and at those after each of them, [U, N, A] by this network."""
+        """Compute the values of obs and of next_obs after the burn-in, each [U, N, A] with U = unroll_len."""
         burn_in, state, restart = self.cfg.learn.burn_in, states_in(batch), episode_starts(batch)
         if burn_in:
             with torch.no_grad():
@@ -205,22 +205,23 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
         return network.unroll_ahead(*learned, state, restart[burn_in:])  # type: ignore[operator, no-any-return]
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Double Q-learning on n steps, on a scale h of values, over the steps behind the burn-in.
+        """The loss of double Q-learning with n-step returns and rescaled values, over the steps after the burn-in.
 
             target_t = h(sum_{i<k} gamma^i r_{t+i} + gamma^k * (1 - terminated) * h^-1(Q_target(s_{t+k}, a')))
             a'       = argmax_a Q(s_{t+k}, a)
             loss     = mean_t (target_t - Q(s_t, a_t))^2 / 2
 
-        k is n, or less where the episode or the sequence ends before. The state goes on from the one that acting had at the
-        sequence's first step, and begins anew where an episode does.
+        h is `rescale_value`. k is n, or less if the episode or the sequence ends earlier. The recurrent state starts with the
+        one that acting had at the first step of the sequence, and is reset at the start of each episode.
 
         Args:
-            batch: obs, next_obs [L, N, *obs_shape]; action [L, N] int64; reward [L, N] float; terminated, truncated [L, N]
-                bool; state_in_0, state_in_1 [N, lstm_size] float; valid [L, N] bool where some steps were only a reset; weight
-                [N] float where sequences were not drawn uniformly. L = burn_in + unroll_len.
+            batch: obs, next_obs [L, N, *obs_shape]; action [L, N] int64; reward [L, N] float; terminated, truncated, valid
+                [L, N] bool, valid False for rows that are not steps; state_in_0, state_in_1 [N, lstm_size] float; weight [N]
+                float with prioritised replay. L = burn_in + unroll_len.
 
         Returns:
-            The scalar loss, and to log loss, mean Q-value and, with weights, the priority of each sequence, [N].
+            The scalar loss; and a dict to log, with loss, mean q_value and, if the batch has weights, the priority of each
+            sequence, [N].
 
         Reference:
             Kapturowski et al. (2019), section 2.3.
@@ -231,8 +232,8 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
             column[learn.burn_in :] for column in (batch.action, batch.reward, batch.terminated, batch.truncated, batch.valid)
         )
         with torch.no_grad():
-            judged = self.unrolled(self.target_model, batch)[1]
-            next_value = judged.gather(-1, next_q.argmax(-1, keepdim=True)).squeeze(-1)
+            target_q = self.unrolled(self.target_model, batch)[1]
+            next_value = target_q.gather(-1, next_q.argmax(-1, keepdim=True)).squeeze(-1)
             next_value = unrescale_value(next_value, learn.rescale_eps)
             window = nstep_return(reward, terminated, truncated, n=self.cfg.nstep, gamma=self.cfg.discount_factor, valid=valid)
             future, is_end = next_value.gather(0, window.last), terminated.gather(0, window.last)

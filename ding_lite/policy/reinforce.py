@@ -1,4 +1,4 @@
-"""REINFORCE: one gradient step on whole episodes, each action made likelier by what came after it.
+"""REINFORCE: one policy gradient step per collection of whole episodes, with Monte Carlo returns.
 
 Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
 """
@@ -27,16 +27,16 @@ from ding_lite.run_configs import OnPolicyRunConfig
 
 @dataclasses.dataclass
 class REINFORCEPolicyConfig(PolicyGradientConfig):
-    """REINFORCE; a gradient step takes all episodes of a collection."""
+    """REINFORCE; a gradient step uses all episodes of an iteration."""
 
     baseline: bool = False
-    """Learn a critic, and judge returns by how much better they are than it expected."""
+    """Learn a critic, and subtract its value from the returns."""
 
     learn: ActorCriticLearnConfig = dataclasses.field(default_factory=lambda: ActorCriticLearnConfig(learning_rate=5e-3))
     """Learning."""
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=lambda: OnPolicyCollectConfig(n_episode=4))
-    """Collecting, and judging what was collected."""
+    """Collection and advantage estimation."""
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=10)))
     """Evaluation."""
@@ -47,10 +47,10 @@ class REINFORCEConfig(OnPolicyRunConfig):
     """REINFORCE."""
 
     exp_name: str = "runs/reinforce"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     max_step: int = ranged_field(1000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_episode episodes."""
+    """Maximum number of iterations. Each collects policy.collect.n_episode episodes."""
 
     policy: REINFORCEPolicyConfig = dataclasses.field(default_factory=REINFORCEPolicyConfig)
     """The algorithm."""
@@ -63,7 +63,7 @@ class REINFORCEPolicy(ActorCriticLearning, Policy):
     cfg: REINFORCEPolicyConfig
 
     def make_model(self) -> nn.Module:
-        """An actor, and with a baseline a critic."""
+        """Make an actor and, with a baseline, a critic."""
         model: Any = super().make_model()
         if not self.cfg.baseline:
             model.critic = None
@@ -75,16 +75,16 @@ class REINFORCEPolicy(ActorCriticLearning, Policy):
         return self.cfg.baseline
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy gradient with the returns of whole episodes; with a baseline, the critic's error too.
+        """The policy gradient loss with Monte Carlo returns; with a baseline, also the loss of the critic.
 
             loss = -mean(log pi(a|s) * advantage) - entropy_coeff * entropy [+ value_weight * mean((V(s) - return)^2) / 2]
 
         Args:
             batch: obs [B, *obs_shape]; action [B, *action_shape]; advantage [B] float, the return or, with a baseline, the
-                return less the critic's value; return_ [B] float with a baseline.
+                return minus the critic's value; with a baseline, return_ [B] float.
 
         Returns:
-            The scalar loss, and total_loss, policy_loss, entropy and, with a baseline, vf_loss to log.
+            The scalar loss; and a dict to log, with total_loss, policy_loss, entropy and, with a baseline, vf_loss.
 
         Reference:
             Williams (1992), eq. 4; the baseline: section 4.

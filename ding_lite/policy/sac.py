@@ -1,6 +1,6 @@
-"""SAC: learn the value of actions and of staying random, and an actor that climbs both; it explores by itself.
+"""SAC: learn Q(s, a) with an entropy bonus, and a stochastic actor that maximises it and explores.
 
-Haarnoja et al. (2018a), https://arxiv.org/abs/1801.01290, and with a temperature that adapts (2018b),
+Haarnoja et al. (2018a), https://arxiv.org/abs/1801.01290; with automatic temperature tuning (2018b),
 https://arxiv.org/abs/1812.05905.
 """
 
@@ -28,16 +28,16 @@ class SACLearnConfig(BoxLearnConfig):
     """Learning."""
 
     alpha: float = ranged_field(1.0, low=1e-8)
-    """Temperature, the worth of a nat of entropy in units of reward; at the start, where it adapts."""
+    """Temperature, the weight of the entropy, in units of reward per nat; with auto_alpha, the initial value."""
 
     auto_alpha: bool = True
-    """Whether the temperature adapts, to keep the entropy at target_entropy."""
+    """Whether to tune the temperature so that the entropy stays at target_entropy."""
 
     learning_rate_alpha: float | None = ranged_field(None, low=0)
-    """Of the logarithm of the temperature; None for that of the critics, learning_rate."""
+    """Learning rate of the logarithm of the temperature; None for learning_rate, the rate of the critics."""
 
     target_entropy: float | None = ranged_field(None)
-    """In nats, of actions in units, from -1 to 1 each; None for one below 0 for each number of an action."""
+    """Target entropy in nats, for actions scaled to [-1, 1]; None for minus the number of action dimensions."""
 
 
 @dataclasses.dataclass
@@ -53,7 +53,7 @@ class SACConfig(PendulumRunConfig):
     """SAC, on Pendulum-v1."""
 
     exp_name: str = "runs/sac"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     policy: SACPolicyConfig = dataclasses.field(default_factory=SACPolicyConfig)
     """The algorithm."""
@@ -68,27 +68,27 @@ class SACPolicy(BoxActing, TargetNetwork, Policy):
     stochastic = True
 
     def make_model(self) -> BoundedActorCritic:
-        """The actor, the critics, the bounds of actions, and the logarithm of the temperature."""
+        """Make the actor, the critics, the bounds of actions, and the logarithm of the temperature."""
         learn, model = self.cfg.learn, super().make_model()
         model.log_alpha = nn.Parameter(torch.tensor(math.log(learn.alpha)), requires_grad=learn.auto_alpha)
         self.target_entropy = -float(model.bounds.width) if learn.target_entropy is None else learn.target_entropy
         return model
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
-        """Critics, actor and temperature."""
+        """The parameters and learning rates of critics, actor and temperature."""
         learn = self.cfg.learn
         rate = learn.learning_rate if learn.learning_rate_alpha is None else learn.learning_rate_alpha
         return {**super().param_groups(), "alpha": ([self.model.log_alpha], rate)}
 
     def target_source(self) -> nn.Module:
-        """The critics: targets are of the newest actor's actions."""
+        """The critics. There is no target actor: targets use actions of the current actor."""
         critic: nn.Module = self.model.critic
         return critic
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions drawn from the actor where it explores, else the squashed mean."""
+        """Compute actions: sampled from the actor if it explores, otherwise the squashed mean."""
         mean, log_std = self.model.actor(obs)
         if explore:
             noise, state = self.draw_noise(mean, state)
@@ -96,18 +96,17 @@ class SACPolicy(BoxActing, TargetNetwork, Policy):
         return self.model.bounds(torch.tanh(mean)), state, {}
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """The errors of critics, actor and temperature, each with gradients for its own part alone.
+        """The losses of critics, actor and temperature. The gradient of each only reaches its own parameters.
 
             loss = critic_loss + actor_loss + (temperature_loss if auto_alpha)
 
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B, *action_shape] float; reward [B] float; terminated [B] bool;
-                discount [B] float where rewards are sums of several steps; weight [B] float where rows were not drawn
-                uniformly.
+                discount [B] float for n-step rewards; weight [B] float with prioritised replay.
 
         Returns:
-            The scalar loss, and to log critic_loss, actor_loss, alpha, entropy, mean Q-value and, with weights, the priority
-            of each row, [B].
+            The scalar loss; and a dict to log, with critic_loss, actor_loss, alpha, entropy, mean q_value and, if the batch has
+            weights, the priority of each row, [B].
         """
         alpha = self.model.log_alpha.detach().exp()
         critic_loss, stats = self.critic_loss(batch, alpha)
@@ -118,15 +117,18 @@ class SACPolicy(BoxActing, TargetNetwork, Policy):
         return loss, {**stats, "actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": -log_prob.detach().mean()}
 
     def critic_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Both critics learn the lower of two target values, and what the actor's randomness is worth.
+        """The loss of the critics: the target is the minimum of both target critics, plus the entropy bonus.
 
             a'     ~ pi(s')
             target = r + discount * (1 - terminated) * (min_k Q_target_k(s', a') - alpha * log pi(a'|s'))
             loss   = mean(sum_k (target - Q_k(s, a))^2) / 2
 
         Args:
-            batch: as for `loss`.
-            alpha: a number.
+            batch: see `loss`.
+            alpha: temperature, a scalar.
+
+        Returns:
+            See `critic_regression`.
 
         Reference:
             Haarnoja et al. (2018b), https://arxiv.org/abs/1812.05905, eq. 5 and 6, with two critics as in section 6.
@@ -138,14 +140,14 @@ class SACPolicy(BoxActing, TargetNetwork, Policy):
         return critic_regression(q_value, next_value, batch, self.cfg.discount_factor)
 
     def actor_loss(self, batch: Tree, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """What the critics think of actions drawn anew, the lower of two values, and what their randomness is worth, negated.
+        """The loss of the actor: the negated minimum of both critics for its actions, minus the entropy bonus.
 
             a    ~ pi(s)
             loss = mean(alpha * log pi(a|s) - min_k Q_k(s, a))
 
         Args:
-            batch: as for `loss`.
-            alpha: a number.
+            batch: see `loss`.
+            alpha: temperature, a scalar.
 
         Returns:
             The scalar loss, and log pi(a|s), [B].

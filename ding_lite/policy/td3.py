@@ -1,4 +1,4 @@
-"""TD3: DDPG with three remedies against values that are too high: two critics, a late actor, and smoothed targets.
+"""TD3: DDPG with three changes against overestimated values: two critics, delayed actor updates, and target smoothing.
 
 Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477.
 """
@@ -30,16 +30,16 @@ class TD3LearnConfig(BoxLearnConfig):
     """Learning."""
 
     target_update_freq: int = ranged_field(2, low=1)
-    """Gradient steps between two moves of the target networks."""
+    """Gradient steps between two updates of the target networks."""
 
     actor_update_freq: int = ranged_field(2, low=1)
-    """Gradient steps of the critics for each of the actor."""
+    """Gradient steps of the critics per gradient step of the actor."""
 
     target_noise: float = ranged_field(0.2, low=0)
-    """Standard deviation of what is added to the target actor's actions, in halves of each action's range."""
+    """Standard deviation of the noise added to the target actor's actions, for actions scaled to [-1, 1]."""
 
     target_noise_clip: float = ranged_field(0.5, low=0)
-    """Limit of what is added, either way, in the same unit."""
+    """The noise is clipped to [-target_noise_clip, target_noise_clip]."""
 
 
 @dataclasses.dataclass
@@ -50,7 +50,7 @@ class TD3PolicyConfig(BoxConfig):
     """Learning."""
 
     collect: GaussianNoiseCollectConfig = dataclasses.field(default_factory=GaussianNoiseCollectConfig)
-    """Collecting."""
+    """Collection."""
 
 
 @dataclasses.dataclass
@@ -58,7 +58,7 @@ class TD3Config(PendulumRunConfig):
     """TD3, on Pendulum-v1."""
 
     exp_name: str = "runs/td3"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     policy: TD3PolicyConfig = dataclasses.field(default_factory=TD3PolicyConfig)
     """The algorithm."""
@@ -72,16 +72,16 @@ class TD3Policy(GaussianNoiseActing, TargetNetwork, Policy):
     learns_from = "transitions"
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """The critics' error and, when its turn comes, the actor's, each with gradients for its own part alone.
+        """The losses of critics and actor. The gradient of each only reaches its own network.
 
-            loss = critic_loss + (actor_loss every actor_update_freq-th gradient step, from the first on)
+            loss = critic_loss + (actor_loss if train_iter % actor_update_freq == 0)
 
         Args:
-            batch: as for DDPGPolicy.
+            batch: see `DDPGPolicy.loss`.
 
         Returns:
-            The scalar loss, and to log critic_loss, mean Q-value, in its turn actor_loss and, with weights, the priority of
-            each row, [B].
+            The scalar loss; and a dict to log, with critic_loss, mean q_value, actor_loss if it was computed and, if the batch
+            has weights, the priority of each row, [B].
         """
         loss, stats = self.critic_loss(batch)
         if self.train_iter % self.cfg.learn.actor_update_freq:
@@ -90,26 +90,32 @@ class TD3Policy(GaussianNoiseActing, TargetNetwork, Policy):
         return loss + actor_loss, {**stats, "actor_loss": actor_loss.detach()}
 
     def critic_loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """Both critics learn the lower of two target values, of an action near to that of the target actor.
+        """The loss of the critics: the target is the minimum of both target critics, for the target actor's action with noise.
 
             a'     = clip(mu_target(s') + clip(noise, -target_noise_clip, target_noise_clip), -1, 1)
             target = r + discount * (1 - terminated) * min_k Q_target_k(s', a')
             loss   = mean(sum_k (target - Q_k(s, a))^2) / 2
+
+        Args:
+            batch: see `loss`.
+
+        Returns:
+            See `critic_regression`.
 
         Reference:
             Fujimoto et al. (2018), https://arxiv.org/abs/1802.09477, algorithm 1.
         """
         learn = self.cfg.learn
         with torch.no_grad():
-            aim = self.target_model.actor(batch.next_obs)
-            noise = torch.randn(aim.shape, generator=self.generator, dtype=aim.dtype, device=aim.device)
+            next_action = self.target_model.actor(batch.next_obs)
+            noise = torch.randn(next_action.shape, generator=self.generator, dtype=next_action.dtype, device=next_action.device)
             noise = (learn.target_noise * noise).clamp_(-learn.target_noise_clip, learn.target_noise_clip)
-            next_value = self.target_model.critic(batch.next_obs, (aim + noise).clamp_(-1, 1)).amin(0)
+            next_value = self.target_model.critic(batch.next_obs, (next_action + noise).clamp_(-1, 1)).amin(0)
         q_value = self.model.critic(batch.obs, self.model.bounds.to_unit(batch.action))
         return critic_regression(q_value, next_value, batch, self.cfg.discount_factor)
 
     def actor_loss(self, batch: Tree) -> Tensor:
-        """What the first critic thinks of the actor's actions, negated.
+        """The loss of the actor: the negated value of its actions, by the first critic.
 
             loss = -mean(Q_1(s, mu(s)))
 

@@ -1,4 +1,4 @@
-"""What a policy is: its hooks, what calls them, its state, and its modes."""
+"""Base of all policies: hooks, configuration, weights, state, and the modes that middleware receive."""
 
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.builders import build_policy

@@ -1,4 +1,4 @@
-"""The modes of a policy that act, which middleware receive: to collect, to evaluate."""
+"""Modes of a policy that act: `collect_mode` and `eval_mode`, which middleware receive."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of
 
 
 class ActingPolicy(Protocol):
-    """What a mode that acts asks of its policy, and of the copy of it that acts."""
+    """The interface that `ActMode` needs from its policy, and from the acting copy of the policy."""
 
     version: int
-    """Of the weights."""
+    """Version of the weights."""
 
     @property
     def cfg(self) -> PolicyConfig:
-        """Its configuration."""
+        """The configuration."""
 
     @property
     def seed(self) -> int:
-        """Of its random numbers."""
+        """The random seed."""
 
     @property
     def device(self) -> torch.device:
-        """Where it acts."""
+        """The device of the networks."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Observation space of one environment."""
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Action space of one environment."""
 
     @property
     def hook_metrics(self) -> MetricsLogger:
-        """Takes numbers from its hooks."""
+        """The logger of the hooks."""
 
     @property
     def learn_mode(self) -> LearnMode:
@@ -57,15 +57,15 @@ class ActingPolicy(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns of a batch that its hooks read; None where that is not known."""
+        """The columns of a batch that the hooks read; None if unknown."""
 
     @property
     def acting_settings(self) -> tuple[str, ...]:
-        """Settings that `compute_actions` takes from the pipeline."""
+        """Keyword arguments of `compute_actions` that the pipeline must set."""
 
     @property
     def previous(self) -> tuple[str, ...]:
-        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
 
     @property
     def has_critic(self) -> bool:
@@ -73,13 +73,13 @@ class ActingPolicy(Protocol):
 
     @property
     def has_extra_outputs(self) -> bool:
-        """Whether `extra_action_out` gives anything."""
+        """Whether `extra_action_out` is overridden."""
 
     def dry_run(self) -> HookReads:
-        """Run the policy once on a dummy batch, where that has not been done yet."""
+        """Run the policy on a dummy batch, the first time that this is called."""
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
-        """A copy that acts."""
+        """An acting copy."""
 
     def get_initial_state(self) -> list[Any]:
         """The recurrent state at the start of an episode."""
@@ -87,7 +87,7 @@ class ActingPolicy(Protocol):
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions for a batch of observations, the next state, and extra outputs."""
+        """Actions for a batch of observations, the next recurrent state, and extra outputs."""
 
     def extra_action_out(self, obs: Any, state: Sequence[Any], /) -> dict[str, Any]:
         """More outputs of each step."""
@@ -99,29 +99,29 @@ class ActingPolicy(Protocol):
         """A copy of the weights."""
 
     def copy_weights(self, other: Any, /) -> None:
-        """Take over the weights of a policy or of a snapshot."""
+        """Load the weights of a policy or of a snapshot."""
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights, plain data."""
+        """A copy of the weights, as plain data."""
 
     def make_generators(self, role: str, index: int = 0) -> None:
-        """Random numbers, from the seed."""
+        """Create random generators from the seed."""
 
     def generator_state(self) -> dict[str, Any]:
-        """Where its random numbers are."""
+        """The states of the random generators."""
 
     def load_generator_state(self, state: Mapping[str, Any], /) -> None:
-        """Go on with these random numbers."""
+        """Load the states of the random generators."""
 
 
 class ActMode:
-    """A mode that acts, with a copy of the model that takes over the newest weights between two forward passes.
+    """A mode that acts with its own copy of the policy. `forward` first loads the newest weights into the copy.
 
-    Where iterations overlap, the engine says which weights those are (`load_snapshot`).
+    If iterations overlap, the engine chooses the weights instead (`load_snapshot`).
 
     Args:
-        policy: whose mode it is.
-        actor: the copy that acts; None makes one.
+        policy: the policy that this is a mode of.
+        actor: the acting copy; None makes one.
     """
 
     role: str
@@ -133,27 +133,27 @@ class ActMode:
         self._given: Weights | None = None
         self._pinned: Weights | None = None
         self._remote: Any = None
-        self._loaded: list[Any] = []  # for worker copies to come
+        self._loaded: list[Any] = []  # random states of worker copies that do not exist yet
         self.env_action = clipper(policy.action_space)
-        """From the policy's action [B, ...] to the one that the environment takes: Box actions clipped to their bounds."""
+        """Converts actions [B, ...] of the policy to actions for the environment: clips Box actions to their bounds."""
         self._plain = self.actor.device.type == "cpu"
         self._spec = space_spec(policy.observation_space)
         self._element = shapes_of(self._spec)
 
     def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions for a batch of observations.
+        """Compute actions for a batch of observations.
 
         Args:
-            obs: [B, *obs_shape] arrays or tensors, nested as the space is.
-            state: recurrent state from the step before, a batch for each element; empty or None for policies without.
-            **kwargs: for `compute_actions`, such as `eps`.
+            obs: [B, *obs_shape] arrays or tensors, nested like the space.
+            state: recurrent state of the previous step, a batch per element; empty or None for policies without one.
+            **kwargs: passed to `compute_actions`, such as `eps`.
 
         Returns:
-            action, arrays [B, *action_shape] nested as the space is; the next state; and what else the policy gives of each
-            step, arrays [B, ...] by name.
+            action, arrays [B, *action_shape] nested like the space; the next recurrent state; and the extra outputs of the
+            policy, arrays [B, ...] by name.
 
         Raises:
-            ObservationError: a ValueError; the observations are not of the policy's space, or hold NaN.
+            ObservationError: a ValueError; the observations do not fit the policy's space, or contain NaN.
         """
         weights, actor = self._pinned or self._given or self._policy, self.actor
         if actor.version != weights.version:
@@ -183,13 +183,17 @@ class ActMode:
         return action if type(action) is np.ndarray else actions_to_arrays(action, actor.action_space), state, outputs
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
-        """Refuse observations of another space, by what is wrong with them; it was noticed by this error, if by any."""
+        """Raise ObservationError if the observations do not fit the space; `error` is its cause, if there is one."""
         found = misfit_of(type(self._policy).__name__, self._policy.observation_space, obs)
         if found is not None:
             raise found from error
 
     def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
-        """Refuse an environment with other spaces than the policy was made for, by raising SpaceError."""
+        """Check that an environment has the spaces that the policy was made for.
+
+        Raises:
+            SpaceError: a space differs. The bounds of observations may differ.
+        """
         made_for = self._policy.observation_space, self._policy.action_space
         if not same_layout(observation_space, made_for[0]) or action_space != made_for[1]:
             batched = made_for[0].shape and observation_space.shape == made_for[0].shape[1:]
@@ -201,7 +205,7 @@ class ActMode:
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Takes numbers from the hooks that act, for this copy of the policy."""
+        """The logger of the hooks that act, in this mode's copy of the policy."""
         return self.actor.hook_metrics
 
     @property
@@ -212,15 +216,15 @@ class ActMode:
     leader = learner
 
     def dry_run(self) -> None:
-        """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
+        """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
         self._policy.dry_run()
 
     def load_snapshot(self, snapshot: Weights | None) -> None:
-        """Act with these weights from now on; None follows the newest again."""
+        """Act with these weights from now on; None acts with the newest weights again."""
         self._given = snapshot
 
     def pin(self) -> None:
-        """Act with the weights of this moment until `unpin`, also where other snapshots are loaded meanwhile."""
+        """Act with the current weights until `unpin`, even if other snapshots are loaded in between."""
         self._pinned = self._given or self._policy.snapshot()
 
     def unpin(self) -> None:
@@ -229,34 +233,34 @@ class ActMode:
 
     @property
     def weights(self) -> Weights:
-        """The weights that it acts with next."""
+        """The weights that the next `forward` acts with."""
         return self._pinned or self._given or self._policy.snapshot()
 
     @property
     def version(self) -> int:
-        """Version of the weights that it acted with last."""
+        """Version of the weights in the acting copy: those of the last `forward`."""
         return self.actor.version
 
     @property
     def is_led(self) -> bool:
-        """Whether it acts with weights that it was given, not with the newest."""
+        """Whether a snapshot is loaded, so that it does not act with the newest weights."""
         return self._given is not None
 
     def worker_copy(self, index: int) -> ActMode:
         """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it."""
-        self._policy.dry_run()  # which a copy cannot do
+        self._policy.dry_run()  # a copy cannot run it
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
         return type(self)(actor, actor)
 
     def reseed_for(self, name: str) -> None:
-        """Random numbers of its own, by this name, beside other policies of the same seed.
+        """Seed the random generators by this name, so that policies with one seed draw different random numbers.
 
-        It keeps those that it has where a state was loaded, or where it acted already or was reseeded before.
+        No effect if the generators have been used, reseeded or loaded from a state.
         """
         state = self.actor.generator_state()
         self.actor.make_generators(self.role)
         is_fresh = _same(state, self.actor.generator_state())
-        # Beyond 32 bits, so that it is no worker's index.
+        # More than 32 bits, so that it differs from the index of every worker.
         self.actor.make_generators(self.role, (1 << 32) + zlib.crc32(name.encode()))
         if not is_fresh:
             self.actor.load_generator_state(state)
@@ -267,26 +271,26 @@ class ActMode:
         return self._policy.seed
 
     def get_initial_state(self, batch_size: int) -> list[Any]:
-        """The recurrent state at the start of B episodes, a batch for each element; empty for policies without.
+        """The recurrent state at the start of B episodes, a batch per element; empty for policies without one.
 
-        Tensors, arrays and numbers are tensors [B, ...]; anything else a list of B.
+        Tensors, arrays and numbers become tensors [B, ...]; other objects become lists of length B.
         """
         return [_batch_of(element, batch_size) for element in self.actor.get_initial_state()]
 
     @property
     def state_columns(self) -> tuple[str, ...] | None:
-        """Which columns of recurrent state the policy's hooks read; None where that is not known."""
+        """The columns of recurrent state that the policy's hooks read; None if unknown."""
         read = self._policy.columns
         return None if read is None else tuple(name for name in read if name.startswith("state_"))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What acting gives beside the action, such as log_prob, as far as trying it out could tell."""
+        """Names of the extra outputs of acting, such as log_prob; empty if the dry run could not find them."""
         return self._policy.dry_run().outputs
 
     @property
     def previous(self) -> tuple[str, ...]:
-        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
         return self.actor.previous
 
     @property
@@ -295,7 +299,7 @@ class ActMode:
         return self._policy.cfg
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the weights that it acts with."""
+        """A copy of the weights of the acting copy."""
         return self.actor.get_weights()
 
     def bind_remote(
@@ -303,12 +307,16 @@ class ActMode:
         states: Callable[[], Sequence[dict[str, Any]]],
         load_states: Callable[[Sequence[Mapping[str, Any]]], None],
     ) -> None:
-        """From now on worker copies act for this mode: these functions get and set where their random numbers are.
+        """Let worker copies act for this mode. `state_dict` then saves the states of their random generators.
 
-        As many as acted before, or were in a loaded state, go on with the random numbers of these.
+        If the number of workers is the same as before, or as in a loaded state, they continue those random numbers.
+
+        Args:
+            states: returns the state of the random generators of each worker copy.
+            load_states: loads such states into the worker copies.
 
         Raises:
-            ValueError: the state that was loaded is of another number of workers.
+            ValueError: the loaded state has another number of workers.
         """
         earlier, count = self._generator_states(), len(states())
         if self._loaded:
@@ -332,15 +340,15 @@ class ActMode:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where its random numbers are; with more than one worker copy, those of each."""
+        """The states of the random generators; with several worker copies, those of each copy."""
         states = self._generator_states()
         return states[0] if len(states) == 1 else {"twins": states}
 
     def states_in(self, state: Mapping[str, Any]) -> list[Any]:
-        """The states of random numbers in one that was saved, one for each worker copy.
+        """The states of the random generators of each worker copy in a saved state of this mode.
 
         Raises:
-            ValueError: it was saved with another number of workers.
+            ValueError: the state has another number of workers.
         """
         states = list(state.get("twins", [state]))
         if self._remote:
@@ -348,10 +356,10 @@ class ActMode:
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state; those of several workers are kept for when there are as many.
+        """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
-            ValueError: it was saved with another number of workers.
+            ValueError: the state has another number of workers.
         """
         states = self.states_in(state)
         if self._remote:
@@ -370,7 +378,7 @@ class CollectMode(ActMode):
 
     @property
     def acting_settings(self) -> tuple[str, ...]:
-        """The settings that acting takes from the pipeline, and without which it would not explore."""
+        """Keyword arguments of `compute_actions` that the pipeline must set, because the policy would not explore otherwise."""
         return self._policy.acting_settings
 
     @property
@@ -379,25 +387,25 @@ class CollectMode(ActMode):
         return self._policy.has_critic
 
     def with_values(self, batch: Tree) -> Tree:
-        """A rollout [T, B, ...] with what the critic thinks of it: value and next_value [T, B]."""
+        """A rollout [T, B, ...] with the critic's estimates, value and next_value [T, B]."""
         return self._policy.with_values(batch)
 
 
 class EvalMode(ActMode):
-    """The mode that does its best."""
+    """The mode that acts without exploration."""
 
     role, explore = "evaluate", False
 
 
 def _same(state: Any, other: Any) -> bool:
-    """Whether two states of the same random numbers are equal."""
+    """Whether two states of random generators are equal."""
     if isinstance(state, Mapping):
         return state.keys() == other.keys() and all(_same(part, other[name]) for name, part in state.items())
     return bool(np.array_equal(state, other))
 
 
 def _batch_of(element: Any, batch_size: int) -> Any:
-    """One element of recurrent state, for each of B episodes."""
+    """One element of a recurrent state, repeated for B episodes."""
     if isinstance(element, (Tensor, np.ndarray, bool, int, float, np.generic)):
         tensor = torch.as_tensor(element)
         return tensor.unsqueeze(0).repeat(batch_size, *[1] * tensor.ndim)

@@ -1,4 +1,4 @@
-"""Acting copies: the copies of a policy that collect and evaluate, here and in workers."""
+"""Acting copies: the copies of a policy that collect and evaluate, in this process and in workers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from ding_lite.policy_base.acting import ActMode
 from ding_lite.policy_base.learning import LearnMode
 
 ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
-"""Number of each role in the seeds of its random generators."""
+"""The number that stands for each role in the seeds of random generators."""
 
 
 def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | None = None) -> Any:
-    """A copy of a policy that acts: its own model, which does not learn, its own random generators, and no optimizer.
+    """Copy a policy for acting: the copy has its own model without gradients, its own random generators, and no optimizer.
+
+    Other attributes are shared with the policy. Networks outside of the model are replaced by `NotOnActor`.
 
     Args:
         policy: a `Policy`.
         role: "collect" or "evaluate".
-        index: of the worker that it acts for; each has other random numbers.
-        device: where it acts; None for the policy's own.
+        index: index of the worker; the copies of different workers draw different random numbers.
+        device: device of the copy; None for the policy's device.
     """
     actor = copy.copy(policy)
     actor.is_copy = True
     copies: dict[int, Any] = {}
     actor.device = device or policy.device
-    with torch.inference_mode(False):  # wherever it is first asked for: its weights are going to be overwritten
+    with torch.inference_mode(False):  # the weights are overwritten later, which inference tensors do not allow
         actor.model = copy.deepcopy(policy.model, copies).to(actor.device).requires_grad_(False).eval()
     for name, value in vars(policy).items():
         if isinstance(value, (Optimizer, ActMode, LearnMode)):
@@ -55,7 +57,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
 
 
 def holds_weights(thing: Any) -> bool:
-    """Whether it is a network with weights or running statistics, or a list, tuple or dict of such."""
+    """Whether this is a module with parameters or buffers, or a list, tuple or mapping that contains one."""
     if isinstance(thing, nn.Module):
         return any(True for _ in (*thing.parameters(), *thing.buffers()))
     if isinstance(thing, Mapping):
@@ -64,7 +66,7 @@ def holds_weights(thing: Any) -> bool:
 
 
 def reseeded(generator: Any, seed: Sequence[int]) -> Any:
-    """A random generator of the same kind, of torch, numpy or Python, from this seed."""
+    """A random generator of torch, numpy or Python, the same kind as this one, with this seed."""
     number = int(np.random.default_rng(seed).integers(2**63))
     if isinstance(generator, torch.Generator):
         return torch.Generator(generator.device).manual_seed(number)
@@ -74,22 +76,22 @@ def reseeded(generator: Any, seed: Sequence[int]) -> Any:
 
 
 class NotOnActor:
-    """Stands on a copy that acts for a network beside the model, which only the policy that learns has.
+    """Placeholder on an acting copy for a network outside of the model; using it raises AttributeError.
 
     Args:
-        name: of the attribute.
-        policy: name of its class.
+        name: name of the attribute.
+        policy: name of the policy's class.
     """
 
     def __init__(self, name: str, policy: str) -> None:
         self._message = (
-            f"{policy}.{name} is a network beside the model, which the copies that act do not have, since nothing would bring "
-            "it up to date: make it a part of what make_model gives."
+            f"{policy}.{name} is a network outside of the model. Acting copies do not have it, because only the weights of the "
+            "model are copied to them: make it a part of the module that make_model returns."
         )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # as copying and pickling ask for them
+            raise AttributeError(name)  # copy and pickle look these up
         raise AttributeError(self._message)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Builders: policies made from functions instead of classes."""
+"""`build_policy`: a class of policies from functions."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ def build_policy(
     get_default_config: Callable[[], PolicyConfig | Mapping[str, Any]] | None = None,
     base: type[Policy] = Policy,
 ) -> type[Policy]:
-    """A class of policies made from functions; a loss alone is enough.
+    """Make a class of policies from functions; `loss_fn` alone is enough.
 
-    Each function gets the policy first, and may save things on it for those that are called after it. In `batch`, `batch.obs`
-    and `batch["obs"]` are the same.
+    The first argument of each function is the policy. Functions may store values on it for later ones. `batch.obs` and
+    `batch["obs"]` are the same.
 
     Args:
-        name: of the class.
+        name: name of the class.
         loss_fn: (policy, model, dist_class, batch) -> scalar tensor, or (scalar tensor, dict to log).
-            `model.from_batch(batch)` gives the logit and the next recurrent state, `dist_class(logit, model)` a distribution
-            with `logp(action)` and `entropy()`. `batch` has rows [N, ...], unless the base takes rollouts.
-        postprocess_fn: (policy, batch, other_agent_batches, episode) -> batch with columns added or changed. Of a rollout it
-            is given [T, B, ...]; the last two are None, and may be left out.
-        stats_fn: (policy, batch) -> dict to log; called after the loss, so that it may use what that saved.
-        extra_action_out_fn: (policy) or (policy, obs, state, model, dist) -> dict of outputs [B, ...], which land in the batch.
+            `model.from_batch(batch)` returns the logit and the next recurrent state, `dist_class(logit, model)` a distribution
+            with `logp(action)` and `entropy()`. `batch` has rows [N, ...], unless the base class takes rollouts.
+        postprocess_fn: (policy, batch, other_agent_batches, episode) -> batch with columns added or changed. Rollouts are
+            [T, B, ...]. The last two arguments are always None, and may be omitted.
+        stats_fn: (policy, batch) -> dict to log; called after `loss_fn`, so it may use values that `loss_fn` stored.
+        extra_action_out_fn: (policy) or (policy, obs, state, model, dist) -> dict of outputs [B, ...], which become columns of
+            the batch.
         gradients_fn: (policy, optimizer, loss) -> dict to log, or None, changing `param.grad` in place; or a list of (gradient,
-            parameter). It may call `loss.backward()` or `torch.autograd.grad` itself, then in each call; where it does not, the
-            gradients are there when it is called. Which it is, is found out when the policy is tried out.
-        optimizer_fn: (policy, config) -> torch optimizer of `policy.params`.
+            parameter). It may compute the gradients itself with `loss.backward()` or `torch.autograd.grad`, but then in every
+            call. The dry run finds out whether it does; if not, the gradients are computed before the call.
+        optimizer_fn: (policy, config) or (policy) -> torch optimizer of `policy.params`.
         make_model: (policy, observation_space, action_space, config) -> module; the default is an actor and a critic.
-        before_init, before_loss_init, after_init: (policy, observation_space, action_space, config): before anything is made;
-            before the loss is first called, where constructors of mixins are called; when all is done.
-        mixins: classes whose methods come before those of the base, such as `LearningRateSchedule`.
+        before_init, before_loss_init, after_init: (policy, observation_space, action_space, config): called before anything is
+            created; before the loss is first called, to set up mixins; at the end of the constructor.
+        mixins: classes whose methods override those of the base class, such as `LearningRateSchedule`.
         get_default_config: () -> configuration, typed or a mapping such as {"lr": 1e-3, "gamma": 0.99}.
-        base: the class to derive from.
+        base: the base class.
 
     Raises:
-        TypeError: a hook that is no function, or wants another number of arguments.
+        TypeError: a hook is not a function, or takes another number of arguments.
 
     Example:
         >>> def loss_fn(policy, model, dist_class, batch):

@@ -1,4 +1,4 @@
-"""Sections of configuration that several policies share: what all have, and what learns from fresh rollouts."""
+"""Sections of configuration that several policies share: those of all policies, and those of on-policy algorithms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 from ding_lite.basics import Config, ranged_field, seed_field
 
-_BURN_IN = "steps that only bring the recurrent state up to date are policy.learn.burn_in of R2D2Config."
+_BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
-_WIDTHS = "actor and critic have the hidden layers of policy.model.encoder_hidden_size_list, each as many."
+_WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_hidden_size_list."
 
 
 @dataclasses.dataclass
@@ -21,7 +21,7 @@ class EvaluatorConfig(Config):
     """Gradient steps between two evaluations."""
 
     eval_freq_env_step: int | None = ranged_field(None, low=1)
-    """Environment steps between two evaluations, where that comes first; None for gradient steps only."""
+    """Environment steps between two evaluations, if this comes first; None counts gradient steps only."""
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class EvalConfig(Config):
     """Evaluation."""
 
     evaluator: EvaluatorConfig = dataclasses.field(default_factory=EvaluatorConfig)
-    """When."""
+    """When to evaluate."""
 
 
 @dataclasses.dataclass
@@ -44,10 +44,10 @@ class ModelConfig(Config):
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
 
     conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
-    """For images: (channels, kernel, stride) of each convolution; None chooses by the size of the image."""
+    """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
 
 
 @dataclasses.dataclass
@@ -58,59 +58,59 @@ class LearnConfig(Config):
         "burnin_step": _BURN_IN,
         "actor_update_freq": _ACTOR_STEPS,
         "policy_update_freq": _ACTOR_STEPS,
-        "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) brings rewards to a scale.",
+        "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
     }
 
     batch_size: int = ranged_field(64, low=1, high=10_000_000)
-    """Transitions a gradient step."""
+    """Transitions per gradient step."""
 
     learning_rate: float = ranged_field(1e-3, low=0)
-    """Of Adam."""
+    """Learning rate of the optimizer."""
 
     lr_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
-    """Points (gradient step, learning rate), linear between them, for policies with a LearningRateSchedule; None keeps it."""
+    """Points (gradient step, learning rate), linearly interpolated; None for constant. Needs the mixin LearningRateSchedule."""
 
     grad_clip_norm: float | None = ranged_field(None, low=0, finite=False)
-    """Largest norm of the gradient; None for no clipping."""
+    """Clip the gradient to this norm; None for no clipping."""
 
 
 @dataclasses.dataclass
 class CollectConfig(Config):
-    """Collecting."""
+    """Collection."""
 
     n_sample: int = ranged_field(64, low=1, high=10_000_000)
-    """Transitions a collection, rounded up to whole steps of all environments."""
+    """Transitions per iteration, rounded up to whole steps of all environments."""
 
     n_episode: int = ranged_field(8, low=1, high=1_000_000)
-    """Episodes a collection, where whole episodes are collected."""
+    """Episodes per iteration, if the pipeline collects whole episodes."""
 
 
 @dataclasses.dataclass
 class PolicyConfig(Config):
-    """What every policy needs to know."""
+    """The configuration of a policy."""
 
     foreign: ClassVar[Mapping[str, str]] = {"burnin_step": _BURN_IN}
 
     seed: int | None = seed_field(None)
-    """Of its weights and of its random actions; None takes the seed of the run."""
+    """Random seed of the weights and of exploration; None takes the seed of the run."""
 
     device: str = "cpu"
-    """Where its networks live: "cpu", "cuda" or "cuda:1"."""
+    """Torch device of the networks: "cpu", "cuda" or "cuda:1"."""
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    """The networks."""
+    """Networks."""
 
     learn: LearnConfig = dataclasses.field(default_factory=LearnConfig)
     """Learning."""
 
     collect: CollectConfig = dataclasses.field(default_factory=CollectConfig)
-    """Collecting."""
+    """Collection."""
 
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     """Evaluation."""
 
 
-# What learns from fresh rollouts.
+# On-policy algorithms.
 
 
 @dataclasses.dataclass
@@ -121,14 +121,14 @@ class ActorCriticModelConfig(ModelConfig):
     """Width of each hidden layer."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "tanh"
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
 
     share_encoder: bool = False
-    """One encoder for both; for images."""
+    """Actor and critic share one encoder; useful for images."""
 
     normalize_obs: bool = False
-    """Give observations mean 0 and standard deviation 1, by what was learned from so far; images, bytes and discrete parts stay
-    as they are."""
+    """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. Images,
+    bytes and discrete parts are not normalised."""
 
 
 @dataclasses.dataclass
@@ -142,57 +142,57 @@ class OnPolicyLearnConfig(LearnConfig):
     }
 
     entropy_weight: float = ranged_field(0.0, low=0)
-    """Of the entropy bonus."""
+    """Weight of the entropy bonus."""
 
     entropy_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
-    """Points (gradient step, weight of the entropy bonus), linear between them; None keeps it."""
+    """Points (gradient step, weight of the entropy bonus), linearly interpolated; None for constant."""
 
     value_weight: float = ranged_field(0.5, low=0)
-    """Of the critic's loss."""
+    """Weight of the critic's loss."""
 
     grad_clip_norm: float | None = ranged_field(0.5, low=0, finite=False)
-    """Largest norm of the gradient; None for no clipping."""
+    """Clip the gradient to this norm; None for no clipping."""
 
 
 @dataclasses.dataclass
 class ActorCriticLearnConfig(OnPolicyLearnConfig):
-    """Learning an actor, and mostly a critic, from a rollout."""
+    """Learning an actor, and usually a critic, from a rollout."""
 
     adv_norm: bool = True
-    """Give the advantages of each gradient step mean 0 and standard deviation 1."""
+    """Normalise the advantages of each gradient step to mean 0 and standard deviation 1."""
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """What turns gradients into steps."""
+    """The optimizer."""
 
 
 @dataclasses.dataclass
 class EpochsLearnConfig(ActorCriticLearnConfig):
-    """Learning from a rollout in several passes."""
+    """Learning from a rollout in several epochs."""
 
     epoch_per_collect: int = ranged_field(10, low=1, high=1_000_000)
-    """Passes over each rollout."""
+    """Epochs over each rollout."""
 
     batch_size: int = ranged_field(128, low=1, high=10_000_000)
-    """Transitions a gradient step."""
+    """Transitions per gradient step."""
 
 
 @dataclasses.dataclass
 class OnPolicyCollectConfig(CollectConfig):
-    """Collecting, and judging what was collected."""
+    """Collection and advantage estimation."""
 
     n_sample: int = ranged_field(512, low=1, high=10_000_000)
-    """Transitions a rollout, rounded up to whole steps of all environments."""
+    """Transitions per rollout, rounded up to whole steps of all environments."""
 
     discount_factor: float = ranged_field(0.99, low=0, high=1)
-    """gamma, a step."""
+    """Discount factor gamma, per step."""
 
     gae_lambda: float = ranged_field(0.95, low=0, high=1)
-    """lambda of the advantage estimator: 0 trusts the critic, 1 the rewards seen."""
+    """lambda of generalized advantage estimation: 0 is the one-step TD error, 1 the Monte Carlo return minus the value."""
 
 
 @dataclasses.dataclass
 class OnPolicyConfig(PolicyConfig):
-    """What policies need to know that learn from fresh rollouts; the default of `build_policy`."""
+    """The configuration of an on-policy algorithm; the default of `build_policy`."""
 
     model: ActorCriticModelConfig = dataclasses.field(default_factory=ActorCriticModelConfig)
     """Actor and critic."""
@@ -201,7 +201,7 @@ class OnPolicyConfig(PolicyConfig):
     """Learning."""
 
     collect: OnPolicyCollectConfig = dataclasses.field(default_factory=OnPolicyCollectConfig)
-    """Collecting."""
+    """Collection and advantage estimation."""
 
     eval: EvalConfig = dataclasses.field(default_factory=lambda: EvalConfig(EvaluatorConfig(eval_freq=100)))
     """Evaluation."""
@@ -209,7 +209,7 @@ class OnPolicyConfig(PolicyConfig):
 
 @dataclasses.dataclass
 class PolicyGradientConfig(OnPolicyConfig):
-    """What policies need to know that take a gradient step a rollout, whole episodes or not."""
+    """The configuration of an on-policy algorithm that takes one gradient step per rollout."""
 
     learn: ActorCriticLearnConfig = dataclasses.field(default_factory=ActorCriticLearnConfig)
     """Learning."""

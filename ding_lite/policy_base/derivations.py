@@ -1,4 +1,4 @@
-"""Derivations: methods of a policy from functions, and the class that has them."""
+"""Derived classes: turn functions such as `loss_fn` into methods of a new policy class."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Base = TypeVar("Base", bound=Hooks)
 
 
 class DerivedPolicy(Protocol):
-    """What functions that take the place of methods are given of a policy, or is asked of it to call them."""
+    """The interface that the methods made from functions need from their policy."""
 
     optimizer: torch.optim.Optimizer
-    """Of `params`."""
+    """The optimizer of `params`."""
 
     @property
     def model(self) -> Any:
-        """The right one: the model that learns, or the copy that acts."""
+        """The networks: of the policy that learns, or of the acting copy."""
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -37,45 +37,45 @@ class DerivedPolicy(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Its settings by short names."""
+        """The configuration by short names."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Observation space of one environment."""
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Action space of one environment."""
 
     @property
     def dry_run_results(self) -> dict[str, Any]:
-        """What the dry run finds out."""
+        """Results of the dry run."""
 
     def dry_run(self) -> object:
-        """Run the policy once on a dummy batch, where that has not been done yet."""
+        """Run the policy on a dummy batch, the first time that this is called."""
 
     def dist_class(self, logit: Tensor, model: nn.Module | None = None, /) -> Any:
-        """The distribution over actions that these numbers stand for."""
+        """The distribution over actions with these parameters."""
 
 
 def derive(base: type[Base], name: str, mixins: Sequence[type], hooks: Mapping[str, Hook]) -> type[Base]:
-    """A subclass of `base` with these mixins, and with methods made from these functions."""
+    """Make a subclass of `base` with these mixins, and with methods made from these functions."""
     if isinstance(mixins, type) or not all(isinstance(mixin, type) for mixin in mixins):
-        raise TypeError(f"{name}: mixins={mixins!r:.80} is no list of classes: write mixins=[LearningRateSchedule].")
+        raise TypeError(f"{name}: mixins={mixins!r:.80} is not a list of classes: write mixins=[LearningRateSchedule].")
     methods: dict[str, Any] = {"__module__": _module_of(hooks) or base.__module__, "__init__": _constructor_of(base)}
     for hook, fn in hooks.items():
         if hook not in _METHODS:
             hint = did_you_mean(hook, _METHODS)
-            raise TypeError(f"{name}: there is no hook {hook!r}{hint} Take some of {', '.join(_METHODS)}, mixins.")
+            raise TypeError(f"{name}: there is no hook {hook!r}{hint} The arguments are {', '.join(_METHODS)}, mixins.")
         if not callable(fn):
-            raise TypeError(f"{name}: {hook} is a {type(fn).__name__}: give a function.")
+            raise TypeError(f"{name}: {hook} is a {type(fn).__name__}: pass a function.")
         methods |= _METHODS[hook](name, fn)
     new = tuple(mixin for mixin in mixins if not issubclass(base, mixin))
     return type(name, (*new, base), methods)
 
 
 def _constructor_of(base: type[Base]) -> Callable[..., None]:
-    """The policy's constructor; those of mixins are for its hooks to call."""
+    """The constructor of `base`. It hides the constructors of mixins, which `before_loss_init` calls."""
 
     @functools.wraps(base.__init__)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -88,11 +88,11 @@ def _module_of(hooks: Mapping[str, Hook]) -> str | None:
     return next((fn.__module__ for fn in hooks.values() if hasattr(fn, "__module__")), None)
 
 
-def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
-    """How many of the arguments that there are for this hook `fn` needs; those with a default keep it.
+def _num_arguments(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
+    """The first of `counts` with which `fn` can be called: its number of positional arguments.
 
     Raises:
-        TypeError: none of these numbers.
+        TypeError: `fn` can be called with none of them.
     """
     signature = inspect.signature(fn)
     for count in counts:
@@ -102,11 +102,11 @@ def _taking(name: str, hook: str, fn: Hook, wanted: str, *counts: int) -> int:
             continue
         return count
     called = getattr(fn, "__name__", fn)
-    raise TypeError(f"{name}: {hook} is called with ({wanted}), and {called}{signature} does not take that.")
+    raise TypeError(f"{name}: {hook} is called with ({wanted}), but the signature is {called}{signature}: change it to match.")
 
 
 def _loss(name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, "loss_fn", fn, "policy, model, dist_class, batch", 4)
+    _num_arguments(name, "loss_fn", fn, "policy, model, dist_class, batch", 4)
 
     def loss(self: DerivedPolicy, batch: Tree) -> Any:
         return fn(self, self.model, self.dist_class, batch)
@@ -115,7 +115,7 @@ def _loss(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
+    count = _num_arguments(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
 
     def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
         processed: Tree = fn(self, batch, *[None] * (count - 2))
@@ -125,12 +125,12 @@ def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _stats(name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, "stats_fn", fn, "policy, batch", 2)
+    _num_arguments(name, "stats_fn", fn, "policy, batch", 2)
     return {"stats": lambda self, batch: fn(self, batch)}
 
 
 def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
+    count = _num_arguments(name, "extra_action_out_fn", fn, "policy) or (policy, obs, state, model, dist", 1, 5)
 
     def extra_action_out(self: DerivedPolicy, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
         if count == 1:
@@ -142,21 +142,21 @@ def _extra_action_out(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _gradients(name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
+    _num_arguments(name, "gradients_fn", fn, "policy, optimizer, loss", 3)
 
     def compute_gradients(self: DerivedPolicy, loss: Tensor) -> dict[str, Any]:
         if "reads" not in self.dry_run_results:
             self.dry_run()
-        if "gradients_fn_does_backward" not in self.dry_run_results:  # while it is tried out
+        if "gradients_fn_does_backward" not in self.dry_run_results:  # only during the dry run
             self.dry_run_results["gradients_fn_does_backward"], output = _first_gradients(self, fn, loss)
             return output
         does_backward = self.dry_run_results["gradients_fn_does_backward"]
         if not does_backward:
             loss.backward()  # type: ignore[no-untyped-call]
-        output = _taken_over(fn(self, self.optimizer, loss))
+        output = _set_gradients(fn(self, self.optimizer, loss))
         if does_backward and all(param.grad is None for param in self.params):
             raise HookError(
-                f"gradients_fn of {name} left no gradients, where it computed them itself in the dry run: compute them "
+                f"gradients_fn of {name} left all gradients None, but it computed them itself in the dry run: compute them "
                 "in each call, or in none."
             )
         return output
@@ -165,21 +165,21 @@ def _gradients(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _first_gradients(policy: DerivedPolicy, fn: Hook, loss: Tensor) -> tuple[bool, dict[str, Any]]:
-    """Call a gradients_fn for the first time, and see whether it does the backward pass itself."""
+    """Call a gradients_fn for the first time. Returns whether it does a backward pass itself, and what to log."""
     loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
     passed: list[bool] = []
     learned = [param for param in policy.params if param.requires_grad]
     watches = [param.register_hook(lambda _: passed.append(True)) for param in learned]  # type: ignore[no-untyped-call]
     try:
-        output = _taken_over(fn(policy, policy.optimizer, loss))
+        output = _set_gradients(fn(policy, policy.optimizer, loss))
     finally:
         for watch in watches:
             watch.remove()
     return bool(passed), output
 
 
-def _taken_over(given: Any) -> dict[str, Any]:
-    """What a gradients_fn gave to log; where it gave (gradient, parameter) pairs, they are set."""
+def _set_gradients(given: Any) -> dict[str, Any]:
+    """The dict to log that a gradients_fn returned; if it returned (gradient, parameter) pairs, set them as `param.grad`."""
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
     for gradient, param in given:
@@ -188,7 +188,7 @@ def _taken_over(given: Any) -> dict[str, Any]:
 
 
 def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
-    count = _taking(name, "optimizer_fn", fn, "policy, config", 1, 2)
+    count = _num_arguments(name, "optimizer_fn", fn, "policy, config", 1, 2)
 
     def make_optimizer(self: DerivedPolicy, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         return fn(self, self.config) if count == 2 else fn(self)  # type: ignore[no-any-return]
@@ -197,23 +197,23 @@ def _optimizer(name: str, fn: Hook) -> dict[str, Any]:
 
 
 def _model(name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, "make_model", fn, "policy, observation_space, action_space, config", 4)
+    _num_arguments(name, "make_model", fn, "policy, observation_space, action_space, config", 4)
     return {"make_model": lambda self: fn(self, self.observation_space, self.action_space, self.config)}
 
 
 def _init(hook: str, name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, hook, fn, "policy, observation_space, action_space, config", 4)
+    _num_arguments(name, hook, fn, "policy, observation_space, action_space, config", 4)
 
     def initialize(self: Any) -> None:
         if hook == "before_loss_init":
-            Hooks.before_loss_init(self)  # sets up mixins, which `fn` may do again
+            Hooks.before_loss_init(self)  # sets up mixins; `fn` may call their constructors again
         fn(self, self.observation_space, self.action_space, self.config)
 
     return {hook: initialize}
 
 
 def _default_config(name: str, fn: Hook) -> dict[str, Any]:
-    _taking(name, "get_default_config", fn, "", 0)
+    _num_arguments(name, "get_default_config", fn, "", 0)
     given = fn()
     typed = {"config_type": type(given)} if isinstance(given, PolicyConfig) else {}
     return {"default_config": classmethod(lambda cls: fn()), **typed}

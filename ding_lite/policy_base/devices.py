@@ -1,4 +1,4 @@
-"""Devices: where the networks of a policy can be."""
+"""Torch devices of policies."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def available_device(name: str) -> torch.device:
-    """The device of this name.
+    """The torch device with this name.
 
     Raises:
-        ValueError: there is none on this machine.
+        ValueError: it is not available on this machine.
     """
     try:
         device = torch.device(name)
@@ -17,6 +17,6 @@ def available_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without CUDA
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"cfg.policy.device = {name!r} cannot be used here ({reason}): take 'cpu', or install what it needs."
+            f"cfg.policy.device = {name!r} is not available ({reason}): use 'cpu', or install what this device needs."
         ) from None
     return device

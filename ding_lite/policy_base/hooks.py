@@ -1,4 +1,4 @@
-"""The hooks of a policy, in the order in which they are called, with what they do by default."""
+"""The hooks of a policy, in the order in which they are called, with their defaults."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ding_lite.policy_base.configs import PolicyConfig
 
 
 def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
-    """A mixin's constructor, which a hook calls once the policy is there: `LearningRateSchedule.__init__(policy, lr)`.
+    """Decorate the constructor of a mixin, for hooks to call: `LearningRateSchedule.__init__(policy, lr)`.
 
-    Where Python calls it, because the mixin stands first among the bases, the next constructor of a base takes its place.
+    If the mixin is the first base of a class, Python calls this constructor to construct the policy, before the policy has a
+    configuration. The call is then passed on to the next base.
     """
 
     @functools.wraps(init)
@@ -33,29 +34,29 @@ def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Hooks:
-    """What an algorithm fills in; what calls it is `Policy`."""
+    """The methods and class attributes that an algorithm overrides. `Policy` calls them."""
 
     config_type: ClassVar[type[PolicyConfig]] = PolicyConfig
-    """What `cfg` has to be, where it is no mapping."""
+    """The type of the configuration."""
 
     learns_from: ClassVar[Literal["rollouts", "transitions"]] = "rollouts"
-    """What `learn_on_batch` is given: rollouts [T, B, ...], or rows [B, ...] from a replay buffer."""
+    """The batch of `learn_on_batch`: a rollout [T, B, ...], or rows [B, ...] from a replay buffer."""
 
     loss_takes: ClassVar[Literal["rollouts", "transitions"]] = "transitions"
-    """What `loss` is given."""
+    """The batch of `loss`: a rollout [T, B, ...], or rows [N, ...]."""
 
     derived: ClassVar[Mapping[str, tuple[int, ...]]] = dict.fromkeys(
         ("value", "next_value", "advantage", "return_", "weight", "discount"), ()
     )
-    """Columns that the pipeline may add to what is collected, and the shape of one element: estimators, enhancers and
-    prioritised replay add these; a policy that wants others says so."""
+    """Columns that the pipeline may add to collected data, with the shape of one element. The default lists those that
+    estimators, enhancers and prioritised replay add; the dry run adds them to the dummy batch."""
 
     acting_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that `compute_actions` takes from the pipeline, by ctx.collect_kwargs, and without which it would not explore:
-    a pipeline that does not set them is refused."""
+    """Keyword arguments of `compute_actions` without which it would not explore, such as eps. The pipeline sets them in
+    ctx.collect_kwargs; a pipeline that does not is refused."""
 
     stats_take_rollouts: ClassVar[bool] = False
-    """Whether `stats` is given what `learn_on_batch` is given, instead of what `loss` is."""
+    """Whether `stats` takes the batch of `learn_on_batch` instead of the batch of `loss`."""
 
     cfg: PolicyConfig
     observation_space: gymnasium.Space[Any]
@@ -67,13 +68,13 @@ class Hooks:
     # Hooks, in the order in which they are called.
 
     def before_init(self) -> None:
-        """Before anything but spaces, configuration and device is there."""
+        """Called when spaces, configuration, device and seed are set, and before the networks are made."""
 
     def check_spaces(self) -> None:
-        """Refuse spaces that the algorithm cannot use, by raising SpaceError."""
+        """Raise SpaceError if the algorithm does not support the spaces."""
 
     def make_model(self) -> nn.Module:
-        """The networks, in one module: here, an actor and a critic. Random numbers drawn here come from the policy's seed."""
+        """Make the networks, as one module; by default an actor and a critic. Torch is seeded with the policy's seed here."""
         model = self.cfg.model
         return make_actor_critic(
             self.observation_space,
@@ -86,59 +87,63 @@ class Hooks:
         )
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """What turns gradients into steps: Adam at `cfg.learn.learning_rate`."""
+        """Make the optimizer. By default Adam with `cfg.learn.learning_rate`."""
         return Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
 
     def before_loss_init(self) -> None:
-        """Before the loss is first called, on the dummy batch: where mixins are set up. Here, each from the configuration."""
+        """Called in the constructor, before the loss is first called. By default, sets up mixins from the configuration."""
         for base in type(self).__mro__:
             if "set_up" in vars(base):
                 vars(base)["set_up"](self)
 
     def after_init(self) -> None:
-        """At the end of the constructor of `Policy`; what constructors of derived classes add behind it is not there yet."""
+        """Called at the end of the constructor of `Policy`, before the rest of a subclass's constructor runs."""
 
     def get_initial_state(self) -> list[Any]:
-        """The recurrent state at the start of an episode: tensors, arrays, numbers or other objects; empty for none.
+        """The recurrent state at the start of an episode: tensors, arrays, numbers or other objects; by default empty.
 
-        Element k lies in the batch as `state_in_k`, with what `compute_actions` made of it as `state_out_k`.
+        The batch has element k as the column `state_in_k`, and its value after the step as `state_out_k`.
         """
         return []
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions for a batch of observations: here, drawn from the actor, with their log_prob, or the most probable.
+        """Compute actions for a batch of observations.
+
+        By default, actions are sampled from the actor, with log_prob as an extra output; without exploration, they are the mode
+        of the distribution.
 
         Args:
-            obs: tensors [B, *obs_shape] on the device, nested as the space is.
+            obs: tensors [B, *obs_shape] on the device, nested like the space.
             state: recurrent state, a batch for each element of `get_initial_state`.
-            explore: False to do its best.
-            **kwargs: what `ctx.collect_kwargs` holds; and where the signature names them `prev_action_batch` and
-                `prev_reward_batch`, arrays [B, ...] of the step before, zeros where an episode begins.
+            explore: False for evaluation.
+            **kwargs: the settings in `ctx.collect_kwargs`. If they are named in the signature, also `prev_action_batch` and
+                `prev_reward_batch`: arrays [B, ...] of the previous step, zeros at the start of an episode.
 
         Returns:
-            action [B, *action_shape]; the next state; extra outputs [B, ...] by name, which land in the batch.
+            action [B, *action_shape]; the next recurrent state; extra outputs [B, ...] by name, which become columns of the
+            batch.
         """
         return self.drawn(self.model.logits(obs), state, explore)
 
     def drawn(self, logit: Tensor, state: Sequence[Any], explore: bool) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """What `compute_actions` gives, from the numbers [B, width] that the distribution over actions takes."""
+        """The result of `compute_actions` for a distribution over actions with these parameters [B, width]."""
         if not explore:
             return self.model.distribution.mode(logit), state, {}
         action, log_prob = self.model.distribution.sample(logit, self.generator)
         return action, state, {"log_prob": log_prob}
 
     def extra_action_out(self, obs: Any, state: Sequence[Any]) -> dict[str, Any]:
-        """More outputs [B, ...] of each step, which land in the batch; called after `compute_actions`, where it explores."""
+        """More outputs [B, ...] of a step, which become columns of the batch; called after `compute_actions` if it explores."""
         return {}
 
     def dummy_batch(self, batch: Tree) -> Tree:
-        """What the pipeline makes of a dummy rollout, or of rows of it, before the policy learns from it."""
+        """The dummy batch of the dry run, changed as the pipeline changes its batches: a rollout, or rows of a rollout."""
         return batch
 
     def postprocess(self, batch: Tree) -> Tree:
-        """The batch as `learn_on_batch` wants it, such as with columns added."""
+        """Prepare a batch for `learn_on_batch`, for example add columns."""
         return batch
 
     @property
@@ -147,37 +152,37 @@ class Hooks:
         return type(self).with_values is not Hooks.with_values
 
     def with_values(self, batch: Tree) -> Tree:
-        """A rollout with the critic's value and next_value [T, B]."""
+        """Add the critic's value and next_value [T, B] to a rollout."""
         raise TypeError(
             f"{type(self).__name__} has no critic, so it cannot add values to a rollout: use a PPOPolicy, or build the policy "
             "with ValueNetworkMixin."
         )
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
-        """The scalar loss of a batch, and what to log of it: detached scalars on the device. May return the loss alone."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss: write one, or a learn_on_batch of its own.")
+        """The scalar loss of a batch, and a dict to log: detached scalars on the device. May return the loss alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss: override loss or learn_on_batch.")
 
     def compute_gradients(self, loss: Tensor) -> dict[str, Any]:
-        """Set `param.grad` of each parameter. Returns what to log."""
+        """Set `param.grad` of each parameter. Returns a dict to log."""
         loss.backward()  # type: ignore[no-untyped-call]
         return self.gradients(self.params)
 
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
-        """Change the gradients before the step: here, clip their norm at `cfg.learn.grad_clip_norm`. Returns what to log."""
+        """Change the gradients in place. By default, clip their norm to `cfg.learn.grad_clip_norm`. Returns a dict to log."""
         limit = self.cfg.learn.grad_clip_norm
         return {} if limit is None else {"grad_norm": nn.utils.clip_grad_norm_(params, limit, foreach=True)}
 
     def after_step(self) -> None:
-        """What follows a gradient step, such as moving a target network."""
+        """Called after each gradient step, for example to update a target network."""
 
     def stats(self, batch: Tree) -> dict[str, Any]:
-        """More to log, computed once a call of `learn_on_batch`, always after `loss`."""
+        """More values to log; called once per `learn_on_batch`, after `loss`."""
         return {}
 
     def after_learning(self, batch: Tree) -> None:
-        """What follows `learn_on_batch`: here, a model that normalises observations takes these into its statistics.
+        """Called after `learn_on_batch`. By default, updates the statistics of the model's normalizer, if there is one.
 
-        Not before, since what was collected, such as log_prob, is of the network as it was.
+        The update comes after learning because columns such as log_prob were computed with the earlier statistics.
         """
         normalizer = getattr(self.model, "normalizer", None)
         if normalizer is not None and has_leaf(batch, "obs"):

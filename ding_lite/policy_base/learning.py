@@ -1,4 +1,4 @@
-"""The mode of a policy that learns, which middleware receive."""
+"""The mode of a policy that learns: `learn_mode`, which middleware receive."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ding_lite.policy_base.weights import Weights
 
 
 class LearningPolicy(Protocol):
-    """What the mode that learns asks of its policy."""
+    """The interface that `LearnMode` needs from its policy."""
 
     @property
     def cfg(self) -> PolicyConfig:
-        """Its configuration."""
+        """The configuration."""
 
     @property
     def model(self) -> nn.Module:
@@ -27,11 +27,11 @@ class LearningPolicy(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it learns."""
+        """The device of the networks."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns of a batch that its hooks read; None where that is not known."""
+        """The columns of a batch that the hooks read; None if unknown."""
 
     @property
     def learns_from(self) -> str:
@@ -43,47 +43,51 @@ class LearningPolicy(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the weights."""
+        """Version of the weights."""
 
     @property
     def hook_metrics(self) -> MetricsLogger:
-        """Takes numbers from its hooks."""
+        """The logger of the hooks."""
 
     def learn(self, batch: Tree, /) -> dict[str, Any]:
-        """Learn from a batch. Returns what to log."""
+        """Learn from a batch. Returns a dict to log."""
 
     def dry_run(self) -> object:
-        """Run the policy once on a dummy batch, where that has not been done yet."""
+        """Run the policy on a dummy batch, the first time that this is called."""
 
     def require_finite(self, waiting: bool = True) -> None:
-        """Refuse weights that are not finite."""
+        """Raise LossError if the weights are not finite."""
 
     def snapshot(self) -> Weights:
         """A copy of the weights."""
 
     def attach(self, name: str, thing: Any, /) -> None:
-        """Make something part of its state."""
+        """Make an object part of the policy's state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its whole state."""
+        """The whole state."""
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Go back to a saved state."""
+        """Load a saved state."""
 
 
 class LearnMode:
-    """The mode that changes the model."""
+    """The mode that learns: it changes the model."""
 
     def __init__(self, policy: LearningPolicy) -> None:
         self._policy = policy
 
     def forward(self, batch: Tree) -> dict[str, Tensor]:
-        """Learn from this batch, on the policy's device. Returns what to log, scalar tensors that nothing has waited for.
+        """Learn from a batch, on the policy's device. Only the columns that the hooks read are moved to a GPU.
 
-        Of a batch that lies elsewhere, only the columns that the policy's hooks read are moved.
+        Args:
+            batch: a tree, or a mapping of tensors and arrays by name.
+
+        Returns:
+            A dict to log. Its scalar tensors stay on the device, so that nothing waits for it.
 
         Raises:
-            TypeError: no tree, and no mapping that could be one.
+            TypeError: the batch is neither a tree nor a mapping.
         """
         policy = self._policy
         if not is_tree(batch):
@@ -93,39 +97,39 @@ class LearnMode:
         return policy.learn(batch)
 
     def dry_run(self) -> None:
-        """Try the policy out on a dummy batch, where that has not been done yet; see `Policy.dry_run`."""
+        """Run the policy on a dummy batch, the first time that this is called; see `Policy.dry_run`."""
         self._policy.dry_run()
 
     def sender(self) -> Send | None:
-        """Something that copies batches to the policy's device while that is at work; None where `forward` does it."""
+        """A function that copies batches to a GPU while the GPU computes; None if the policy is not on a GPU."""
         if self._policy.device.type != "cuda":
             return None
         transfer = Transfer(self._policy.device)
         return lambda batch: transfer.begin(self._read(batch))
 
     def _read(self, batch: Tree) -> dict[str, Any]:
-        """The leaves of a batch that the policy's hooks read."""
+        """The columns of a batch that the policy's hooks read, and `valid`."""
         read = self._policy.columns
         return {name: it for name, it in nested(batch).items() if read is None or name in read or name == "valid"}
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns of a batch that the policy's hooks read; None where that is not known."""
+        """The columns of a batch that the policy's hooks read; None if unknown."""
         return self._policy.columns
 
     @property
     def shares_state_with(self) -> tuple[Any, ...]:
-        """What changes when this mode learns: a contract that names one of these in `uses` names this mode."""
+        """The objects that learning changes. If a contract has one of them in `uses`, this counts as a use of this mode."""
         return (self._policy, self._policy.model)
 
     @property
     def name(self) -> str:
-        """The class of the policy, for messages."""
+        """Name of the policy's class, for messages."""
         return type(self._policy).__name__
 
     @property
     def learns_from(self) -> str:
-        """ "rollouts", in the order of their steps, or "transitions", in any order."""
+        """ "rollouts", with steps in order of time, or "transitions", in any order."""
         return self._policy.learns_from
 
     @property
@@ -140,7 +144,7 @@ class LearnMode:
 
     @property
     def metrics(self) -> MetricsLogger:
-        """Takes numbers from the hooks that learn."""
+        """The logger of the hooks that learn."""
         return self._policy.hook_metrics
 
     @property
@@ -149,21 +153,21 @@ class LearnMode:
         return self._policy.version
 
     def require_finite(self) -> None:
-        """Refuse weights that are no numbers any more, at the end of what an iteration learned.
+        """Check, at the end of an iteration, that the weights are finite.
 
-        Not where that would have to wait for the device: then a state is looked at when it is saved.
+        Weights on a GPU are not checked here, because this would wait for the GPU; they are checked when a state is saved.
 
         Raises:
-            LossError
+            LossError: a weight is NaN or infinite.
         """
         self._policy.require_finite(waiting=False)
 
     def snapshot(self) -> Weights:
-        """The weights as they are now, which learning does not change."""
+        """A copy of the current weights."""
         return self._policy.snapshot()
 
     def attach(self, name: str, thing: Any) -> None:
-        """Make something with state_dict and load_state_dict part of the policy's state."""
+        """Make an object with `state_dict` and `load_state_dict` part of the policy's state; see `Policy.attach`."""
         self._policy.attach(name, thing)
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,7 +175,7 @@ class LearnMode:
         return self._policy.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Load a saved state; see `Policy.load_state_dict`."""
         self._policy.load_state_dict(state)
 
 
@@ -179,6 +183,6 @@ def _as_tree(batch: Any, policy: LearningPolicy) -> Tree:
     if isinstance(batch, Mapping):
         return tree(batch)
     raise TypeError(
-        f"learn_mode.forward of {type(policy).__name__} wants a batch, got {batch!r:.80} of type {type(batch).__name__}: give "
+        f"learn_mode.forward of {type(policy).__name__} wants a batch, got {batch!r:.80} of type {type(batch).__name__}: pass "
         "a tree, or a dict of tensors and arrays."
     )

@@ -1,4 +1,4 @@
-"""The policy: a model, how it acts, and how it learns; a set of hooks that an algorithm fills in."""
+"""`Policy`: a model, how it acts, and how it learns. Algorithms override its hooks."""
 
 from __future__ import annotations
 
@@ -42,37 +42,38 @@ from ding_lite.policy_check import (
 )
 from ding_lite.policy_state import all_or_nothing
 
-_CUDA_CHECK_EVERY = 64  # gradient steps between two looks at the loss, where each look waits for the device
+_CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 
 
 class Policy(PolicyState):
-    """The numeric core of an algorithm: networks, acting and learning. It knows neither environments nor contexts.
+    """The numeric core of an algorithm: networks, acting and learning. It does not depend on environments or contexts.
 
-    Middleware receive its three modes: `learn_mode` changes the model; `collect_mode` and `eval_mode` act with copies of
-    their own, so that acting never sees weights that are half changed.
+    Middleware receive one of its three modes. `learn_mode` changes the model. `collect_mode` and `eval_mode` act with their
+    own copies, so they never act with partly updated weights.
 
-    A `loss` alone makes a policy: the default network is an actor and a critic, the default action a draw from the actor.
-    Other hooks to override: `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`, `get_initial_state`,
-    `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values`, `before_init`,
-    `before_loss_init`, `after_init`; or all of it, with `learn_on_batch`, `get_weights` and `set_weights`, in a policy without
-    networks. `build_policy` and `with_updates` make classes from functions instead.
+    `loss` is the only hook that an algorithm must override. By default, the networks are an actor and a critic, and actions
+    are sampled from the actor. The other hooks are `check_spaces`, `make_model`, `compute_actions`, `extra_action_out`,
+    `get_initial_state`, `make_optimizer`, `postprocess`, `stats`, `gradients`, `after_step`, `learn_on_batch`, `with_values`,
+    `before_init`, `before_loss_init` and `after_init`. A policy without networks overrides `learn_on_batch`, `get_weights` and
+    `set_weights`. `build_policy` and `with_updates` make policy classes from functions.
 
-    In each hook, `self.model` is the right one: the model that learns or, in `compute_actions`, the copy that acts;
-    `self.rng` and `self.generator` are the random numbers to use, and `self.metrics` takes numbers: what is logged in `loss`
-    arrives under `learn/`, in `compute_actions` under `collect/` or `evaluate/`, from every worker.
+    In every hook, `self.model` is the model to use: the one that learns or, in `compute_actions`, the one of the acting copy.
+    `self.rng` and `self.generator` are the random generators to use. `self.metrics` logs numbers: under `learn/` in `loss`,
+    under `collect/` or `evaluate/` in `compute_actions`, from all workers.
 
-    Before the first iteration of a pipeline, the policy is run once on a dummy batch (`dry_run`): what does not fit is an error
-    then, and the columns that its hooks read are known (`columns`).
+    Before the first iteration of a pipeline, `dry_run` runs the policy on a dummy batch. It raises an error if a hook is wrong,
+    and finds the columns that the hooks read (`columns`).
 
     Args:
-        cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, as `{"lr": 1e-3, "gamma": 0.99}`;
-            None for the defaults. May also stand behind the spaces, as RLlib has it.
-        observation_space, action_space: of one environment.
+        cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, such as
+            `{"lr": 1e-3, "gamma": 0.99}`; None for the defaults. May also be the last argument, as in RLlib.
+        observation_space, action_space: spaces of one environment.
 
     Raises:
-        SpaceError: the spaces do not fit the algorithm.
-        ValueError: the device does not exist here.
+        TypeError: an argument has the wrong type.
+        SpaceError: the algorithm does not support the spaces.
+        ValueError: the device is not available.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class Policy(PolicyState):
                 single = f"single_{name}" if hasattr(space, "num_envs") else name
                 fix = f": pass its {single}." if hasattr(space, single) else "."
                 raise TypeError(
-                    f"{type(self).__name__} wants a space as {name}, got {space!r:.60}, a {type(space).__name__}{fix}"
+                    f"{type(self).__name__} wants a space as {name}, got {space!r:.60} of type {type(space).__name__}{fix}"
                 )
         self.config = resolve(cfg, self.default_config(), self.config_type)
-        """The configuration by short names, such as `policy.config["gamma"]`."""
+        """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
         self.observation_space, self.action_space = observation_space, action_space
         self.device = available_device(self.cfg.device)
@@ -108,13 +109,13 @@ class Policy(PolicyState):
         self.version = 0
         """Version of the weights; increases with every change."""
         self.hook_metrics = MetricsLogger(owner=f"the hooks of {type(self).__name__} at {id(self):#x}")
-        """What `self.metrics` is, unless a policy has something of its own by that name."""
+        """The logger of the hooks. `self.metrics` is the same object, unless a subclass defines another attribute `metrics`."""
         self.dry_run_results: dict[str, Any] = {}
-        """What the dry run found out, for its copies too; nothing else of that remains."""
+        """Results of the dry run, shared with acting copies."""
         self._snapshot: Weights | None = None
         self._found_finite = 0
         self._attached: dict[str, Any] = {}
-        self._loaded: dict[str, Any] = {}  # states of what is attached later
+        self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
@@ -134,12 +135,12 @@ class Policy(PolicyState):
         super().__init_subclass__(**kwargs)
         for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
-            if owner is cls or not issubclass(owner, PolicyWeights):  # its own, or a mixin's
+            if owner is cls or not issubclass(owner, PolicyWeights):  # defined by this class, or by a mixin
                 setattr(cls, name, _counting(vars(owner)[name], is_learning))
         owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
         if owner is cls:
             cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
-        elif not issubclass(owner, PolicyWeights):  # a mixin's
+        elif not issubclass(owner, PolicyWeights):  # defined by a mixin
 
             def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
                 super(cls, self).load_state_dict(state)
@@ -149,51 +150,52 @@ class Policy(PolicyState):
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
-        """The configuration where none is given; None for that of its type."""
+        """The configuration over which the argument `cfg` is applied; None for the defaults of `config_type`."""
         return None
 
     @classmethod
     def with_updates(cls, name: str | None = None, *, mixins: Sequence[type] = (), **hooks: Hook) -> type[Policy]:
-        """A class like this one with other hooks, such as `PPOPolicy.with_updates(loss_fn=...)`.
+        """Make a subclass of this class with other hooks, for example `PPOPolicy.with_updates(loss_fn=...)`.
 
         Args:
-            name: of the class; None keeps it.
-            mixins: to put before it.
-            **hooks: as for `build_policy`.
+            name: name of the new class; None for the name of this class.
+            mixins: classes whose methods override those of this class.
+            **hooks: see `build_policy`.
         """
         return derive(cls, name or cls.__name__, mixins, hooks)
 
-    # What the hooks are for.
+    # The methods that call the hooks.
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Any]:
-        """Learn from a batch on the device: one gradient step, unless an algorithm takes more. Returns what to log.
+        """Learn from a batch on the device. By default, this is one gradient step. Returns a dict to log.
 
-        A `learn_on_batch` of your own that does not count `train_iter` itself counts as one step; in a policy with a loss, only
-        where it returns something to log.
+        If an overriding method does not increase `train_iter`, a call counts as one gradient step; but in a policy with a loss,
+        only if the call returns something to log.
         """
         rows = self.loss_batch(batch)
         return {**self.gradient_step(rows), **(self.stats(batch if self.stats_take_rollouts else rows) or {})}
 
     @functools.cached_property
     def metrics(self) -> MetricsLogger:
-        """Takes numbers from the hooks. A policy may have something of its own by this name."""
+        """The logger of the hooks. A subclass may use this name for another attribute."""
         return self.hook_metrics
 
     def dry_run(self) -> HookReads:
-        """Run the policy once on a dummy batch, where that has not been done yet. It leaves the policy as it was.
+        """Run the policy on a dummy batch, the first time that this is called. Afterwards the policy is as it was before.
 
-        Middleware ask for this when they are made.
+        Middleware call this when they are created.
 
         Returns:
-            Which columns the hooks read, and what the policy gives when it acts.
+            The columns that the hooks read, and the names of the extra outputs of acting.
 
         Raises:
             ColumnError: a hook reads a column that the batch does not have.
-            HookError: a hook fails on the dummy batch, or gives something of a wrong shape.
+            HookError: a hook raises an error on the dummy batch, or returns something of the wrong shape or type.
+            TypeError: an attribute hides a method.
         """
         if "reads" not in self.dry_run_results and not self.is_copy:
             require_methods(self)
-            self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that ask meanwhile
+            self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that read `columns` during the dry run
             try:
                 self.dry_run_results["reads"] = try_out(self, CollectMode)
             except BaseException:
@@ -203,41 +205,44 @@ class Policy(PolicyState):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns of a batch that the hooks read; None where that is not known, since the policy has no loss."""
+        """The columns of a batch that the hooks read; None if unknown, because the policy has no loss."""
         return self.dry_run().columns
 
     @property
     def loss_columns(self) -> tuple[str, ...]:
-        """The columns that the loss reads, also those that `postprocess` makes; empty where no dry run has found them out."""
+        """The columns that the loss reads, including those that `postprocess` adds; empty if unknown or before the dry run."""
         return self._known.loss_columns or ()
 
     def columns_for_loss(self, batch: Tree) -> list[str]:
-        """Which columns of a batch the loss reads, without `valid`; all but objects where no dry run has found them out."""
+        """The columns of a batch that the loss reads; if unknown, all columns except `valid` and arrays of objects."""
         if self.loss_columns:
             return [*self.loss_columns]
         return [name for name, column in nested(batch).items() if name != "valid" and not holds_objects(column)]
 
     @property
     def _known(self) -> HookReads:
-        """What the dry run has found out, where there was one."""
+        """The result of the dry run; unknown columns before it."""
         return self.dry_run_results.get("reads") or HookReads(None, None)
 
     def dist_class(self, logit: Tensor, model: nn.Module | None = None) -> BoundDistribution:
-        """The distribution over actions that these numbers [..., width] stand for."""
+        """The distribution over actions with these parameters [..., width]."""
         distribution = getattr(model or self.model, "distribution", None)
         if distribution is None:
             distribution = action_distribution(self.action_space)
         return BoundDistribution(distribution, logit, self.generator)
 
     def loss_batch(self, batch: Tree) -> Tree:
-        """A rollout [T, B, ...] as the rows [N, ...] that `loss` takes, without steps that `valid` leaves out."""
+        """The batch that `loss` takes: a rollout [T, B, ...] as rows [N, ...], without the steps where `valid` is False.
+
+        If `loss_takes` is "rollouts", or the batch is not a rollout, it is returned unchanged.
+        """
         if self.loss_takes == "rollouts" or self.learns_from == "transitions" or not self._is_rollout(batch):
             return batch
-        only = self.loss_columns if self.stats_take_rollouts else ()  # else `stats` may read more of the rows
+        only = self.loss_columns if self.stats_take_rollouts else ()  # otherwise `stats` may read more columns
         return tree(rollout_rows(batch, only or [name for name in nested(batch) if name != "valid"]))
 
     def _is_rollout(self, batch: Tree) -> bool:
-        """Whether steps and environments are in front, as far as its observations, or else its rewards, can tell."""
+        """Whether the leading dimensions are [T, B], judged by the shape of obs or, without obs, of reward."""
         if has_leaf(batch, "obs"):
             path, rank = self._first_obs
             leaf: Any = functools.reduce(lambda part, name: part[name], path, batch["obs"])
@@ -250,12 +255,12 @@ class Policy(PolicyState):
 
     @functools.cached_property
     def _first_obs(self) -> tuple[tuple[str, ...], int]:
-        """Where the first part of a nested observation is, and how many dimensions one has."""
+        """The path to the first leaf of a nested observation, and its number of dimensions."""
         path, spec = next(flatten(self._obs_spec))
         return path, len(spec.shape)
 
     def learn(self, batch: Tree) -> dict[str, Any]:
-        """What `learn_mode.forward` does: postprocess and learn."""
+        """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         try:
             processed = self.postprocess(batch)
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -266,8 +271,8 @@ class Policy(PolicyState):
                 raise
             names = ", ".join("/".join(path) for path in unknown)
             raise LossError(
-                f"{str(error).split(ADVICE)[0].rstrip(': ')}: {names} of the batch it learns from holds NaN. Look where that "
-                "comes from, such as the environment or a middleware that changes rewards."
+                f"{str(error).split(ADVICE)[0].rstrip(': ')}: {names} of the batch it learns from holds NaN. Find out where it "
+                "comes from, for example the environment or a middleware that changes rewards."
             ) from error
         except (KeyError, AttributeError) as error:
             known = (*STANDARD, *self.derived, *self._known.outputs, *(self._known.columns or ()))
@@ -282,22 +287,22 @@ class Policy(PolicyState):
         return require_mapping(f"learn_on_batch of {type(self).__name__}", output)
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
-        """Loss, gradients and one step of the optimizer. Returns what to log.
+        """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
 
         Raises:
-            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU this is looked at
-                in one step of 64, since each look waits for the device; saving a state looks at the weights.
+            LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU, only one in 64
+                steps is checked, because each check waits for the GPU; saving a state checks the weights.
         """
         loss, stats = with_stats(self.loss(batch))
-        look = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
-        if look:
+        is_checked = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
+        if is_checked:
             self._require_finite("loss", loss)
         for param in self.params:
-            param.grad = None  # what optimizer.zero_grad() does, without its profiler's share
+            param.grad = None  # as optimizer.zero_grad() does, without the cost of its profiler
         for name in self._stats_of_weights(stats):
             stats[name] = stats[name].clone()
         stats.update(self.compute_gradients(loss) or {})
-        if look and "grad_norm" in stats:
+        if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
         self.optimizer.step()
         self.train_iter += 1
@@ -306,7 +311,7 @@ class Policy(PolicyState):
         return stats
 
     def _stats_of_weights(self, stats: Mapping[str, Any]) -> Sequence[str]:
-        """Which statistics are weights themselves, such as `self.model.log_alpha.detach()`, which the step changes in place."""
+        """Names of statistics that share memory with weights, such as `self.model.log_alpha.detach()`; a step changes them."""
         names: list[str] | None = self.dry_run_results.get("stats_of_weights")
         if names is None:
             memory = {tensor.untyped_storage().data_ptr() for tensor in self.weights if tensor.numel()}
@@ -322,7 +327,7 @@ class Policy(PolicyState):
 
     @property
     def has_loss(self) -> bool:
-        """Whether it learns by a loss, or by a `learn_on_batch` without one."""
+        """Whether `loss` is overridden."""
         return type(self).loss is not Policy.loss
 
     @property
@@ -332,20 +337,21 @@ class Policy(PolicyState):
 
     @functools.cached_property
     def has_extra_outputs(self) -> bool:
-        """Whether `extra_action_out` gives anything."""
+        """Whether `extra_action_out` is overridden."""
         return type(self).extra_action_out is not Policy.extra_action_out
 
     @functools.cached_property
     def previous(self) -> tuple[str, ...]:
-        """Which of prev_action_batch and prev_reward_batch `compute_actions` asks for."""
+        """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
         return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
 
 
 def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
-    """`set_weights` or `learn_on_batch` of a class, after which the weights have another version, whichever way it is called.
+    """Wrap `set_weights` or `learn_on_batch` of a class: the version of the weights increases if the method does not do this.
 
     Args:
-        is_learning: whether it counts as a gradient step where it has counted none itself.
+        fn: the method.
+        is_learning: True for `learn_on_batch`, which also counts as a gradient step if it does not count one itself.
     """
 
     @functools.wraps(fn)
@@ -353,7 +359,7 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
         version, steps, result = self.version, self.train_iter, None
         try:
             result = fn(self, *args, **kwargs)
-        finally:  # an error may come when some of the weights have changed
+        finally:  # some of the weights may have changed before an error
             has_changed = not is_learning or not self.has_loss or bool(result)
             if has_changed and self.version == version:
                 self.bump_version()

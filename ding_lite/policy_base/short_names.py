@@ -1,4 +1,4 @@
-"""Short names: a policy's configuration by the short names of the field, `policy.config["gamma"]`."""
+"""Short names: access to a policy's configuration by the names that RLlib uses, `policy.config["gamma"]`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _PLACES = {
     "kl_target": ("learn.kl_target",),
     "clip_param": ("learn.clip_ratio",),
 }
-"""Where the typed configuration has what RLlib calls so; the first place that it has counts."""
+"""RLlib's names, and the fields of the typed configuration that they stand for; the first field that exists is used."""
 
 
 class Settings(Mapping[str, Any]):
-    """What `policy.config` is: the typed configuration by short or dotted names, and what came beside it.
+    """The type of `policy.config`: the typed configuration by short or dotted names, and additional settings.
 
     Args:
         cfg: the typed configuration.
-        extra: settings by names that it does not know.
+        extra: settings that the typed configuration has no fields for, by name.
     """
 
     def __init__(self, cfg: PolicyConfig, extra: Mapping[str, Any]) -> None:
@@ -59,17 +59,17 @@ class Settings(Mapping[str, Any]):
 def resolve(
     cfg: PolicyConfig | Mapping[str, Any] | None, default: PolicyConfig | Mapping[str, Any] | None, kind: type[PolicyConfig]
 ) -> Settings:
-    """The settings of a policy: what it was given, over its defaults.
+    """The settings of a policy: its defaults, changed by `cfg`.
 
     Args:
-        cfg: a typed configuration is taken as it is; of a mapping, short names (`lr`) and dotted ones
-            (`learn.learning_rate`) set the typed configuration, the rest stands beside it, with a warning where such a
-            name is nearly one of those.
-        default: likewise; None for none.
-        kind: of the typed configuration, where nothing says; OnPolicyConfig in place of the base of all.
+        cfg: a typed configuration, which replaces the defaults; or a mapping. In a mapping, short names (`lr`) and dotted names
+            (`learn.learning_rate`) set fields of the typed configuration. Other names are kept as additional settings, with a
+            warning if a name looks like a misspelt field.
+        default: the defaults, in the same form; None for those of `kind`.
+        kind: type of the typed configuration; PolicyConfig stands for OnPolicyConfig.
 
     Raises:
-        ConfigError: a dotted name that there is not, or a value that does not fit.
+        ConfigError: a dotted name does not exist, or a value is out of range or of the wrong type.
     """
     extra: dict[str, Any] = {}
     base = OnPolicyConfig() if kind is PolicyConfig else kind()
@@ -90,8 +90,7 @@ def resolve(
 
 
 def _warn_of_slip(name: str, cfg: Config) -> None:
-    """Say so where a name is nearly one that the typed configuration has, such as `gama` or `learning_rate`, or one that other
-    libraries have."""
+    """Warn if a name looks like a field of the typed configuration, such as `gama`, or is a name in another library."""
     kept = f"It is kept as policy.config[{name!r}], for hooks that read it."
     sections = {
         place: found[0] for place in ("", "learn", "model", "collect") if (found := _lookup(cfg, place) if place else [cfg])
@@ -99,29 +98,29 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
     has = [f"{place}.{name}" for place, section in sections.items() if place and hasattr(section, name)]
     hint = next((hint for section in sections.values() if (hint := type(section).about(name)) is not None), None)
     if hint is not None and not has:
-        warnings.warn(f"the setting {name!r} is none of this {type(cfg).__name__}'s: {hint} {kept}", stacklevel=4)
+        warnings.warn(f"{type(cfg).__name__} has no setting {name!r}: {hint} {kept}", stacklevel=4)
         return
     near = {place.rpartition(".")[2]: place for section in ("collect", "learn") for place in _values(cfg, section)}
     near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}
     if name.rstrip("0123456789_") in near and name not in near:
-        return  # a second one, such as gamma2
+        return  # a numbered variant, such as gamma2
     meant = difflib.get_close_matches(name, near, n=1, cutoff=0.85)
     if meant:
         warnings.warn(
-            f"the setting {name!r} is none of this {type(cfg).__name__}'s: did you mean {near[meant[0]]!r}? {kept}",
+            f"{type(cfg).__name__} has no setting {name!r}: did you mean {near[meant[0]]!r}? {kept}",
             stacklevel=4,
         )
 
 
 def _values(cfg: Config, section: str) -> Iterator[str]:
-    """The dotted names of the values in one section."""
+    """The dotted names of the fields in one section."""
     found = _lookup(cfg, section)
     if found and isinstance(found[0], Config):
         yield from (f"{section}.{name}" for name in vars(found[0]))
 
 
 def _lookup(cfg: Config, place: str) -> list[Any]:
-    """The value at a dotted name, in a list; an empty one where there is none."""
+    """A list with the value at a dotted name; an empty list if there is none."""
     value: Any = cfg
     for name in place.split("."):
         if not isinstance(value, Config) or not hasattr(value, name):

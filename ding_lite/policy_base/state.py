@@ -1,4 +1,4 @@
-"""The state of a policy: what it is saved as, copied as, and goes on from."""
+"""The state of a policy: saving, loading, random generators, acting copies and modes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from ding_lite.policy_state import (
     warn_of_other_rates,
 )
 
-_SPACE = 1  # tells the seed of a space from that of the generators
+_SPACE = 1  # makes the seed of the action space differ from those of the generators
 
 
 class PolicyState(PolicyWeights):
-    """What `Policy` is saved and copied by; made by `Policy`."""
+    """The base class of `Policy` for saving, loading and copying."""
 
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
-    """Attributes whose state `state_dict` has by itself."""
+    """Attributes that `state_dict` saves under their own names. Other networks and optimizers are saved as attachments."""
 
     is_copy: bool = False
-    """Whether it is a copy that acts, which cannot learn."""
+    """Whether this is an acting copy, which cannot learn."""
 
     hook_metrics: MetricsLogger
     seed: int
@@ -49,12 +49,12 @@ class PolicyState(PolicyWeights):
     _attached: dict[str, Any]
     _loaded: dict[str, Any]
 
-    # Its modes: made when first asked for, so that they have what constructors of subclasses add. `self` is a
-    # whole `Policy`, which alone has all that they ask for.
+    # The modes are made on first access, so that their copies have the attributes that constructors of subclasses set.
+    # `self: Any` because the modes need a whole `Policy`.
 
     @functools.cached_property
     def learn_mode(self: Any) -> LearnMode:
-        """The mode that changes the model."""
+        """The mode that learns: it changes the model."""
         return LearnMode(self)
 
     @functools.cached_property
@@ -64,78 +64,78 @@ class PolicyState(PolicyWeights):
 
     @functools.cached_property
     def eval_mode(self: Any) -> EvalMode:
-        """The mode that does its best."""
+        """The mode that acts without exploration."""
         return EvalMode(self)
 
     @classmethod
     def lineage(cls) -> list[str]:
-        """The names of this class and of the policies that it is derived from, the base of all left out."""
+        """The names of this class and of its base classes that are policies, without `Policy` itself."""
         kinds = [kind for kind in cls.__mro__ if issubclass(kind, PolicyState)]
-        return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and this one
+        return [kind.__name__ for kind in kinds[:-2]] or [cls.__name__]  # the last two are `Policy` and `PolicyState`
 
     def actor(self, role: str, index: int = 0, device: torch.device | None = None) -> Any:
-        """A copy that acts, see `acting_copy`."""
+        """An acting copy of this policy; see `acting_copy`."""
         return acting_copy(self, role, index, device)
 
     def attach(self, name: str, thing: Any) -> None:
-        """Make something part of this policy's state that learning goes on from too, such as a normaliser of rewards.
+        """Make an object part of this policy's state, such as a reward normalizer, so that checkpoints include it.
 
-        It goes on from the state that was loaded for it, or from what was attached under this name before.
+        If a state was loaded under this name, or another object was attached under it, the object loads that state.
 
         Args:
-            name: under which its state is kept.
-            thing: with `state_dict()`, plain data, and `load_state_dict(state)`. A state that is loaded has to have the names,
-                shapes and kinds of numbers of the current one; what is free to have another shape stands in a list, or its name
-                in an attribute `varying`, a tuple of names. `state_ranges`, a dict by name on its class, holds the least and
-                the largest number of an entry, such as {"var": (0.0, math.inf)}.
+            name: key of the object's state.
+            thing: an object with `state_dict()`, which returns plain data, and `load_state_dict(state)`. A loaded state must
+                have the same names, shapes and dtypes as the current one, except for lengths of lists and for the names in the
+                object's attribute `varying`, a tuple. The class attribute `state_ranges` may give the allowed range of an
+                entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
-            TypeError: it has no such methods.
-            StateError: the state that it is to go on from does not fit it.
+            TypeError: the object does not have these methods.
+            StateError: the state does not fit the object.
         """
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
             raise TypeError(
-                f"attach({name!r}, ...) wants something with state_dict() and load_state_dict(state), got {thing!r:.80} of "
+                f"attach({name!r}, ...) wants an object with state_dict() and load_state_dict(state), got {thing!r:.80} of "
                 f"type {type(thing).__name__}."
             )
         before = self._attached.get(name)
         if before is not None and before is not thing:
-            self._go_on(name, thing, before.state_dict())
+            self._load_attached(name, thing, before.state_dict())
         elif name in self._loaded:
-            self._go_on(name, thing, self._loaded[name])
+            self._load_attached(name, thing, self._loaded[name])
             del self._loaded[name]
         self._attached[name] = thing
 
     @staticmethod
-    def _go_on(name: str, thing: Any, state: Any) -> None:
+    def _load_attached(name: str, thing: Any, state: Any) -> None:
         require_part(f'state["attached"][{name!r}]', thing, state)
         thing.load_state_dict(state)
 
     @property
     def attachments(self) -> Mapping[str, Any]:
-        """What was attached, by name."""
+        """The attached objects by name, including networks and optimizers outside of the model."""
         self._attach_networks()
         return self._attached
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """The algorithm, its configuration and its spaces, plain data: what a state of it fits."""
+        """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
         return identity_of(self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
 
     def _attach_networks(self) -> None:
-        """Make networks and optimizers beside the model part of the state, each under the name of its attribute."""
+        """Attach networks and optimizers outside of the model, each under the name of its attribute."""
         parts = {id(module) for module in self.model.modules()} | {id(thing) for thing in self._attached.values()}
         for name, value in list(vars(self).items()):
             if name not in self.saved_networks and id(value) not in parts and isinstance(value, (nn.Module, Optimizer)):
                 self.attach(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything that acting and learning go on from: weights, optimizer, counters and random numbers.
+        """A copy of the whole state: weights, optimizer, counters, attached objects and random generators.
 
-        While other iterations are under way, without the random numbers of the modes that act in them.
+        If iterations overlap, the random generators of the modes that act in other iterations are left out.
 
         Raises:
-            LossError: the weights are no numbers any more.
+            LossError: a weight is NaN or infinite.
         """
         if self.being_loaded is None:
             self.require_finite()
@@ -156,14 +156,14 @@ class PolicyState(PolicyWeights):
 
     @all_or_nothing
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state, or take over the weights alone where it holds no more, as in `best.pt`.
+        """Load a saved state, or only the weights if the state has nothing else, as in `best.pt`.
 
-        All of it is looked at before anything is changed, and where a part cannot be loaded after all, everything is put back.
+        The whole state is checked before anything changes. If loading fails after that, all changes are undone.
 
         Raises:
-            TypeError: a path, or something else that is no mapping.
-            StateError: a ValueError. There are no weights in it; it is of another algorithm, other spaces or another network;
-                or a part does not fit, or holds numbers that are not finite.
+            TypeError: the state is not a mapping.
+            StateError: a ValueError. The state has no weights; it is a state of another algorithm, other spaces or another
+                network; or a part does not fit, or contains NaN or infinity.
         """
         self.set_weights(copy.deepcopy(state["model"]) if self.has_own_weights else state["model"])
         if "optimizer" not in state:
@@ -182,34 +182,43 @@ class PolicyState(PolicyWeights):
             mode.actor.copy_weights(self)
 
     def make_generators(self, role: str, index: int = 0) -> None:
-        """Random numbers of the learner, a collector or an evaluator, from the policy's seed; `index` tells workers apart."""
+        """Create the random generators of a role from the policy's seed.
+
+        Args:
+            role: "learn", "collect" or "evaluate".
+            index: index of the worker.
+        """
         self.rng = np.random.default_rng([self.seed, ROLES[role], *([index] if index else [])])
         self.generator = torch.Generator(self.device).manual_seed(int(self.rng.integers(2**63)))
-        # A space of its own, so that what a hook samples from it goes by the policy's seed too, and in every copy by itself.
+        # A copy of the space, so that samples from it depend on the policy's seed, and are independent in each acting copy.
         self.action_space = copy.deepcopy(self.action_space)
         self.action_space.seed(int(np.random.default_rng([self.seed, ROLES[role], index, _SPACE]).integers(2**31)))
 
     def generator_state(self) -> dict[str, Any]:
-        """Where the random numbers of this policy, or of this copy of it, are."""
+        """The states of the random generators of this policy or acting copy."""
         space = random_state(self.action_space)
         return {"rng": self.rng.bit_generator.state, "generator": self.generator.get_state(), "action_space": space}
 
     def require_generator_state(self, where: str, state: Any) -> None:
-        """Refuse anything that `load_generator_state` cannot go on from; a policy with more random numbers looks at them too.
+        """Check that `load_generator_state` can load this state. A policy with more random generators extends this.
+
+        Args:
+            where: key of the state, for messages.
+            state: the state to check.
 
         Raises:
-            StateError: the entry that does not fit, by its key, which begins with `where`.
+            StateError: an entry does not fit; the message names it.
         """
         require_random_state(where, state, self.generator_state(), self.rng, self.device, self.action_space)
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state."""
+        """Load the states of the random generators."""
         self.rng.bit_generator.state = state["rng"]
         self.generator.set_state(state["generator"].cpu())
-        if "action_space" in state:  # not in older ones
+        if "action_space" in state:  # older states do not have it
             load_random_state(self.action_space, state["action_space"])
 
 
 def _state_of(thing: Any) -> Any:
-    """A copy of the state of something that was attached."""
+    """A copy of the state of an attached object."""
     return optimizer_state(thing) if isinstance(thing, Optimizer) else copy.deepcopy(thing.state_dict())

@@ -1,4 +1,4 @@
-"""Weights of a policy: snapshots of them, and how they get from one policy to its copies."""
+"""Weights of a policy: snapshots, and copying weights from a policy to its acting copies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ding_lite.policy_state import StateError, misfit, require_weights
 
 
 class Weights(NamedTuple):
-    """The weights of a policy at one moment, which nothing changes any more."""
+    """A snapshot of a policy's weights. It is never changed."""
 
     version: int
-    """Version of the policy's weights that these are; see `Policy.version`."""
+    """Version of the weights; see `Policy.version`."""
 
     weights: Any
-    """A list of tensors, the model's parameters and buffers in its order; of a policy with a `get_weights` of its own, what
-    that gave."""
+    """A list of tensors: the model's parameters and buffers, in a fixed order. If the policy overrides `get_weights`, its
+    result."""
 
     train_iter: int = 0
-    """Gradient steps that led to them."""
+    """Gradient steps taken until then."""
 
     def as_arrays(self) -> Weights:
-        """The same with arrays for tensors, to be sent elsewhere: torch would write each tensor as a file of its own."""
+        """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
         tensors = isinstance(self.weights, list)
         return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if tensors else self
 
@@ -39,10 +39,10 @@ class Weights(NamedTuple):
 
 
 class PolicyWeights(Hooks):
-    """The weights of a `Policy`: those that learn, or those of a copy that acts."""
+    """The base class of `Policy` for weights: of the policy that learns, or of an acting copy."""
 
     being_loaded: Mapping[str, Any] | None = None
-    """The state that is being loaded, if one is."""
+    """The state that is being loaded at the moment; None if there is none."""
 
     device: torch.device
     train_iter: int
@@ -52,29 +52,29 @@ class PolicyWeights(Hooks):
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether its weights are what a `get_weights` of its own gives, not those of its model."""
+        """Whether `get_weights` is overridden, so that the weights are not those of the model."""
         return type(self).get_weights is not PolicyWeights.get_weights
 
     @property
     def weights(self) -> list[Tensor]:
-        """The model's parameters and buffers themselves, in a fixed order."""
+        """The model's parameters and buffers in a fixed order; not copies."""
         return [*self.model.parameters(), *self.model.buffers()]
 
     def require_finite(self, waiting: bool = True) -> None:
-        """Refuse weights that are no numbers any more, before anything is made of them. Each weights are looked at once.
+        """Check that the model's parameters are finite. Each version of the weights is checked only once.
 
         Args:
-            waiting: whether to wait for a device that works beside this thread; where not, only a CPU is asked.
+            waiting: whether to wait for a GPU; if False, weights on a GPU are not checked.
 
         Raises:
-            LossError
+            LossError: a weight is NaN or infinite.
         """
         if self._found_finite != self.version and self.params and (waiting or self.device.type == "cpu"):
             require_finite(type(self).__name__, self.train_iter, self.params)
             self._found_finite = self.version
 
     def snapshot(self) -> Weights:
-        """A copy of the weights as they are now; the same one again while they do not change."""
+        """A copy of the current weights. While they do not change, the same object is returned."""
         if self._snapshot is None or self._snapshot.version != self.version:
             self.require_finite(waiting=False)
             own = self.has_own_weights
@@ -83,7 +83,7 @@ class PolicyWeights(Hooks):
         return self._snapshot
 
     def copy_weights(self, other: PolicyWeights | Weights) -> None:
-        """Take over the weights of a policy of the same kind, or of a snapshot of one."""
+        """Load the weights of a policy of the same class, or of a snapshot of one."""
         if isinstance(other, PolicyWeights):
             other.require_finite(waiting=False)
         if self.has_own_weights:
@@ -95,28 +95,28 @@ class PolicyWeights(Hooks):
         self.version, self.train_iter = other.version, other.train_iter
 
     def get_weights(self) -> dict[str, Any]:
-        """A copy of the model's weights, on the CPU. A policy may have weights of another kind, plain data by name."""
+        """A copy of the model's weights, on the CPU. A subclass may return other weights, plain data by name."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over weights that `get_weights` gave.
+        """Load weights that `get_weights` returned.
 
         Raises:
-            TypeError: a path, or something else that is no mapping.
-            StateError: they are not of this network, or are no numbers; nothing is changed.
+            TypeError: the weights are not a mapping.
+            StateError: they do not fit the network, or are not finite. Nothing is changed.
         """
-        policy: Any = self  # a whole `Policy`, which has all that the messages name
+        policy: Any = self  # a whole `Policy`, as `require_weights` needs
         if self.being_loaded is None:
             require_weights(policy, weights)
         before = copy.deepcopy(self.model.state_dict())
         try:
             self.model.load_state_dict(dict(weights))
         except RuntimeError as error:
-            self.model.load_state_dict(before)  # some of them may have fitted
+            self.model.load_state_dict(before)  # some tensors may have been loaded
             raise StateError(f"{misfit(policy)} {error}") from None
         self.bump_version()
 
     def bump_version(self) -> None:
-        """Give the weights another version, because they have changed: copies that act take them over then."""
+        """Increase the version, because the weights have changed: acting copies then load them."""
         self.version += 1
         self._snapshot, self._found_finite = None, -1

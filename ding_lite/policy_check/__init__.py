@@ -1,4 +1,4 @@
-"""The dry run of a policy, and checks of what hooks are given and what they give."""
+"""The dry run of a policy, and checks of the arguments and results of its hooks."""
 
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
 from ding_lite.policy_check.dry_run import try_out

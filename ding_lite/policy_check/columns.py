@@ -1,4 +1,4 @@
-"""Columns: a batch that remembers which of its leaves were read, and says so plainly where one is missing."""
+"""Columns: a batch that records which of its columns are read, and errors about missing columns."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from ding_lite.data import Tree, flatten, has_leaf, nested, tree
 
 
 class HookReads(NamedTuple):
-    """Which columns of a batch the hooks of a policy read, None where that is not known; and which it gives when it acts."""
+    """The result of a dry run: the columns of a batch that the hooks of a policy read, and the extra outputs of acting."""
 
     columns: tuple[str, ...] | None
-    """Those of what is collected or replayed that any hook reads."""
+    """The collected or replayed columns that any hook reads; None if unknown."""
 
     loss_columns: tuple[str, ...] | None
-    """Those that the loss reads, also where postprocess made them."""
+    """The columns that the loss reads, including those that `postprocess` adds; None if unknown."""
 
     outputs: tuple[str, ...] = ()
-    """What acting gives beside the action, such as log_prob; empty where it could not be tried out."""
+    """Names of the extra outputs of acting, such as log_prob; empty if unknown."""
 
 
 class ColumnError(KeyError, AttributeError):
     """A hook read a column that the batch does not have."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote it
+        return str(self.args[0])  # KeyError would add quotation marks
 
 
 class ReadBatch(Tree):
-    """A batch that remembers what is read of it: `batch.obs`, `batch["obs"]`. Made by `read_batch`.
+    """A batch that records which columns are read, by `batch.obs` or `batch["obs"]`. Made by `read_batch`.
 
-    Whatever else is done with it (a slice, a method of trees) reads all of it.
+    Any other operation, such as slicing or a method of trees, counts as reading all columns.
     """
 
     _reading: ClassVar[tuple[set[str], str]] = (set(), "")
-    """The names that were read; the hook that reads."""
+    """The names of the columns read so far; the name of the hook that reads."""
 
     def __getattribute__(self, name: str) -> Any:
         read = type(self)._reading[0]
-        names = tuple(leaves_of(self))  # with those that the hook has set
-        if name == "_detach":  # on its way to all leaves; only `has_leaf` and `with_leaves` go past it
+        names = tuple(leaves_of(self))  # including columns that the hook has set
+        if name == "_detach":  # gives access to all leaves; `has_leaf` and `with_leaves` call it on the class instead
             read.update(names)
         if name.startswith("_"):
             return super().__getattribute__(name)
@@ -69,63 +69,66 @@ class ReadBatch(Tree):
         has = leaves_of(self)
         return ColumnError(
             f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, has)} It has "
-            f"{described(has)}. Add it in postprocess, give it from compute_actions as an extra output, or declare in "
-            f"`derived` what the pipeline adds."
+            f"{described(has)}. Add it in postprocess, return it from compute_actions as an extra output, or declare it in "
+            f"`derived` if the pipeline adds it."
         )
 
 
 def leaves_of(batch: Any) -> dict[str, Any]:
-    """What is at the top of a batch, past what remembers that it is read."""
+    """The top-level leaves of a batch by name; this does not count as reading them."""
     storage: Any = Tree._detach(batch)
     return dict(storage.iter_items())
 
 
 def _plain(part: Any) -> Any:
-    """What is nested in the batch, as a tree that remembers nothing."""
+    """A nested part of the batch as an ordinary tree, which does not record."""
     return tree(leaves_of(part)) if isinstance(part, ReadBatch) else part
 
 
 def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collection[str], who: str) -> None:
-    """Raise an error that says more, where this one is about a column that the pipeline was to bring.
+    """Raise a ColumnError from this error if it is about a known column that the batch does not have.
 
     Args:
-        error: what learning raised.
-        batch: what it was given.
-        known: columns that there may be.
-        who: reads it.
+        error: the error that learning raised.
+        batch: the batch that was learned from.
+        known: names of columns that a pipeline may provide.
+        who: name of the reader, for the message.
+
+    Raises:
+        ColumnError: names the column, and the middleware that add such columns.
     """
     name = str(getattr(error, "name", None) or (error.args[0] if error.args else ""))
     if isinstance(error, ColumnError) or name not in known or has_leaf(batch, name):
         return
     raise ColumnError(
         f"{who} reads the column {name!r}, and the batch has none. It has {described(nested(batch))}. gae_estimator and "
-        "montecarlo_return_estimator add value, next_value, advantage and return_, a PrioritizedReplayBuffer weight, "
-        "nstep_reward_enhancer discount; from replay, only columns are fetched that the hooks read in every step; of buffers "
-        "by name, a batch of each lies under its name."
+        "montecarlo_return_estimator add value, next_value, advantage and return_; a PrioritizedReplayBuffer adds weight; "
+        "nstep_reward_enhancer adds discount. Batches from replay only have the columns that the hooks read in the dry run. "
+        "With a dict of buffers, the batch of each buffer is under its name."
     ) from error
 
 
 STANDARD = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "policy_version", "log_prob")
-"""Columns that our collectors bring; the last where the policy's distribution gives it."""
+"""Columns that our collectors write; log_prob only if the policy returns it as an extra output."""
 
 _HARMLESS = {"keys", "shape", "device", "dtype"}
 
 
 def read_batch(leaves: Mapping[str, Any], hook: str) -> ReadBatch:
-    """A batch that remembers what is read of it.
+    """Make a batch that records which columns are read.
 
     Args:
-        leaves: tensors by name, nested where a space is.
-        hook: which hook it is given to, for messages.
+        leaves: tensors by name, nested if their space is nested.
+        hook: name of the hook that gets the batch, for messages.
     """
-    # A class of its own, because an instance of a tree has no place for anything but leaves.
+    # A new class for each batch, because an instance of a tree can only hold leaves.
     kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": (set(), hook)})
     batch: ReadBatch = kind(tree(leaves)._detach())
     return batch
 
 
 def columns_read(batch: ReadBatch) -> set[str]:
-    """The leaves at the top of this batch that were read."""
+    """Names of the top-level columns of this batch that were read."""
     read: set[str] = type(batch)._reading[0]
     return read
 
@@ -137,10 +140,10 @@ def described(leaves: Mapping[str, Any]) -> str:
 
 
 def map_columns(batch: Tree, fn: Callable[[str, Any], Any]) -> Tree:
-    """The batch with `fn(name, column)` in the place of each column at its top; one that remembers what is read still does."""
+    """Replace each top-level column of a batch by `fn(name, column)`. A `ReadBatch` continues to record."""
     mapped = tree({name: fn(name, column) for name, column in nested(tree(leaves_of(batch))).items()})
     if not isinstance(batch, ReadBatch):
         return mapped
     kind: Any = type("ReadBatch", (ReadBatch,), {"_reading": type(batch)._reading})
-    remembering: Tree = kind(mapped._detach())
-    return remembering
+    recording: Tree = kind(mapped._detach())
+    return recording

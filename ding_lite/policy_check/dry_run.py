@@ -1,4 +1,4 @@
-"""The dry run: a policy run once on a dummy batch, so that what does not fit is known before the first step."""
+"""The dry run: runs a policy once on a dummy batch, to find errors in its hooks before the first step."""
 
 from __future__ import annotations
 
@@ -31,99 +31,104 @@ from ding_lite.policy_check.recurrent_states import state_like_before
 from ding_lite.policy_check.restoring import RestorablePolicy, restoring_state
 
 _RESERVED = {"valid"}
-_STEPS, _ENVS = 2, 3  # of the dummy rollout: small, and different, so that mixed up dimensions show
+_STEPS, _ENVS = 2, 3  # sizes of the dummy rollout: small, and different, to find dimensions in the wrong order
 
 
-class TriedMode(Protocol):
-    """What the dry run asks of the mode that acts for the policy."""
+class DryRunMode(Protocol):
+    """The interface that the dry run needs from the policy's mode that acts."""
 
     @property
     def previous(self) -> tuple[str, ...]:
-        """Which of prev_action_batch and prev_reward_batch acting asks for."""
+        """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
 
     def get_initial_state(self, batch_size: int, /) -> list[Any]:
         """The recurrent state at the start of B episodes."""
 
     def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions, the next state, and extra outputs."""
+        """Actions, the next recurrent state, and extra outputs."""
 
 
-class TriedPolicy(RestorablePolicy, Protocol):
-    """What the dry run asks of a policy: the hooks that it calls, and what says how they are called."""
+class DryRunPolicy(RestorablePolicy, Protocol):
+    """The interface that the dry run needs from a policy: its hooks, and the attributes that describe their batches."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Observation space of one environment."""
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Of one environment."""
+        """Action space of one environment."""
 
     @property
     def device(self) -> torch.device:
-        """Where it learns."""
+        """The device of the networks."""
 
     @property
     def derived(self) -> Mapping[str, tuple[int, ...]]:
-        """Columns that the pipeline may add, and the shape of one element."""
+        """Columns that the pipeline may add, with the shape of one element."""
 
     @property
     def learns_from(self) -> str:
-        """ "rollouts" or "transitions"."""
+        """The batch of `learn_on_batch`: "rollouts" or "transitions"."""
 
     @property
     def loss_takes(self) -> str:
-        """Likewise."""
+        """The batch of `loss`: "rollouts" or "transitions"."""
 
     @property
     def stats_take_rollouts(self) -> bool:
-        """Whether `stats` is given rollouts where the loss is given rows."""
+        """Whether `stats` takes the batch of `learn_on_batch` instead of the batch of `loss`."""
 
     @property
     def has_loss(self) -> bool:
-        """Whether it learns by a loss."""
+        """Whether `loss` is overridden."""
 
     def dummy_batch(self, batch: Tree, /) -> Tree:
-        """What the pipeline makes of a rollout before the policy learns from it."""
+        """The dummy batch, changed as the pipeline changes its batches."""
 
     def postprocess(self, batch: Tree, /) -> Tree:
-        """The batch with columns added."""
+        """Prepare a batch for `learn_on_batch`."""
 
     def loss_batch(self, batch: Tree, /) -> Tree:
-        """The batch as the loss takes it."""
+        """The batch that `loss` takes."""
 
     def loss(self, batch: Tree, /) -> Any:
         """The loss of a batch."""
 
     def compute_gradients(self, loss: Tensor, /) -> dict[str, Any]:
-        """Set the gradients. Returns what to log."""
+        """Set the gradients. Returns a dict to log."""
 
     def stats(self, batch: Tree, /) -> dict[str, Any]:
-        """More to log."""
+        """More values to log."""
 
 
-P = TypeVar("P", bound=TriedPolicy)
+P = TypeVar("P", bound=DryRunPolicy)
 
 
 class HookCallError(HookError):
-    """What a hook raised itself."""
+    """A hook raised an error on the dummy batch."""
 
 
-def try_out(policy: P, make_mode: Callable[[P], TriedMode]) -> HookReads:
-    """Let the policy act, postprocess, and compute loss, gradients and statistics on a dummy batch, and put it back as it was.
+def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
+    """Run a policy on a dummy batch: act, postprocess, compute loss, gradients and statistics. Then restore the policy.
 
     Args:
-        make_mode: makes the mode of the policy that acts.
+        policy: the policy.
+        make_mode: makes the mode that acts.
+
+    Returns:
+        The columns that the hooks read, and the names of the extra outputs.
 
     Raises:
         ColumnError: a hook reads a column that the batch does not have.
-        HookError: a hook fails, or gives something of a wrong shape or kind; of a policy that only acts, the latter alone.
+        HookError: a hook raises an error, or returns something of the wrong shape or type. Errors that hooks raise are ignored
+            if the policy does not learn.
     """
     with restoring_state(policy):
         try:
             columns, outputs = _acted(policy, make_mode(policy))
         except HookCallError:
-            # A rule may want observations of the environment that it was written for: it shows when it acts.
+            # A rule-based policy may need real observations of its environment. If it fails on these too, acting raises.
             if _only_acts(policy):
                 return HookReads(None, None)
             raise
@@ -134,24 +139,24 @@ def try_out(policy: P, make_mode: Callable[[P], TriedMode]) -> HookReads:
     return read._replace(outputs=outputs)
 
 
-def _only_acts(policy: TriedPolicy) -> bool:
-    """Whether it has no loss, or one that says that it does not learn."""
+def _only_acts(policy: DryRunPolicy) -> bool:
+    """Whether the policy has no loss, or its loss raises NotImplementedError."""
     if not policy.has_loss:
         return True
     try:
         policy.loss(read_batch({}, f"loss of {type(policy).__name__}"))
     except NotImplementedError:
         return True
-    except Exception:  # noqa: BLE001  it misses its columns, as it should
+    except Exception:  # noqa: BLE001  a real loss fails because the batch has no columns
         return False
     return False
 
 
-def _acted(policy: TriedPolicy, mode: TriedMode) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A rollout [T, B, ...] of dummy observations with what the policy does about them; the names of its extra outputs."""
+def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Act on dummy observations. Returns a rollout [T, B, ...] as a collector writes it, and the names of the extra outputs."""
     name = f"compute_actions of {type(policy).__name__}"
     obs = dummy_elements(policy.observation_space, _ENVS)
-    with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "of no step yet"):
+    with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "before the first step"):
         state = mode.get_initial_state(_ENVS)
     action_spec = space_spec(policy.action_space)
     given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
@@ -181,7 +186,7 @@ def _acted(policy: TriedPolicy, mode: TriedMode) -> tuple[dict[str, Any], tuple[
     }
     taken = [key for key in outputs if key in step or key in _RESERVED or key.startswith(("state_in_", "state_out_"))]
     if taken:
-        raise HookError(f"{name} gives an extra output {taken[0]!r}, which is a column of our own: give it another name.")
+        raise HookError(f"{name} returns the extra output {taken[0]!r}, but this column is reserved: give it another name.")
     step |= outputs
     for column, shape in policy.derived.items():
         step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
@@ -189,9 +194,10 @@ def _acted(policy: TriedPolicy, mode: TriedMode) -> tuple[dict[str, Any], tuple[
     return rollout, tuple(outputs)
 
 
-def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
+def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
+    """Call the hooks that learn on a dummy rollout. Returns the columns that they read."""
     kind = type(policy).__name__
-    policy.hook_metrics.reset()  # of what acting logged, which goes elsewhere
+    policy.hook_metrics.reset()  # removes values that acting logged: these may have the names of learning's values
     if policy.learns_from == "transitions":
         columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
     columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
@@ -200,7 +206,7 @@ def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
         processed = policy.postprocess(raw)
     read = columns_read(raw)
     leaves = _leaves_of(processed, f"postprocess of {kind}")
-    if policy.learns_from == "rollouts" and policy.loss_takes == "transitions":  # which are cut into rows together
+    if policy.learns_from == "rollouts" and policy.loss_takes == "transitions":  # all columns are flattened to rows together
         require_as_long(f"postprocess of {kind}", columns, leaves)
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
@@ -220,41 +226,41 @@ def _learned(policy: TriedPolicy, columns: dict[str, Any]) -> HookReads:
 
 
 def _warn_of_global_draws(hook: str, before: Mapping[str, Any]) -> None:
-    """Warn where acting draws from a global generator: threads share it, and each worker process has another one."""
+    """Warn if acting draws from a global random generator: threads share it, and each worker process has its own."""
     drawn = [name for name, state in global_random_states().items() if state != before.get(name, state)]
     if drawn:
         warnings.warn(
-            f"{hook} draws from the global random numbers of {' and '.join(drawn)}, which no seed of the policy sets, and "
-            "whose order depends on timing where iterations overlap: draw from self.generator (torch) or self.rng (numpy), "
-            "such as torch.randn(shape, generator=self.generator).",
+            f"{hook} draws from the global random generator of {' and '.join(drawn)}. The policy's seed does not seed it, and "
+            "the order of its draws depends on timing if iterations overlap: draw from self.generator (torch) or self.rng "
+            "(numpy), such as torch.randn(shape, generator=self.generator).",
             stacklevel=2,
         )
 
 
-def _require_apart(policy: TriedPolicy, outputs: Mapping[str, Any]) -> None:
-    """Refuse a name under which a hook gives a number to log and logs another one."""
+def _require_apart(policy: DryRunPolicy, outputs: Mapping[str, Any]) -> None:
+    """Raise HookError if a name is both returned by a hook to log, and logged with `self.metrics`."""
     given = {"/".join(map(str, path)) for path, _ in flatten(outputs)}
     for path, _ in flatten(policy.hook_metrics.peek()):
         name = "/".join(map(str, path))
         if name in given:
             kind = type(policy).__name__
             raise HookError(
-                f"{kind} gives {name!r} to log with each gradient step, and logs it with self.metrics as well: two numbers "
-                "under one name. Take another name in self.metrics, or leave it out of what the hook returns."
+                f"{kind} returns {name!r} to log with each gradient step, and logs it with self.metrics too: these are two "
+                "values under one name. Use another name in self.metrics, or do not return it from the hook."
             )
 
 
 @contextlib.contextmanager
 def _explained(hook: str, batch: Callable[[], str]) -> Iterator[None]:
-    """Errors from inside a hook, with its name and what it was given."""
+    """Turn errors from inside a hook into HookCallError, with the names of the hook and its batch."""
     try:
         yield
     except (ColumnError, HookError, NotImplementedError):
         raise
     except Exception as error:
         raise HookCallError(
-            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. This is a dry run before "
-            "the first step; what the hook needs has to be there by then."
+            f"{hook} fails on a dummy batch ({batch()}): {type(error).__name__}: {error}. This is the dry run before the first "
+            "step: everything that the hook needs must exist by then."
         ) from error
 
 
@@ -264,7 +270,7 @@ def _leaves_of(batch: Any, hook: str) -> dict[str, Any]:
 
 
 def dummy_elements(space: gymnasium.Space[Any], count: int) -> Any:
-    """`count` times the element of this space that is nearest to zero, as arrays, nested as the space is."""
+    """The element of this space that is nearest to zero, repeated `count` times: arrays [count, ...], nested like the space."""
     parts = subspaces(space)
     if parts is not None:
         return {name: dummy_elements(part, count) for name, part in parts.items()}

@@ -1,4 +1,4 @@
-"""Observations: whether those that a policy is to act on are of its space, and what is wrong with them where they are not."""
+"""Observations: checks that observations and actions fit the spaces of a policy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ding_lite.envs import space_spec, subspaces
 
 
 class ObservationError(ValueError):
-    """Observations that are not of the space that a policy was made for."""
+    """Observations that do not fit the space that a policy was made for."""
 
 
 def misfit_of(policy: str, space: gymnasium.Space[Any], obs: Any) -> ObservationError | None:
-    """What is wrong with a batch of observations [B, ...]; None where nothing is.
+    """The error about a batch of observations [B, ...] that does not fit its space; None if it fits.
 
     Args:
-        policy: its name.
-        space: that it was made for.
-        obs: arrays or tensors, nested as the space is.
+        policy: name of the policy, for the message.
+        space: the observation space of the policy.
+        obs: arrays or tensors, nested like the space.
     """
     found = next(_misfits(space, nested(obs) if is_tree(obs) or type(obs) is dict else obs, "obs", {}), None)
     return None if found is None else ObservationError(f"{policy} cannot act on these observations: {found}")
@@ -34,15 +34,18 @@ def misfit_of(policy: str, space: gymnasium.Space[Any], obs: Any) -> Observation
 def misfit_in_batch(
     policy: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], batch: Any
 ) -> ValueError | None:
-    """Which action or observation of a batch [..., ...] is not of its discrete space; None where all are.
+    """The error about an action or observation of a batch that is not in its discrete space; None if all are.
 
     Args:
-        policy: its name.
-        batch: that it learns from, with any leading dimensions.
+        policy: name of the policy, for the message.
+        observation_space, action_space: spaces of the policy.
+        batch: the batch that it learns from, with any leading dimensions.
     """
     for name, space in (("action", action_space), ("obs", observation_space), ("next_obs", observation_space)):
         if has_leaf(batch, name) and (found := next(_not_of(space, nested(batch[name]), f"batch.{name}"), None)) is not None:
-            return ValueError(f"{policy} cannot learn from this batch: {found} Look at what writes it, such as a middleware.")
+            return ValueError(
+                f"{policy} cannot learn from this batch: {found} Look for the code that writes it, such as a middleware."
+            )
     return None
 
 
@@ -55,13 +58,13 @@ def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]
     elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and isinstance(leaf, (np.ndarray, Tensor)):
         array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
         if array.dtype.kind not in "iu":
-            yield f"{where} is {_describe(leaf)}, and integers of {space} are wanted."
+            yield f"{where} is {_describe(leaf)}, expected integers of {space}."
         elif not space.shape or array.shape[-1:] == space.shape:
             yield from _out_of_range(space, array, where)
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:
-    """Whether there is something in them that a network would take without a word: NaN, or fractions for categories."""
+    """Whether observations may have an error that a network does not notice: NaN, or floats in a discrete space."""
     if type(obs) is np.ndarray:
         if obs.dtype.kind != "f":
             return False
@@ -79,7 +82,7 @@ def _misfits(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         yield from _of_leaf(space, obs, where, lengths)
         return
     if not isinstance(obs, Mapping):
-        yield f"{where} is {_describe(obs)}, and a dict with the keys {[*parts]} is wanted."
+        yield f"{where} is {_describe(obs)}, expected a dict with the keys {[*parts]}."
         return
     for name, part in parts.items():
         if name not in obs:
@@ -92,29 +95,29 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
     spec: Any = space_spec(space)
     wanted = f"{spec.dtype} [B{''.join(f', {size}' for size in spec.shape)}]"
     if not isinstance(obs, (np.ndarray, Tensor)):
-        yield f"{where} is {_describe(obs)}, and an array or a tensor, {wanted}, is wanted."
+        yield f"{where} is {_describe(obs)}, expected an array or a tensor {wanted}."
         return
     array = obs.detach().cpu().numpy() if isinstance(obs, Tensor) else obs
     if array.dtype.kind == "f" and (broken := np.argwhere(np.isnan(array))).size:
         found = f"{where}{broken[0].tolist()} is NaN, and so are {len(broken)} of {array.size} numbers"
-        yield f"{found}. Look at what made them: the environment, a wrapper, or what normalises them."
+        yield f"{found}. Look for the code that computes them: the environment, a wrapper, or a normalizer."
         return
     if array.shape[1:] != spec.shape or not array.ndim:
-        yield f"{where} is {_describe(obs)}, and {wanted} is wanted.{_fix(array.shape, spec.shape, where)}"
+        yield f"{where} is {_describe(obs)}, expected {wanted}.{_fix(array.shape, spec.shape, where)}"
         return
     is_kind = {"f": array.dtype == spec.dtype, "b": True, "i": True, "u": True}.get(array.dtype.kind, False)
     if not is_kind or (spec.dtype.kind == "f") != (array.dtype.kind == "f"):
-        yield f"{where} is {_describe(obs)}, and {wanted} is wanted: {where}.astype(np.{spec.dtype})."
+        yield f"{where} is {_describe(obs)}, expected {wanted}: {where}.astype(np.{spec.dtype})."
         return
     yield from _out_of_range(space, array, where)
     if lengths and len(array) != next(iter(lengths.values())):
         first, count = next(iter(lengths.items()))
-        yield f"{where} has {len(array)} rows, and {first} has {count}: give a row for each environment."
+        yield f"{where} has {len(array)} rows, and {first} has {count}: give one row per environment."
     lengths.setdefault(where, len(array))
 
 
 def _fix(shape: tuple[int, ...], wanted: tuple[int, ...], where: str) -> str:
-    fix = f" Of a single observation, give a batch: {where}[None]." if shape == wanted else ""
+    fix = f" To act on a single observation, make it a batch: {where}[None]." if shape == wanted else ""
     if len(shape) == len(wanted) and shape[1:] == wanted[1:]:
         fix += " Was the policy made with a vector environment's observation_space? Make it with its single_observation_space."
     return fix

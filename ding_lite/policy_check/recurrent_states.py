@@ -1,4 +1,4 @@
-"""Recurrent states: what a policy gives for the next step has the form of what it was given."""
+"""Recurrent states: checks that the next state of a policy has the same form as its previous state."""
 
 from __future__ import annotations
 
@@ -9,62 +9,66 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_NO_BATCH = (str, bytes, Mapping, Set)  # these have a length too, but not one place for each environment
+_NO_BATCH = (str, bytes, Mapping, Set)  # these have a length too, but not one item per environment
 
 
 def state_like_before(before: Sequence[Any], after: Any, policy: str) -> list[Any]:
-    """The next state of a policy, each element in the form that it had.
+    """The next recurrent state of a policy, each element converted to the form of the previous state.
 
     Args:
-        before: a batch for each element: a tensor [B, ...], or a list of B objects.
-        after: what `compute_actions` gave: a tensor, array or list [B, ...] for each element.
-        policy: name of its class, for messages.
+        before: the previous state, a batch per element: a tensor [B, ...], or a list of B objects.
+        after: the state that `compute_actions` returned: a tensor, array or list [B, ...] per element.
+        policy: name of the policy's class, for messages.
 
     Raises:
-        TypeError: no list of elements, or an element is of another kind of dtype, or no batch.
-        ValueError: other elements, or one of another shape or length.
+        TypeError: the state is not a list of elements; or an element is not a batch, or has a dtype that cannot be cast.
+        ValueError: the number of elements, or the shape or length of an element, differs.
     """
     who = f"compute_actions of {policy}"
     if isinstance(after, _NO_BATCH) or not hasattr(after, "__len__"):
         raise TypeError(
-            f"{who} gave a state that is a {type(after).__name__}: give a list of {len(before)} elements, as get_initial_state "
-            "does."
+            f"{who} returned a state that is a {type(after).__name__}: return a list of {len(before)} elements, as "
+            "get_initial_state does."
         )
     if len(after) != len(before):
         raise ValueError(
-            f"{who} gave a state of {len(after)} elements, and get_initial_state one of {len(before)}: both give the same "
-            "elements, in the same order."
+            f"{who} returned a state of {len(after)} elements, and get_initial_state one of {len(before)}: return the same "
+            "elements from both, in the same order."
         )
-    return [like_before(one, next_one, f"{who} gave state element {k}") for k, (one, next_one) in enumerate(zip(before, after))]
+    what = f"{who} returned state element"
+    return [like_before(one, next_one, f"{what} {k}") for k, (one, next_one) in enumerate(zip(before, after))]
 
 
 def like_before(before: Any, after: Any, what: str) -> Any:
-    """The next state of one element, in the form that it had.
+    """The next value of one element of a recurrent state, converted to the form of its previous value.
 
     Args:
         before: a tensor [B, ...], or a list of B objects.
-        after: of a tensor a tensor, an array, a list of numbers or one of B tensors; of a list anything of B places.
-        what: for messages: "compute_actions of GRUPolicy gave state element 0".
+        after: if `before` is a tensor, a tensor, an array, a list of numbers or a list of B tensors; otherwise anything of
+            length B.
+        what: start of the messages, such as "compute_actions of GRUPolicy returned state element 0".
 
     Raises:
-        TypeError: another kind of dtype, or no batch.
-        ValueError: another shape or length.
+        TypeError: it is not a batch, or has a dtype that cannot be cast.
+        ValueError: the shape or length differs.
     """
     if not isinstance(before, Tensor):
         if isinstance(after, _NO_BATCH) or not hasattr(after, "__len__"):
-            raise TypeError(f"{what} as a {type(after).__name__}: give a list of {len(before)}, one for each environment.")
+            raise TypeError(f"{what} as a {type(after).__name__}: return a list of {len(before)}, one item per environment.")
         if len(after) != len(before):
-            raise ValueError(f"{what} for {len(after)} environments, and there are {len(before)}.")
+            raise ValueError(
+                f"{what} for {len(after)} environments, but there are {len(before)}: return one item per environment."
+            )
         return list(after)
     tensor = after if isinstance(after, Tensor) else _to_tensor(after, tuple(before.shape), what)
     if tensor.shape != before.shape:
         raise ValueError(
-            f"{what} in the shape {tuple(tensor.shape)}, and it had {tuple(before.shape)} before: a state keeps its shape."
+            f"{what} with shape {tuple(tensor.shape)}, but its shape was {tuple(before.shape)} before: return the same shape."
         )
     if tensor.dtype != before.dtype and not torch.can_cast(tensor.dtype, before.dtype):
         raise TypeError(
-            f"{what} in {tensor.dtype}, and it was {before.dtype} before: have get_initial_state give what compute_actions "
-            "gives, such as 0.0 where it began with 0."
+            f"{what} with dtype {tensor.dtype}, but its dtype was {before.dtype} before: return the same dtype from "
+            "get_initial_state, for example 0.0 instead of 0."
         )
     return tensor.to(before.dtype)
 
@@ -75,4 +79,4 @@ def _to_tensor(rows: Any, shape: tuple[int, ...], what: str) -> Tensor:
             return torch.stack(list(rows))
         return torch.as_tensor(np.asarray(rows))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{what} as a {type(rows).__name__} that is no tensor of the shape {shape}: {error}") from error
+        raise TypeError(f"{what} as a {type(rows).__name__} that is not a tensor of shape {shape}: {error}") from error

@@ -1,4 +1,4 @@
-"""Restoring: a policy is put back as it was before the dry run."""
+"""Restoring the state of a policy after the dry run."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from torch import Generator, Tensor, nn
 
 from ding_lite.metrics import MetricsLogger
 
-_LARGEST = 1 << 24  # numbers in an array or tensor that is copied; what is larger is data, not what a hook counts with
+_LARGEST = 1 << 24  # elements of an array or tensor that is restored; larger ones are data sets, which hooks do not change
 
 
 class RestorablePolicy(Protocol):
-    """What is asked of a policy that is put back as it was."""
+    """The interface that `restoring_state` needs from a policy."""
 
     hook_metrics: MetricsLogger
-    """Takes numbers from its hooks."""
+    """The logger of the hooks."""
 
     @property
     def dry_run_results(self) -> dict[str, Any]:
-        """What the dry run finds out, which stays."""
+        """Results of the dry run, which are not restored."""
 
     def generator_state(self) -> dict[str, Any]:
-        """Where its random numbers are."""
+        """The states of the random generators."""
 
     def load_generator_state(self, state: Mapping[str, Any], /) -> None:
-        """Go on with these random numbers."""
+        """Load the states of the random generators."""
 
 
 @contextlib.contextmanager
 def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
-    """Restore, after the block, random states, statistics of modules and attributes of the policy, also after changes in place.
+    """Restore the state of a policy after the block: its attributes, buffers of modules, and random generators.
 
-    The global generators of torch, numpy and Python are restored as well, and gradients are deleted. Lists, dicts, sets, arrays
-    and tensors keep their identity, since functions may hold them too. `policy.dry_run_results` stays. Weights, the optimizer
-    and attributes of objects of other classes are not restored: the dry run takes no step.
+    Changes in place are undone too: lists, dicts, sets, arrays and tensors get their old contents and stay the same objects,
+    because functions may refer to them. The global generators of torch, numpy and Python are restored, and gradients are
+    deleted. `policy.dry_run_results` is not restored. Neither are the weights, the optimizer, and attributes of objects of
+    other classes, because the dry run takes no gradient step; nor arrays and tensors of more than 2**24 elements.
     """
-    attributes, put_back = dict(vars(policy)), list(_memories(policy))
+    attributes, put_back = dict(vars(policy)), list(_restore_functions(policy))
     generators, pythons, numpys = policy.generator_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     if vars(policy).get("metrics") is policy.hook_metrics:
         del vars(policy)["metrics"]
@@ -60,8 +61,8 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
         np.random.set_state(numpys)  # noqa: NPY002
 
 
-def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
-    """A function for each thing that it holds, which puts its present contents back."""
+def _restore_functions(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
+    """For each mutable object that the policy holds, a function that restores its current contents."""
     seen = {id(policy.dry_run_results)}
     waiting = list(vars(policy).values())
     while waiting:
@@ -75,12 +76,12 @@ def _memories(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
             waiting += thing
         elif isinstance(thing, MutableMapping):
             waiting += thing.values()
-        restore = _memory(thing)
+        restore = _restore_function(thing)
         if restore is not None:
             yield restore
 
 
-def _memory(thing: Any) -> Callable[[], object] | None:
+def _restore_function(thing: Any) -> Callable[[], object] | None:
     if isinstance(thing, nn.Module):
         return thing.zero_grad
     if isinstance(thing, (list, deque)):

@@ -1,4 +1,4 @@
-"""What algorithms are put together from: mixins, losses, and sections of configuration."""
+"""Building blocks of algorithms: mixins, losses, and sections of configuration."""
 
 from ding_lite.policy_parts.actor_critics import ActorCriticLearning, mean_stats
 from ding_lite.policy_parts.box_actions import (

@@ -1,4 +1,4 @@
-"""Actor-critic learning: what policies have in common that learn an actor, and mostly a critic, from fresh rollouts."""
+"""Actor-critic learning: the parts that A2C, PPO, IMPALA and REINFORCE have in common."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
 
 class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetworkMixin):
-    """A mixin for policies whose `cfg.learn` is an `ActorCriticLearnConfig`: the loss, a sum of the actor's, the critic's and
-    the entropy's, the advantages in it, the optimizer, and what is logged of the critic."""
+    """A mixin for policies whose `cfg.learn` is an `ActorCriticLearnConfig`.
+
+    It provides the weighted sum of losses, the normalisation of advantages, the optimizer, and statistics of the critic.
+    """
 
     stats_take_rollouts = True
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """Adam or, by `cfg.learn.optimizer`, RMSProp, at `cfg.learn.learning_rate`.
+        """Make the optimizer that `cfg.learn.optimizer` names, Adam or RMSProp, with `cfg.learn.learning_rate`.
 
         Reference:
             Mnih et al. (2016), https://arxiv.org/abs/1602.01783, section 4.5, for RMSProp.
@@ -34,7 +36,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         return super().make_optimizer(params)
 
     def advantages(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Advantages as the actor's loss takes them, normalised where `cfg.learn.adv_norm` says so."""
+        """The advantages for the actor's loss: normalised if `cfg.learn.adv_norm` is set, over the steps where `valid`."""
         learn: Any = self.cfg.learn
         return normalized(advantage, valid) if learn.adv_norm else advantage
 
@@ -46,13 +48,14 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
             loss = policy_loss + value_weight * vf_loss - entropy_coeff * entropy + penalty
 
         Args:
-            policy_loss, entropy: of the actor, scalars.
-            vf_loss: of the critic, a scalar; None where there is none.
-            penalty: another term to minimise, a scalar with its weight in it.
+            policy_loss: loss of the actor, a scalar.
+            vf_loss: loss of the critic, a scalar; None without a critic.
+            entropy: mean entropy of the actor, a scalar.
+            penalty: another term to minimise, a scalar that includes its weight.
             **logged: more scalars to log.
 
         Returns:
-            The scalar loss, and total_loss, policy_loss, vf_loss, entropy and `logged`, detached.
+            The scalar loss; and a dict to log, with total_loss, policy_loss, vf_loss, entropy and `logged`, detached.
 
         Reference:
             Mnih et al. (2016), https://arxiv.org/abs/1602.01783, section 4.3.
@@ -68,7 +71,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
         return loss, {name: part.detach() for name, part in parts.items()}
 
     def stats(self, batch: Tree) -> dict[str, Any]:
-        """The learning rate as it is; and how well the critic knew the rollout, where it was asked before."""
+        """The current learning rate, cur_lr; and vf_explained_var, if the batch has value and return_."""
         stats: dict[str, Any] = {"cur_lr": torch.tensor(self.cur_lr)}
         if has_leaf(batch, "value") and has_leaf(batch, "return_"):
             columns = (batch.value, batch.return_)
@@ -78,7 +81,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
 
 def mean_stats(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean over the gradient steps that gave a number to log, by its name."""
+    """The mean of each statistic over the gradient steps that have it."""
     names = dict.fromkeys(name for step in steps for name in step)
     given = {name: [torch.as_tensor(step[name], dtype=torch.float32) for step in steps if name in step] for name in names}
     return {name: torch.stack(values).mean() for name, values in given.items()}

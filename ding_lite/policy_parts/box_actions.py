@@ -1,4 +1,4 @@
-"""Box actions: what policies share that act within a Box and learn the value of their actions from replay."""
+"""Box actions: the parts that DDPG, TD3 and SAC have in common."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ class BoxLearnConfig(OffPolicyLearnConfig):
     """Learning an actor and critics from replayed transitions."""
 
     batch_size: int = ranged_field(128, low=1, high=10_000_000)
-    """Transitions a gradient step."""
+    """Transitions per gradient step."""
 
     update_per_collect: int = ranged_field(8, low=1, high=1_000_000)
     """Gradient steps after each collection."""
 
     learning_rate_actor: float | None = ranged_field(None, low=0)
-    """Of the actor; None for that of the critics, learning_rate."""
+    """Learning rate of the actor; None for learning_rate, the rate of the critics."""
 
     target_update_freq: int = ranged_field(1, low=1)
-    """Gradient steps between two moves of the target networks."""
+    """Gradient steps between two updates of the target networks."""
 
     target_update_theta: float = ranged_field(0.005, low=0, high=1)
-    """How far each move goes: 1 copies the weights, less averages them in."""
+    """Coefficient of the Polyak update of the target networks; 1 copies the weights."""
 
 
 @dataclasses.dataclass
 class BoxCollectConfig(CollectConfig):
-    """Collecting."""
+    """Collection."""
 
     n_sample: int = ranged_field(8, low=1, high=10_000_000)
-    """Transitions a collection, rounded up to whole steps of all environments."""
+    """Transitions per iteration, rounded up to whole steps of all environments."""
 
     noise_correlation: float = ranged_field(0.0, low=0, high=0.999)
-    """Of the noise in one step with that in the next of the same episode; 0 draws each anew. Helps where single actions
-    do little, and many of one kind a lot."""
+    """Correlation of the exploration noise in successive steps of an episode; 0 for independent noise. Correlated noise helps
+    if a single action has little effect, such as with small time steps."""
 
 
 @dataclasses.dataclass
 class BoxConfig(OffPolicyConfig):
-    """What policies need to know that act within a Box and learn from replay."""
+    """The configuration of an off-policy algorithm for Box actions."""
 
     random_collect_size: int = ranged_field(1000, low=0, high=10_000_000)
     """Environment steps with random actions before the policy acts, for StepCollector."""
@@ -66,13 +66,13 @@ class BoxConfig(OffPolicyConfig):
     """Learning."""
 
     collect: BoxCollectConfig = dataclasses.field(default_factory=BoxCollectConfig)
-    """Collecting."""
+    """Collection."""
 
 
 class BoxActing(ParamGroupsMixin):
-    """A mixin for Box actions with finite bounds: an actor and critics, and noise to explore by.
+    """A mixin for Box actions with finite bounds: an actor, critics, and exploration noise.
 
-    `model.actor` and `model.critic` see actions in units, from -1 to 1 each; batches hold those of the environment.
+    `model.actor` and `model.critic` use actions scaled to [-1, 1]; batches contain the actions of the environment.
     """
 
     action_space: spaces.Box
@@ -81,24 +81,24 @@ class BoxActing(ParamGroupsMixin):
     target_model: Any
     num_critics = 2
     stochastic = False
-    """Whether the actor gives a distribution over actions, not just one."""
+    """Whether the actor returns a distribution over actions instead of one action."""
 
     def check_spaces(self) -> None:
-        """Boxes of floats with finite bounds only."""
+        """Raise SpaceError if the action space is not a Box of floats with finite bounds."""
         super().check_spaces()
         space, kind = self.action_space, type(self).__name__
         if not isinstance(space, spaces.Box):
-            raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: take PPOPolicy, which takes any.")
+            raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: use PPOPolicy, which supports all spaces.")
         if not np.issubdtype(space.dtype, np.floating):
             raise SpaceError(f"{kind} wants actions in a Box of floats, got {space}: make it a MultiDiscrete space.")
         if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
             raise SpaceError(
                 f"{kind} wants actions with finite bounds, got {space} with low {space.low.tolist()} and high "
-                f"{space.high.tolist()}: give it bounds in a gymnasium.wrappers.TransformAction, or take PPOPolicy."
+                f"{space.high.tolist()}: set bounds with gymnasium.wrappers.TransformAction, or use PPOPolicy."
             )
 
     def make_model(self) -> BoundedActorCritic:
-        """The actor, the critics, and the bounds of actions."""
+        """Make the actor, the critics, and the bounds of actions."""
         model = self.cfg.model
         return make_bounded_actor_critic(
             self.observation_space,
@@ -111,7 +111,7 @@ class BoxActing(ParamGroupsMixin):
         )
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
-        """Critics and actor."""
+        """The parameters and learning rates of critics and actor."""
         learn = self.cfg.learn
         actor_rate = learn.learning_rate if learn.learning_rate_actor is None else learn.learning_rate_actor
         return {
@@ -120,17 +120,24 @@ class BoxActing(ParamGroupsMixin):
         }
 
     def get_initial_state(self) -> list[Any]:
-        """The noise before the first step of an episode, [A]; nothing where each step's is drawn anew."""
+        """The noise before the first step of an episode, zeros [A]; empty if the noise is independent."""
         return [torch.zeros(self.model.bounds.width)] if self.cfg.collect.noise_correlation else []
 
     def draw_noise(self, like: Tensor, state: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
-        """Standard normal noise [B, A], and the next state.
+        """Draw exploration noise.
 
-            noise = c * noise_before + sqrt(1 - c^2) * drawn, c = cfg.collect.noise_correlation
+            noise = c * previous_noise + sqrt(1 - c^2) * N(0, 1), c = cfg.collect.noise_correlation
+
+        Args:
+            like: a tensor [B, A] with the shape and device of the noise.
+            state: recurrent state: the noise [B, A] of the previous step; empty for independent noise.
+
+        Returns:
+            Noise [B, A], and the next state. Independent noise is standard normal. The variance of correlated noise is
+            1 - c^2 in the first step of an episode, and converges to 1.
 
         Reference:
-            An Ornstein-Uhlenbeck process seen at equal steps, as in Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971,
-            with a variance that goes to 1.
+            A discrete-time Ornstein-Uhlenbeck process, as in Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971.
         """
         noise = torch.randn(like.shape, generator=self.generator, device=like.device)
         if not state:
@@ -142,19 +149,19 @@ class BoxActing(ParamGroupsMixin):
 
 @dataclasses.dataclass
 class GaussianNoiseCollectConfig(BoxCollectConfig):
-    """Collecting with noise on each action."""
+    """Collection with noise added to actions."""
 
     noise_sigma: float = ranged_field(0.1, low=0)
-    """Standard deviation of the noise, in halves of each action's range."""
+    """Standard deviation of the noise, for actions scaled to [-1, 1]."""
 
 
 class GaussianNoiseActing(BoxActing):
-    """A mixin for actors that give one action: Gaussian noise is added to it, where it explores."""
+    """A mixin for deterministic actors: exploration adds Gaussian noise to their actions."""
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The actor's actions; where it explores, with noise of `cfg.collect.noise_sigma`, cut off at the bounds."""
+        """Compute the actor's actions; if it explores, add noise of `cfg.collect.noise_sigma` and clip to the bounds."""
         unit: Tensor = self.model.actor(obs)
         if explore:
             collect: Any = self.cfg.collect
@@ -164,20 +171,20 @@ class GaussianNoiseActing(BoxActing):
 
 
 def critic_regression(q_value: Tensor, next_value: Tensor, batch: Tree, gamma: float) -> tuple[Tensor, dict[str, Any]]:
-    """The squared error of K critics, halved, summed over them, and what to log of it.
+    """The loss of K critics: half the squared error, summed over the critics.
 
         target = r + discount * (1 - terminated) * next_value
         loss   = mean_b sum_k (target_b - Q_k(s_b, a_b))^2 / 2
 
     Args:
-        q_value: [K, B] float.
-        next_value: of what comes after the row, [B] float; takes no gradient.
-        batch: reward [B] float; terminated [B] bool; discount, weight [B] float where there are.
-        gamma: the discount where the batch has none.
+        q_value: Q_k(s, a), [K, B] float.
+        next_value: value of the next state, [B] float, without gradient.
+        batch: reward [B] float; terminated [B] bool; optionally discount, weight [B] float.
+        gamma: discount factor if the batch has no discount.
 
     Returns:
-        The scalar loss, and to log critic_loss, the mean q_value and, with weights, the priority of each row, [B], which is the
-        mean of its absolute errors.
+        The scalar loss; and a dict to log, with critic_loss, the mean q_value and, if the batch has weights, the priority of
+        each row, [B]: the mean absolute error over the critics.
     """
     target = q_target(batch.reward, next_value, batch.terminated, gamma=bootstrap_discount(batch, gamma))
     error = target - q_value

@@ -1,7 +1,7 @@
-"""Coefficient schedules: mixins for numbers that change while a policy learns, such as its learning rate.
+"""Coefficient schedules: mixins for numbers that change during training, such as the learning rate.
 
-Each is set up from the policy's configuration, unless `before_loss_init` calls its constructor; its state is in the
-policy's.
+Each mixin is set up from the policy's configuration, unless `before_loss_init` calls its constructor. Its state is part of the
+policy's state.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ else:
     Base = object
 
 Points = Sequence[tuple[float, float]]
-"""(gradient step, value) of a schedule, linear between them and constant beyond."""
+"""Points (gradient step, value) of a schedule: linear interpolation between points, constant outside."""
 
 
 class LearningRateSchedule(Base):
-    """A learning rate that changes with the gradient steps taken, and `cur_lr`, what it is now.
+    """A mixin for a learning rate that depends on the number of gradient steps. `cur_lr` is the current learning rate.
 
     Args:
-        lr: without a schedule.
-        lr_schedule: (gradient step, learning rate); None keeps `lr`.
+        lr: the learning rate without a schedule.
+        lr_schedule: points (gradient step, learning rate); None for constant `lr`.
     """
 
     @set_up_by_hooks
@@ -37,7 +37,7 @@ class LearningRateSchedule(Base):
         self._set_learning_rate()
 
     def set_up(self) -> None:
-        """From `lr_schedule` of the configuration; without one, the optimizer keeps the rates that it was made with."""
+        """Use `lr_schedule` of the configuration. Without one, the optimizer keeps its learning rates."""
         schedule = self.config.get("lr_schedule")
         if schedule is not None:
             LearningRateSchedule.__init__(self, self.config["lr"], schedule)
@@ -45,7 +45,7 @@ class LearningRateSchedule(Base):
             self.cur_lr, self.lr_schedule = float(self.optimizer.param_groups[0]["lr"]), None
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
-        """A step at the learning rate of the moment."""
+        """Set the learning rate, then take a gradient step."""
         if self.lr_schedule is not None:
             self._set_learning_rate()
         return super().gradient_step(batch)
@@ -57,17 +57,17 @@ class LearningRateSchedule(Base):
             group["lr"] = self.cur_lr
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state; the learning rate is that of the saved optimizer."""
+        """Load a saved state. `cur_lr` becomes the learning rate of the loaded optimizer."""
         super().load_state_dict(state)
         self.cur_lr = float(self.optimizer.param_groups[0]["lr"])
 
 
 class EntropyCoeffSchedule(Base):
-    """A weight of the entropy bonus that changes with the gradient steps taken: `entropy_coeff`.
+    """A mixin for a weight of the entropy bonus, `entropy_coeff`, that depends on the number of gradient steps.
 
     Args:
-        entropy_coeff: without a schedule.
-        entropy_coeff_schedule: (gradient step, weight); None keeps `entropy_coeff`.
+        entropy_coeff: the weight without a schedule.
+        entropy_coeff_schedule: points (gradient step, weight); None for constant `entropy_coeff`.
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"entropy_coeff": (-math.inf, math.inf)}
@@ -79,35 +79,37 @@ class EntropyCoeffSchedule(Base):
             self.entropy_coeff = piecewise(entropy_coeff_schedule, self.train_iter)
 
     def set_up(self) -> None:
-        """From `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
+        """Use `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
         EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), self.config.get("entropy_coeff_schedule"))
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
-        """A step with the weight of the moment."""
+        """Set `entropy_coeff`, then take a gradient step."""
         if self.entropy_coeff_schedule is not None:
             self.entropy_coeff = piecewise(self.entropy_coeff_schedule, self.train_iter)
         return super().gradient_step(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state and the weight."""
+        """The policy's state, including the weight."""
         return {**super().state_dict(), "entropy_coeff": self.entropy_coeff}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Load a saved state."""
         super().load_state_dict(state)
         self.entropy_coeff = state.get("entropy_coeff", self.entropy_coeff)
 
 
 class KLCoeffMixin(Base):
-    """A weight of the KL divergence that is adapted after each batch whose learning gives "kl": `kl_coeff`.
+    """A mixin for an adaptive weight of the KL penalty, `kl_coeff`.
 
-    It grows by half where the policy moved further than twice `kl_target`, and is halved where it moved less than half of it.
+    After each batch whose learning returns "kl", the weight is multiplied by 1.5 if kl > 2 * kl_target, and by 0.5 if
+    kl < 0.5 * kl_target.
 
     Args:
-        config: with `kl_coeff`, the weight at the start, and `kl_target`, in nats.
+        config: a mapping with `kl_coeff`, the initial weight, and `kl_target`, in nats.
 
     Reference:
-        Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with a smaller factor of growth and a wider band.
+        Schulman et al. (2017), https://arxiv.org/abs/1707.06347, section 4, with the constants of RLlib. The paper doubles the
+        weight above 1.5 * kl_target, and halves it below kl_target / 1.5.
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
@@ -117,18 +119,18 @@ class KLCoeffMixin(Base):
         self.kl_coeff, self.kl_target = float(config.get("kl_coeff", 0.2)), float(config.get("kl_target", 0.01))
 
     def set_up(self) -> None:
-        """From `kl_coeff` and `kl_target` of the configuration."""
+        """Use `kl_coeff` and `kl_target` of the configuration."""
         KLCoeffMixin.__init__(self, self.config)
 
     def learn(self, batch: Tree) -> dict[str, Any]:
-        """Learn, and adapt the weight by how far that moved the policy."""
+        """Learn from a batch, then adapt the weight to the KL divergence."""
         output = super().learn(batch)
         if self.kl_coeff > 0 and "kl" in output:
             self.update_kl(float(output["kl"]))
         return output
 
     def update_kl(self, sampled_kl: float) -> float:
-        """Adapt the weight to this divergence, in nats. Returns the new weight."""
+        """Adapt the weight to a KL divergence in nats. Returns the new weight."""
         if sampled_kl > 2.0 * self.kl_target:
             self.kl_coeff *= 1.5
         elif sampled_kl < 0.5 * self.kl_target:
@@ -136,10 +138,10 @@ class KLCoeffMixin(Base):
         return self.kl_coeff
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state and the weight."""
+        """The policy's state, including the weight."""
         return {**super().state_dict(), "kl_coeff": self.kl_coeff}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Load a saved state."""
         super().load_state_dict(state)
         self.kl_coeff = state.get("kl_coeff", self.kl_coeff)

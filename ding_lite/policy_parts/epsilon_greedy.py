@@ -1,4 +1,4 @@
-"""Epsilon-greedy acting: the action of highest value, or a random one."""
+"""Epsilon-greedy acting: the action with the highest value, or a random action."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 else:
     Base = object
 
-_AHEAD = 16  # steps drawn at once: per step, numpy's calls would cost more than the numbers
-_NOT_YET = -1.0  # the eps of a state in which nothing was drawn
-_MASKED = -1.0  # what eps_greedy_masker sets, as in DI-engine: no random actions
+_AHEAD = 16  # steps drawn at once, because the overhead of a numpy call is larger than the cost of the numbers
+_NOT_YET = -1.0  # eps in a state before the first draw
+_MASKED = -1.0  # eps as set by eps_greedy_masker, as in DI-engine: no random actions
 
 
 class EpsilonGreedy:
-    """With probability eps, any of n actions instead of the greedy one.
+    """Replaces actions, with probability eps, by one of n actions with equal probability.
 
     Args:
         num_actions: n.
-        rng: its random numbers.
+        rng: random generator.
     """
 
     def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
@@ -36,37 +36,43 @@ class EpsilonGreedy:
         self._rows: list[tuple[Any, Any]] = []
 
     def mix(self, action: Any, eps: float) -> Any:
-        """Actions [B] int64, some of them replaced."""
+        """Replace each of the actions [B] int64, counted from 0, by a random action with probability `eps`.
+
+        Raises:
+            ValueError: eps is not in (0, 1].
+        """
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
             if not 0 < eps <= 1:
-                raise ValueError(
-                    f"eps is {eps!r:.80}, and a probability is wanted, a number in [0, 1], or -1 for no exploration."
-                )
+                raise ValueError(f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration.")
             self._eps = eps
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
         return np.where(is_random, any_action, action)
 
     def _prepare(self, drawn: np.ndarray[Any, Any]) -> None:
-        # One number says both whether and which: those below eps are uniform in [0, eps).
+        # One random number decides both whether to replace and by which action: those below eps are uniform in [0, eps).
         self._drawn = drawn
         is_random = drawn < self._eps
         any_action = (np.where(is_random, drawn / self._eps, 0) * self.num_actions).astype(np.int64)
         self._rows = list(zip(is_random, np.minimum(any_action, self.num_actions - 1)))[::-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is drawn and not used yet."""
+        """The random numbers that are drawn and not used yet."""
         return {"eps": self._eps, "drawn": self._drawn[len(self._drawn) - len(self._rows) :].tolist()}
 
     @staticmethod
     def require_state(where: str, state: Any) -> None:
-        """Refuse anything that `state_dict` does not give.
+        """Check that a saved state is a possible result of `state_dict`.
+
+        Args:
+            where: key of the state, for messages.
+            state: the saved state.
 
         Raises:
-            StateError: the entry that does not fit, by its key.
+            StateError: an entry does not fit; the message names it.
         """
         if not isinstance(state, Mapping) or {"eps", "drawn"} - set(state):
-            raise StateError(f"{where} is {state!r:.80}, and a dict with ['eps', 'drawn'] is wanted.")
+            raise StateError(f"{where} is {state!r:.80}, expected a dict with ['eps', 'drawn'].")
         eps, drawn = state["eps"], state["drawn"]
         try:
             numbers = np.array(drawn, np.float64)
@@ -74,74 +80,74 @@ class EpsilonGreedy:
             numbers = np.empty(0)
         is_empty = isinstance(drawn, (list, tuple)) and not drawn
         if not is_empty and not (numbers.ndim == 2 and numbers.size and ((numbers >= 0) & (numbers < 1)).all()):
-            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, and a list of rows of numbers in [0, 1) is wanted.")
+            raise StateError(f"{where}['drawn'] is {drawn!r:.80}, expected a list of rows of numbers in [0, 1).")
         if not (is_empty and eps == _NOT_YET and not isinstance(eps, bool)):
             require_range(f"{where}['eps']", eps, (0.0, 1.0))
         if not is_empty and eps == 0:
-            raise StateError(f"{where}['eps'] is 0, and random numbers were drawn for it: a number above 0 is wanted.")
+            raise StateError(f"{where}['eps'] is 0 although random numbers were drawn, expected a number above 0.")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Load a saved state."""
         self._eps = float(state["eps"])
         drawn = state["drawn"]
         self._prepare(np.array(drawn, np.float64) if len(drawn) else np.empty((0, 0)))
 
 
 class GreedyActing(Base):
-    """A mixin for Discrete actions with values: the action of highest value; with probability `eps`, where it explores, any.
+    """A mixin for epsilon-greedy acting with Discrete actions.
 
-    A policy that explores in another way says `acting_settings = ()`.
+    A policy that explores in another way sets `acting_settings = ()`.
     """
 
     acting_settings: ClassVar[tuple[str, ...]] = ("eps",)
     action_space: spaces.Discrete
 
     def check_spaces(self) -> None:
-        """Discrete actions only."""
+        """Raise SpaceError if the action space is not Discrete."""
         super().check_spaces()
         if not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
-                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: take PPOPolicy, or discretise them in "
-                "a wrapper."
+                f"{type(self).__name__} wants Discrete actions, got {self.action_space}: use PPOPolicy, or discretise the "
+                "actions in a wrapper."
             )
         self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
 
     def q_values(self, obs: Any) -> Tensor:
-        """The value of each action, [B, A]: here, what the model gives."""
+        """The value of each action, [B, A]. By default, the output of the model."""
         return self.model(obs)  # type: ignore[no-any-return]
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The action of highest value; with probability `eps`, where it explores, any action instead."""
+        """Compute the actions with the highest values; if it explores, random ones with probability `eps`."""
         return self.choose(self.q_values(obs), eps if explore else 0.0), state, {}
 
     def choose(self, q_value: Tensor, eps: float) -> Any:
-        """Actions [B] int64 for values [B, A]."""
-        action = to_arrays(q_value).argmax(-1)  # numpy's argmax: half of torch's cost for a few rows
+        """Epsilon-greedy actions [B] int64 for values [B, A]."""
+        action = to_arrays(q_value).argmax(-1)  # numpy's argmax takes half of the time of torch's for a few rows
         if eps not in (0, _MASKED):
             action = self.exploration.mix(action, eps)
         return action + self.first_action if self.first_action else action
 
     def action_index(self, action: Tensor) -> Tensor:
-        """Which column of `q_values` an action is."""
+        """The columns of `q_values` that belong to actions: action - start of the space."""
         return action - self.first_action if self.first_action else action
 
     def make_generators(self, role: str, index: int = 0) -> None:
-        """Random numbers, and what is done with them."""
+        """Create the random generators, and the epsilon-greedy exploration that uses them."""
         super().make_generators(role, index)
         self.exploration = EpsilonGreedy(self.num_actions, self.rng)
 
     def generator_state(self) -> dict[str, Any]:
-        """Where the random numbers are."""
+        """The states of the random generators, including numbers drawn in advance."""
         return {**super().generator_state(), "exploration": self.exploration.state_dict()}
 
     def require_generator_state(self, where: str, state: Any) -> None:
-        """Refuse anything that `load_generator_state` cannot go on from."""
+        """Check that `load_generator_state` can load this state."""
         super().require_generator_state(where, state)
         self.exploration.require_state(f"{where}['exploration']", state["exploration"])
 
     def load_generator_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with the random numbers of a saved state."""
+        """Load the states of the random generators."""
         super().load_generator_state(state)
         self.exploration.load_state_dict(state["exploration"])

@@ -1,4 +1,4 @@
-"""Parameter groups: one optimizer for several parts of a model, each with its own learning rate and gradient norm."""
+"""Parameter groups: one optimizer for several parts of a model, each with its own learning rate and gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ else:
 
 
 class ParamGroupsMixin(Base):
-    """A mixin for models with parts that learn by losses of their own, such as actor and critic: one Adam for all.
+    """A mixin for models whose parts have different losses, such as actor and critic, with one Adam for all parts.
 
-    The losses are added up in `loss`, one backward pass gives the gradients of all, and one step is taken with all. So each
-    loss has to keep its gradient from the parts that are not to learn by it. A part whose loss is left out of a gradient step
-    is left alone by it, its moments and its counter too.
+    `loss` returns the sum of all losses, so one backward pass and one optimizer step train all parts. Each loss must therefore
+    block its gradient to the other parts. If a gradient step leaves out the loss of a part, the step does not change the part,
+    nor its moments and step count in Adam.
     """
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """The parameters and the learning rate of each part, by name."""
-        raise NotImplementedError(f"{type(self).__name__} has no param_groups(): say which parameters learn at which rate.")
+        raise NotImplementedError(f"{type(self).__name__} has no param_groups(): return the parameters and learning rates.")
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """Adam, with a group for each learning rate, since each group costs a call."""
+        """Make an Adam with one group per learning rate. Parts with the same rate share a group, which is faster."""
         groups: dict[float, list[nn.Parameter]] = {}
         for part, lr in self.param_groups().values():
             groups.setdefault(lr, []).extend(part)
         return Adam([{"params": group, "lr": lr} for lr, group in groups.items()], fused=True)
 
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
-        """Clip the norm of each part's gradient at `cfg.learn.grad_clip_norm`. Returns the norms, and that of all, to log."""
+        """Clip the gradient norm of each part to `cfg.learn.grad_clip_norm`. Returns the norms, and the total norm, to log."""
         limit = self.cfg.learn.grad_clip_norm
         if limit is None:
             return {}

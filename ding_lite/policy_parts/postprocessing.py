@@ -1,4 +1,4 @@
-"""Postprocessing: what a `postprocess_fn` may call to add advantages and returns to a batch."""
+"""Postprocessing: `compute_advantages`, for a `postprocess_fn` to add advantages and returns to a batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from ding_lite.policy_check import ColumnError
 def compute_advantages(
     batch: Tree, last_r: Tensor | float = 0.0, gamma: float = 0.9, lambda_: float = 1.0, use_gae: bool = True
 ) -> Tree:
-    """The batch with advantage and return_, [T, B] float; what RLlib's function of this name does to one trajectory.
+    """Add advantage and return_, [T, B] float, to a batch. RLlib's function of this name does this to one trajectory.
 
     Args:
-        batch: reward [T, B] float; terminated, truncated [T, B] bool; with `use_gae` value [T, B] float as well, and next_value
-            where it is to count behind truncated steps. A single trajectory may come without B.
-        last_r: value of what comes after the last row, a number or [B] float, where that is not terminated.
-        gamma: discount a step, in [0, 1].
-        lambda_: of generalized advantage estimation, in [0, 1].
-        use_gae: False for discounted returns, which are then the advantages too, less the value where the batch has one.
+        batch: reward [T, B] float; terminated, truncated [T, B] bool; with `use_gae` also value [T, B] float and, optionally,
+            next_value, to bootstrap at truncated steps. A single trajectory may omit the dimension B.
+        last_r: value of the state after the last row, a number or [B] float; ignored if the last row is terminated.
+        gamma: discount factor per step, in [0, 1].
+        lambda_: lambda of generalized advantage estimation, in [0, 1].
+        use_gae: False computes discounted returns. The advantages are then the returns, minus the value if the batch has one.
+
+    Returns:
+        The batch with the two columns added; the argument is unchanged.
 
     Raises:
-        ColumnError: `use_gae`, and the batch has no value.
+        ColumnError: `use_gae` is True, and the batch has no value.
     """
     single = batch.reward.ndim == 1
 
@@ -37,15 +40,15 @@ def compute_advantages(
     if use_gae:
         if not has_leaf(batch, "value"):
             raise ColumnError(
-                "compute_advantages(use_gae=True) wants the column 'value': give it from extra_action_out_fn as "
-                "policy.model.value_function(), or take use_gae=False."
+                "compute_advantages(use_gae=True) wants the column 'value': return policy.model.value_function() from "
+                "extra_action_out_fn, or use use_gae=False."
             )
         value = shaped("value")
         next_value = torch.cat([value[1:], last.unsqueeze(0)])
         cut = truncated.clone()
-        cut[-1:] = False  # `last_r` is for the last row, however its episode goes on
-        beyond = shaped("next_value") if has_leaf(batch, "next_value") else torch.zeros_like(value)
-        next_value = torch.where(cut, beyond, next_value)
+        cut[-1:] = False  # `last_r` is the next value of the last row, truncated or not
+        bootstrap = shaped("next_value") if has_leaf(batch, "next_value") else torch.zeros_like(value)
+        next_value = torch.where(cut, bootstrap, next_value)
         advantage = gae(reward, value, next_value, terminated, truncated, gamma=gamma, lambda_=lambda_)
         return_ = advantage + value
     else:

@@ -1,4 +1,4 @@
-"""Recurrence: acting with a recurrent state, and learning from sequences of steps instead of single ones."""
+"""Recurrence: acting with a recurrent state, and learning from sequences instead of single steps."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _STATE_IN = "state_in_"
 
 
 def states_in(batch: Tree) -> list[Tensor]:
-    """The recurrent state that the steps of this batch were acted with: state_in_0, state_in_1, ..."""
+    """The recurrent state before the steps of a batch: its columns state_in_0, state_in_1, ..."""
     names = (f"{_STATE_IN}{element}" for element in itertools.count())
     return [batch[name] for name in itertools.takewhile(partial(has_leaf, batch), names)]
 
 
 def episode_starts(batch: Tree) -> Tensor:
-    """Where a step begins an episode, as far as those before it tell: behind an end, or a step that was only a reset.
+    """Whether each step is the first of an episode: the previous row ends an episode, or is not a step (`valid` is False).
 
     Args:
-        batch: terminated, truncated [T, B] bool; valid [T, B] bool, where there is one.
+        batch: terminated, truncated [T, B] bool; optionally valid [T, B] bool.
 
     Returns:
-        [T, B] bool; False in the first row.
+        [T, B] bool. The first row is False, because its previous row is unknown.
     """
     ended = batch.terminated | batch.truncated
     if has_leaf(batch, "valid"):
@@ -45,7 +45,7 @@ def episode_starts(batch: Tree) -> Tensor:
 
 
 def time_major(batch: Tree) -> Tree:
-    """Sequences [N, L, ...] as [L, N, ...]; what there is one of for each sequence, its state and its weight, stays."""
+    """Transpose sequences [N, L, ...] to [L, N, ...]. Columns with one element per sequence, [N, ...], are unchanged."""
 
     def turned(name: str, column: Any) -> Any:
         return column if _is_of_sequence(name, column) else map_leaves(lambda leaf: leaf.swapaxes(0, 1), column)
@@ -54,7 +54,7 @@ def time_major(batch: Tree) -> Tree:
 
 
 def repeated_steps(leaf: Any, length: int) -> Any:
-    """Rows [N, ...] as sequences [N, L, ...] of `length` times the same; a tensor, or an array of objects."""
+    """Repeat rows [N, ...] `length` times to sequences [N, L, ...]. A tensor, or an array of objects."""
     return torch.stack([leaf] * length, 1) if isinstance(leaf, Tensor) else np.stack([leaf] * length, 1)
 
 
@@ -63,13 +63,17 @@ def _is_of_sequence(name: str, column: Any) -> bool:
 
 
 def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]:
-    """Columns of a rollout [T, B, ...] as sequences [N, L, ...] of `length` steps, and the state [N, ...] each began with.
+    """Cut columns of a rollout [T, B, ...] into sequences [N, L, ...] of `length` steps of one environment.
 
-    Where T is no multiple of the length, the last step is repeated, and `valid` [N, L] is False of what was added.
+    If T is not a multiple of the length, the last step is repeated, and `valid` [N, L] is False for the repeated steps.
 
     Args:
-        names: of the columns; those that start with state_in_ are cut down to the first step of each sequence.
-        length: L; None for whole columns.
+        batch: the rollout.
+        names: names of the columns. Columns state_in_k keep only the first step of each sequence, [N, ...].
+        length: L; None for T.
+
+    Returns:
+        The columns by name, and valid if the batch has it or steps were repeated.
     """
     num_steps, num_envs = first_leaf(nested(batch)).shape[:2]
     length = min(length or num_steps, num_steps)
@@ -89,15 +93,16 @@ def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]
 
 
 class RecurrentActorCriticMixin(Base):
-    """A mixin for policies with an actor and a critic that may have a recurrent state: by `cfg.model.lstm_size`, or by a model
-    of their own with `initial_state`, `step`, `unroll`, `unroll_values` and `distribution` as in `RecurrentActorCritic`.
+    """A mixin for policies with an actor and a critic that may be recurrent.
 
-    Such a policy learns from sequences: pieces of `cfg.learn.unroll_len` steps of one environment, each from the state that was
-    acted with at its first step. Any other is left as it is.
+    A policy is recurrent if `cfg.model.lstm_size` is set, or if its model has `initial_state`, `step`, `unroll`,
+    `unroll_values` and `distribution`, like `RecurrentActorCritic`. A recurrent policy learns from sequences of
+    `cfg.learn.unroll_len` steps of one environment, starting with the recurrent state that acting had there. Other policies are
+    not affected.
     """
 
     def make_model(self) -> nn.Module:
-        """With a size of the LSTM, an actor and a critic on recurrent features."""
+        """Make the networks: with `cfg.model.lstm_size`, an actor and a critic that share an LSTM."""
         model: Any = self.cfg.model
         if model.lstm_size is None:
             return super().make_model()
@@ -117,13 +122,13 @@ class RecurrentActorCriticMixin(Base):
         return hasattr(self.model, "initial_state")
 
     def get_initial_state(self) -> list[Any]:
-        """The model's state where an episode begins."""
+        """The model's recurrent state at the start of an episode; empty if the model is not recurrent."""
         return self.model.initial_state() if self.is_recurrent else []
 
     def compute_actions(
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """Actions by what was seen up to now."""
+        """Compute actions for observations and a recurrent state."""
         if not state:
             return super().compute_actions(obs, state, explore=explore, **kwargs)
         logit, state = self.model.step(obs, state)
@@ -131,7 +136,7 @@ class RecurrentActorCriticMixin(Base):
 
     @torch.no_grad()
     def with_values(self, batch: Tree) -> Tree:
-        """A rollout with value and next_value [T, B], by the newest critic from the state at its first row on."""
+        """Add value and next_value [T, B] to a rollout, by the newest critic and from the recurrent state of the first row."""
         if not self.is_recurrent:
             return super().with_values(batch)
         state = [element[0].to(self.device) for element in states_in(batch)]
@@ -143,7 +148,15 @@ class RecurrentActorCriticMixin(Base):
         return with_leaves(batch, value=value, next_value=next_value)
 
     def learning_rows(self, batch: Tree, batch_size: int) -> tuple[dict[str, Any], int]:
-        """What the loss reads of a rollout, rows [N, ...] or sequences [N, L, ...], and how many make up `batch_size` steps."""
+        """The columns of a rollout that the loss reads, as rows [N, ...] or sequences [N, L, ...].
+
+        Args:
+            batch: a rollout [T, B, ...].
+            batch_size: transitions per gradient step.
+
+        Returns:
+            The columns by name; and the number of rows, or of sequences, per gradient step.
+        """
         names = self.columns_for_loss(batch)
         if not self.is_recurrent:
             return rollout_rows(batch, names), batch_size
@@ -152,29 +165,33 @@ class RecurrentActorCriticMixin(Base):
         return rows, max(1, round(batch_size / rows["terminated"].shape[1]))
 
     def loss_batch(self, batch: Tree) -> Tree:
-        """A rollout as what `loss` takes."""
+        """The batch that `loss` takes: of a recurrent policy, a rollout as sequences [N, T, ...]."""
         if not self.is_recurrent:
             return super().loss_batch(batch)
         names = [name for name, column in nested(batch).items() if not holds_objects(column)]
         return tree(cut(batch, names, None)) if self._is_rollout(batch) else batch
 
     def evaluate_batch(self, batch: Tree) -> tuple[Tensor, Tensor, Tree]:
-        """What the model says of a batch: logit [N, width] and value [N], and the rows [N, ...] that it says this of.
+        """Evaluate the model on a batch.
 
         Args:
-            batch: rows; of a recurrent policy sequences [N, L, ...], of which the real steps are the rows.
+            batch: rows [N, ...]; of a recurrent policy, sequences [N, L, ...].
+
+        Returns:
+            logit [M, width] and value [M], and the rows [M, ...] that they belong to: the rows of the batch; of a recurrent
+            policy, the valid steps of all sequences.
         """
         if not self.is_recurrent:
             return (*self.model(batch.obs), batch)
         steps = time_major(batch)
         logit, value = self.model.unroll(steps.obs, states_in(batch), episode_starts(steps))
-        real = steps.valid.flatten() if has_leaf(batch, "valid") else slice(None)
+        valid = steps.valid.flatten() if has_leaf(batch, "valid") else slice(None)
 
         def rows(name: str, column: Any) -> Any:
-            return column if _is_of_sequence(name, column) else map_leaves(partial(_real, real=real), column)
+            return column if _is_of_sequence(name, column) else map_leaves(partial(_valid_rows, valid=valid), column)
 
-        return _real(logit, real), _real(value, real), map_columns(steps, rows)
+        return _valid_rows(logit, valid), _valid_rows(value, valid), map_columns(steps, rows)
 
 
-def _real(leaf: Tensor, real: Any) -> Tensor:
-    return leaf.flatten(0, 1)[real]
+def _valid_rows(leaf: Tensor, valid: Any) -> Tensor:
+    return leaf.flatten(0, 1)[valid]

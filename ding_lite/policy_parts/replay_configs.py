@@ -1,4 +1,4 @@
-"""Sections of configuration of policies that learn from replay."""
+"""Sections of configuration of off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class OffPolicyLearnConfig(LearnConfig):
     """Transitions in the buffer before the first gradient step."""
 
     target_update_freq: int = ranged_field(50, low=1)
-    """Gradient steps between two moves of the target network."""
+    """Gradient steps between two updates of the target network."""
 
     target_update_theta: float = ranged_field(1.0, low=0, high=1)
-    """How far each move goes: 1 copies the weights, less averages them in."""
+    """Coefficient of the Polyak update of the target network; 1 copies the weights."""
 
 
 @dataclasses.dataclass
@@ -31,24 +31,24 @@ class ReplayConfig(Config):
     """Replay."""
 
     replay_buffer_size: int = ranged_field(50_000, low=1, high=1_000_000_000)
-    """Transitions that the buffer holds."""
+    """Capacity of the buffer, in transitions."""
 
 
 @dataclasses.dataclass
 class EpsConfig(Config):
-    """How often an action is random."""
+    """Schedule of epsilon, the probability of a random action."""
 
     type: Literal["exp", "linear"] = "linear"
     """Shape of the decay."""
 
     start: float = ranged_field(1.0, low=0, high=1)
-    """Probability at the first step."""
+    """Epsilon at the first step."""
 
     end: float = ranged_field(0.04, low=0, high=1)
-    """Probability that it goes to."""
+    """Final epsilon."""
 
     decay: int = ranged_field(5000, low=1)
-    """Environment steps: "linear" arrives there, "exp" has come 63% of the way."""
+    """Environment steps until the final epsilon ("linear"), or until 63% of the decay ("exp")."""
 
 
 @dataclasses.dataclass
@@ -56,18 +56,18 @@ class ExplorationConfig(ReplayConfig):
     """Exploration and replay."""
 
     eps: EpsConfig = dataclasses.field(default_factory=EpsConfig)
-    """Random actions."""
+    """Schedule of epsilon."""
 
 
 @dataclasses.dataclass
 class OffPolicyConfig(PolicyConfig):
-    """What policies need to know that learn from replayed transitions."""
+    """The configuration of an off-policy algorithm."""
 
     discount_factor: float = ranged_field(0.99, low=0, high=1)
-    """gamma, a step."""
+    """Discount factor gamma, per step."""
 
     nstep: int = ranged_field(1, low=1, high=10_000)
-    """Rewards that are summed up before the bootstrap, by nstep_reward_enhancer."""
+    """Steps of n-step returns, computed by nstep_reward_enhancer."""
 
     learn: OffPolicyLearnConfig = dataclasses.field(default_factory=OffPolicyLearnConfig)
     """Learning."""
@@ -78,7 +78,7 @@ class OffPolicyConfig(PolicyConfig):
 
 @dataclasses.dataclass
 class ValueBasedConfig(OffPolicyConfig):
-    """What policies need to know that act greedily on values of actions, learned from replay."""
+    """The configuration of a value-based off-policy algorithm, such as DQN."""
 
     other: ExplorationConfig = dataclasses.field(default_factory=ExplorationConfig)
     """Exploration and replay."""
@@ -86,35 +86,35 @@ class ValueBasedConfig(OffPolicyConfig):
 
 @dataclasses.dataclass
 class HeadModelConfig(ModelConfig):
-    """An encoder with layers of its own behind it."""
+    """An encoder, followed by hidden layers of the head."""
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
     """Width of each hidden layer of the encoder."""
 
     head_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64], low=1, high=16_384)
-    """Width of each hidden layer behind it."""
+    """Width of each hidden layer of the head."""
 
 
 @dataclasses.dataclass
 class PriorityConfig(ReplayConfig):
-    """Replay by priority; see PrioritizedReplayBuffer."""
+    """Prioritised replay; see PrioritizedReplayBuffer."""
 
     priority_alpha: float = ranged_field(0.5, low=0, high=1)
-    """How much priorities count; 0 draws uniformly."""
+    """Exponent of priorities; 0 samples uniformly."""
 
     priority_beta: float = ranged_field(0.4, low=0, high=1)
-    """How much of the bias of such draws is taken back at first."""
+    """Initial exponent of the importance weights; 1 corrects the sampling bias completely."""
 
     priority_beta_end: float = ranged_field(1.0, low=0, high=1)
-    """And how much in the end."""
+    """Final exponent of the importance weights."""
 
     priority_beta_samples: int = ranged_field(100_000, low=1)
-    """Gradient steps until then."""
+    """Batches sampled until the final exponent."""
 
     priority_lag: int = ranged_field(0, low=0, high=1)
-    """With 1, a batch is drawn before the one before it has its new priorities, so that it can be made ready meanwhile."""
+    """1 samples each batch before the new priorities of the previous batch are known, so that it can be prepared early."""
 
     def priorities(self) -> dict[str, Any]:
-        """What a PrioritizedReplayBuffer wants to know."""
+        """Keyword arguments for PrioritizedReplayBuffer."""
         names = ("alpha", "beta", "beta_end", "beta_samples", "lag")
         return {name: getattr(self, f"priority_{name}") for name in names}

@@ -1,4 +1,4 @@
-"""Target networks: a slower copy of a network, which bootstrapped targets are computed from."""
+"""Target networks: a copy of a network that changes more slowly, to compute bootstrapped targets."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ else:
 
 
 class TargetNetwork(Base):
-    """A mixin with `target_model`, a copy that follows the model: by `cfg.learn.target_update_theta`, every
-    `cfg.learn.target_update_freq` gradient steps. Running statistics in it are always copied.
+    """A mixin with a target network, `target_model`, updated every `cfg.learn.target_update_freq` gradient steps.
+
+        target = (1 - theta) * target + theta * online, theta = cfg.learn.target_update_theta
+
+    Buffers, such as running statistics, are copied instead.
 
     Reference:
-        Mnih et al. (2015), https://www.nature.com/articles/nature14236, for copies now and then; Lillicrap et al. (2016),
-        https://arxiv.org/abs/1509.02971, for small moves after each step.
+        Mnih et al. (2015), https://www.nature.com/articles/nature14236, for periodic copies (theta = 1); Lillicrap et al.
+        (2016), https://arxiv.org/abs/1509.02971, for a small theta after each step.
     """
 
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer", "target_model")
 
     def target_source(self) -> nn.Module:
-        """What the target network is a copy of: here, the whole model."""
+        """The network that the target network is a copy of. By default, the whole model."""
         return self.model  # type: ignore[no-any-return]
 
     def set_up(self) -> None:
-        """Make the copy."""
+        """Make the target network."""
         self.target_model = copy.deepcopy(self.target_source()).requires_grad_(False)
 
     def after_step(self) -> None:
-        """Move the target network when its turn comes."""
+        """Update the target network every `target_update_freq` gradient steps."""
         super().after_step()
         learn: Any = self.cfg.learn
         if self.train_iter % learn.target_update_freq == 0:
@@ -45,11 +48,11 @@ class TargetNetwork(Base):
                 target.copy_(online)
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state and the target network."""
+        """The policy's state, including the target network."""
         return {**super().state_dict(), "target_model": copy.deepcopy(self.target_model.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state; where it holds weights alone, the target network takes them too."""
+        """Load a saved state. If it has only the weights of the model, the target network becomes a copy of them."""
         super().load_state_dict(state)
         saved = state.get("target_model")
         self.target_model.load_state_dict(self.target_source().state_dict() if saved is None else saved)

@@ -1,4 +1,4 @@
-"""Value network: a mixin for policies whose model has a critic of observations."""
+"""Value network: a mixin for policies with a state-value critic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class ValueNetworkMixin(Base):
-    """A critic that judges rollouts: `with_values`, for a model that has `values(obs)`.
+    """A mixin with `with_values`, for policies whose model has a critic, `values(obs)`.
 
     Args:
         observation_space, action_space, config: unused; kept for RLlib's signature.
@@ -34,22 +34,22 @@ class ValueNetworkMixin(Base):
     ) -> None:
         if not hasattr(self.model, "values") and not hasattr(self.model, "unroll_values"):
             raise TypeError(
-                f"{type(self).__name__} has a critic (ValueNetworkMixin) and wants a model with values(obs), and make_model "
-                f"gives a {type(self.model).__name__}: give a ding_lite.nn.ActorCritic(actor, critic, "
-                "action_distribution(space), encoder), which has it with logits(obs), distribution and forward(obs) -> (logit, "
-                "value), or what make_actor_critic makes."
+                f"{type(self).__name__} has ValueNetworkMixin, which wants a model with values(obs), and make_model returns a "
+                f"{type(self.model).__name__}: return a ding_lite.nn.ActorCritic(actor, critic, action_distribution(space), "
+                "encoder), which has values(obs), logits(obs), distribution and forward(obs) -> (logit, value), or the result "
+                "of make_actor_critic."
             )
 
     def set_up(self) -> None:
-        """Checks the model."""
+        """Check that the model has a critic."""
         ValueNetworkMixin.__init__(self)
 
     @torch.no_grad()
     def with_values(self, batch: Tree) -> Tree:
-        """A rollout with value = V(obs) and next_value = V(next_obs), [T, B], by the newest critic.
+        """Add value = V(obs) and next_value = V(next_obs), [T, B], to a rollout, computed by the newest critic.
 
-        Between two steps of one episode next_obs is the next row's obs, so only the last row, and rows that were cut by a
-        time limit, need a second look.
+        Within an episode, next_obs is the obs of the next row. So V(next_obs) is only computed for the last row, and for
+        truncated rows. After a terminated step, next_value is the value of the next episode's first obs, which estimators mask.
         """
         value = self.value(batch.obs)
         next_value = self.next_values(batch, value)
@@ -57,7 +57,7 @@ class ValueNetworkMixin(Base):
 
     @torch.no_grad()
     def next_values(self, batch: Tree, value: Tensor) -> Tensor:
-        """V(next_obs) [T, B] of a rollout whose value = V(obs) [T, B] is known."""
+        """V(next_obs) [T, B] of a rollout, given value = V(obs) [T, B]; arbitrary for terminated steps."""
         next_value = torch.cat([value[1:], self.value(map_leaves(lambda leaf: leaf[-1:], batch.next_obs))])
         cut = batch.truncated.to(self.device).clone()
         cut[-1] = False
@@ -67,7 +67,7 @@ class ValueNetworkMixin(Base):
         return next_value
 
     def value(self, obs: Any) -> Tensor:
-        """V of observations [T, B, ...], as [T, B]."""
+        """V(obs) [T, B] of observations [T, B, ...]."""
         lead = first_leaf(obs).shape[:2]
         flat = map_leaves(lambda leaf: leaf.flatten(0, 1).to(self.device), nested(obs))
         return self.model.values(flat).reshape(lead)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a saved state of a policy has to be, and loading all of it or nothing."""
+"""Checks of a policy's saved state, and loading it completely or not at all."""
 
 from ding_lite.policy_state.identities import StateError, identity_of
 from ding_lite.policy_state.leaves import require_count, require_like, require_range

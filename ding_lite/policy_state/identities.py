@@ -1,4 +1,4 @@
-"""Identities: what a policy was made with, as plain data in its state, so that a state of another one is refused by name."""
+"""Identities: the algorithm, configuration and spaces of a policy as plain data in its state, to check that a state fits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ding_lite.envs import subspaces
 
 _PLAIN = (int, float, str, bool, type(None))
 _BOUNDS = ("low", "high")
-_FIX = "give the made_with that state_dict() gave, or leave it out."
+_FIX = 'pass "made_with" from state_dict(), or leave it out.'
 
 
 class StateError(ValueError):
-    """A state that does not fit the policy that it is loaded into; nothing was taken over."""
+    """A state does not fit the policy that loads it; the policy is unchanged."""
 
 
 def identity_of(
@@ -28,14 +28,15 @@ def identity_of(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
 ) -> dict[str, Any]:
-    """What a policy was made with: its algorithm, and which it is derived from, its configuration and its spaces.
+    """The algorithm, the base classes, the configuration and the spaces of a policy, as plain data.
 
-    The seed is left out: random numbers are in the state as they are, and policies of two seeds are alike otherwise.
+    The seed is left out: a state may be loaded into a policy with another seed, because it contains the random generators.
 
     Args:
-        lineage: name of the policy's class, and of those that it is derived from.
+        lineage: name of the policy's class, and of its base classes.
         cfg: its typed configuration.
-        settings: what was given beside that.
+        settings: additional settings, which the typed configuration has no fields for.
+        observation_space, action_space: its spaces.
     """
     return {
         "algorithm": lineage[0],
@@ -48,7 +49,7 @@ def identity_of(
 
 
 def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """A space as plain data: its kind, and what an element of it looks like; parts in their order."""
+    """A space as plain data: its kind, and shape, dtype and bounds, or its parts in order."""
     parts = subspaces(space)
     if parts is not None:
         kind = "Tuple" if isinstance(space, spaces.Tuple) else "Dict"
@@ -64,18 +65,18 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
-    """Refuse the state of another algorithm, of other spaces, or of another network, by what was saved of its identity.
+    """Check that a state was saved by a policy with the same algorithm, spaces and networks.
 
-    Of the configuration only `model` has to be the same, since it says what the weights mean: to go on at another learning
-    rate is allowed. Bounds of observations may differ.
+    In the configuration, only the section `model` must be the same, because it defines the networks; a different learning rate,
+    for example, is allowed. Bounds of observations may differ.
 
     Args:
-        own: what `identity_of` gives of the policy that the state is loaded into.
+        own: `identity_of` the policy that loads the state.
         cfg: the configuration of that policy.
-        saved: what it gave of the policy that saved the state.
+        saved: `identity_of` the policy that saved the state.
 
     Raises:
-        StateError: it is no such record; or all that differs, and what to do.
+        StateError: `saved` is not an identity; or something differs. The message lists all differences.
     """
     _require_identity(saved)
     lineage = [own["algorithm"], *own["derived_from"]]
@@ -83,9 +84,9 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
     kind = saved["algorithm"]
     if kind not in lineage and lineage[0] not in saved["derived_from"]:
         raise StateError(
-            f"this state is of {kind}, and this policy is of {lineage[0]}: make one of {kind} with the configuration and "
-            'the spaces that stand in state["made_with"]. Where the networks are the same, '
-            'policy.set_weights(state["model"]) takes over the weights alone.'
+            f"this state was saved by a {kind}, and this policy is a {lineage[0]}: make a {kind} with the configuration and "
+            'the spaces in state["made_with"]. If the networks are the same, policy.set_weights(state["model"]) loads only the '
+            "weights."
         )
     found = [
         f"its {name.replace('_', ' ')} is {_describe(saved[name])}, and that of this policy is {_describe(own[name])}"
@@ -95,8 +96,8 @@ def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
     found += [difference for name, difference in _differences(own, saved) if name.startswith("model.")]
     if found:
         raise StateError(
-            f"this state is of another {lineage[0]}: {'; '.join(found)}. Make the policy from the environment and with the "
-            "configuration of the run that saved it, such as "
+            f"this state was saved by a different {lineage[0]}: {'; '.join(found)}. Make the policy with the environment and "
+            "the configuration of the run that saved the state, such as "
             f'{type(cfg).__name__}.from_dict(state["made_with"]["config"]).'
         )
 
@@ -112,29 +113,29 @@ _PARTS: dict[str, type] = {
 
 
 def _require_identity(saved: Any) -> None:
-    """Refuse what `identity_of` has not given."""
+    """Raise StateError if this is not a result of `identity_of`."""
     fix = _FIX
     if not isinstance(saved, Mapping):
-        raise StateError(f'state["made_with"] is {saved!r:.80}, and a dict with {[*_PARTS]} is wanted: {fix}')
+        raise StateError(f'state["made_with"] is {saved!r:.80}, expected a dict with {[*_PARTS]}: {fix}')
     for name, kind in _PARTS.items():
         if name not in saved:
             raise StateError(f'state["made_with"] lacks {name!r}, it has {sorted(map(str, saved))}: {fix}')
         place, found = f'state["made_with"][{name!r}]', saved[name]
         if not isinstance(found, kind):
-            raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, and a {kind.__name__} is wanted: {fix}")
+            raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
         if found == "":
-            raise StateError(f"{place} is empty, and the name of an algorithm is wanted: {fix}")
+            raise StateError(f"{place} is empty, expected the name of an algorithm: {fix}")
     for name in ("observation_space", "action_space"):
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 
 
 def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> None:
-    """Refuse what `_recorded` does not give, and settings of this algorithm that its configuration refuses.
+    """Raise StateError for settings that are not plain data, or whose values the configuration of this algorithm refuses.
 
-    Settings that are missing, or that this version does not have, are no fault.
+    Missing settings, and settings that this version does not have, are allowed.
     """
     if not all(isinstance(name, str) for name in saved["derived_from"]):
-        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, and names are wanted: {_FIX}')
+        raise StateError(f'state["made_with"]["derived_from"] is {saved["derived_from"]!r:.80}, expected names: {_FIX}')
     for section in ("config", "settings"):
         _require_recorded(f'state["made_with"][{section!r}]', saved[section])
     if saved["algorithm"] == algorithm:
@@ -151,7 +152,7 @@ def _require_recorded(place: str, value: Any) -> None:
             _require_recorded(f"{place}[{index}]", item)
     elif type(value) not in _PLAIN:
         wanted = "a number, a string, a list or a dict"
-        raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, and {wanted} is wanted: {_FIX}")
+        raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, expected {wanted}: {_FIX}")
 
 
 def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None:
@@ -159,11 +160,11 @@ def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None
         current = getattr(config, str(name), None)
         if isinstance(current, Config) and isinstance(value, Mapping):
             _require_legal(f"{place}[{name!r}]", current, value)
-        elif name in config.to_dict() and not (isinstance(value, str) and value.startswith("<")):  # not plain when it was saved
+        elif name in config.to_dict() and not (isinstance(value, str) and value.startswith("<")):  # only its type was saved
             try:
                 setattr(config, name, value)
             except ConfigError as error:
-                raise StateError(f"{place}[{name!r}] is {value!r:.80}, which is refused ({error}): {_FIX}") from None
+                raise StateError(f"{place}[{name!r}] is {value!r:.80}, which is not allowed ({error}): {_FIX}") from None
 
 
 def _require_bound(place: str, space: Mapping[str, Any]) -> None:
@@ -175,32 +176,32 @@ def _require_bound(place: str, space: Mapping[str, Any]) -> None:
                 bound = np.array(np.nan)
             if isinstance(space[name], bool) or np.isnan(bound).any() or [*bound.shape] not in ([], space.get("shape")):
                 raise StateError(
-                    f"{place}[{name!r}] is {space[name]!r:.80}, and a number, or one for each place, is wanted: {_FIX}"
+                    f"{place}[{name!r}] is {space[name]!r:.80}, expected a number, or an array of the space's shape: {_FIX}"
                 )
 
 
 def _require_space(place: str, space: Any, fix: str) -> None:
     parts = space.get("parts", {}) if isinstance(space, Mapping) else None
     if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
-        raise StateError(f'{place} is {space!r:.80}, and a dict with the "kind" of a space, such as "Box", is wanted: {fix}')
+        raise StateError(f'{place} is {space!r:.80}, expected a dict with the "kind" of a space, such as "Box": {fix}')
     _require_bound(place, space)
     for name, part in parts.items():
         _require_space(f"{place}['parts'][{name!r}]", part, fix)
 
 
 def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) -> str:
-    """A sentence about the settings in which these identities differ; empty where nothing is known of the saved one."""
+    """A sentence with the settings in which two identities differ; empty if there are none, or if `saved` is None."""
     found = [difference for _, difference in _differences(own, saved or {})]
-    return f" Of the settings, {'; '.join(found)}." if found else ""
+    return f" These settings differ: {'; '.join(found)}." if found else ""
 
 
 def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The dotted names of settings that both have and in which they differ, with what stands where."""
+    """For each setting that both have and that differs: its dotted name, and a description of the difference."""
     for section, prefix in (("config", "cfg.policy."), ("settings", "")):
         here, there = (dict(_leaves(one.get(section) or {})) for one in (own, saved))
         for name in here:
             if name in there and here[name] != there[name]:
-                yield name, f"{prefix}{name} is {there[name]!r} in it and {here[name]!r} here"
+                yield name, f"{prefix}{name} is {there[name]!r} in the state and {here[name]!r} in this policy"
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -212,7 +213,7 @@ def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _recorded(value: Any) -> Any:
-    """The same as numbers, strings, lists and dicts; of anything else, what it is."""
+    """The value as numbers, strings, lists and dicts; "<TYPE>" for objects of other types."""
     if isinstance(value, Config):
         return _recorded(value.to_dict())
     if isinstance(value, Mapping):
@@ -225,12 +226,12 @@ def _recorded(value: Any) -> Any:
 
 
 def _bound(array: np.ndarray[Any, Any]) -> Any:
-    """A number where all are the same, as for images."""
+    """An array of bounds as lists; a single number if all bounds are the same, as for images."""
     return array.flat[0].item() if array.size and (array == array.flat[0]).all() else array.tolist()
 
 
 def _compared(space: Any, name: str) -> Any:
-    """What has to be the same: of observations, all but the bounds."""
+    """The part of a space that must be the same in both: without the bounds if these are observations."""
     if "parts" in space:
         return [(part, _compared(inner, name)) for part, inner in sorted(space["parts"].items())]
     if name == "action_space":
@@ -239,7 +240,7 @@ def _compared(space: Any, name: str) -> Any:
 
 
 def _describe(space: Any) -> str:
-    """A space as a message gives it."""
+    """A space for messages, such as "Box(shape=[4], dtype=float32)"."""
     if "parts" in space:
         return f"{space['kind']}({', '.join(f'{name}: {_describe(part)}' for name, part in space['parts'].items())})"
     inner = {name: value for name, value in space.items() if name != "kind" and not (name == "start" and value == 0)}

@@ -1,4 +1,4 @@
-"""Leaves of a state: tensors, arrays and numbers, and whether those of one state can take the place of another's."""
+"""Leaves of a state: checks that saved tensors, arrays and numbers can replace the current ones."""
 
 from __future__ import annotations
 
@@ -15,38 +15,48 @@ from ding_lite.policy_state.identities import StateError
 
 
 def require_tensor(where: str, current: Tensor, given: Tensor, must_be_finite: bool = False) -> None:
-    """Refuse a tensor of another shape, kind or layout than the current one, and numbers that are not finite.
+    """Check that a saved tensor has the shape, dtype and layout of the current one, and is finite.
 
     Args:
-        must_be_finite: refuse these even where the current tensor holds some too.
+        where: key of the tensor, for messages.
+        current: the current tensor.
+        given: the saved tensor.
+        must_be_finite: False allows NaN and infinity if the current tensor contains some.
 
     Raises:
-        StateError
+        StateError: it does not fit.
     """
     if not _is_alike(current, given) or given.shape != current.shape or given.dtype != current.dtype:
-        raise StateError(f"{where} is of {describe(given)}, and {describe(current)} is wanted.{_remedy(current, given)}")
+        raise StateError(f"{where} is {describe(given)}, expected {describe(current)}.{_remedy(current, given)}")
     if not _is_finite(given) and (must_be_finite or _is_finite(current)):
         broken = given[~given.isfinite()].flatten()
         raise StateError(
-            f"{where} holds {len(broken)} numbers that are not finite, such as {broken[0].item()}, of {given.numel()}: take a "
-            "checkpoint from before that."
+            f"{where} holds {len(broken)} numbers that are not finite, such as {broken[0].item()}, of {given.numel()}: load an "
+            "earlier checkpoint."
         )
 
 
 def require_like(where: str, current: Any, given: Any, varying: Sequence[str] = (), inner: bool = False) -> None:
-    """Refuse a state of other names, shapes or kinds of numbers than the current one, or with NaN where that has none.
+    """Check that a saved state has the names, shapes and dtypes of the current one, and no NaN if the current one has none.
 
-    Nothing is asked of what is empty or None now, of the length of lists, and of what `varying` names.
+    Values that are now empty or None, lengths of lists, and the entries in `varying` are not checked.
+
+    Args:
+        where: key of the state, for messages.
+        current: the current state.
+        given: the saved state.
+        varying: names of entries that are not checked.
+        inner: True for a nested dict, whose names may differ.
 
     Raises:
-        StateError: the part that does not fit, by its key.
+        StateError: an entry does not fit; the message names it.
     """
     if isinstance(current, Mapping):
         if not isinstance(given, Mapping):
-            raise StateError(f"{where} is a {type(given).__name__}, and a dict with {sorted(map(str, current))} is wanted.")
+            raise StateError(f"{where} is a {type(given).__name__}, expected a dict with {sorted(map(str, current))}.")
         if current and not inner and current.keys() != given.keys():
             wanted, found = (sorted(map(str, one)) for one in (current, given))
-            raise StateError(f"{where} has {found}, and {wanted} are wanted.")
+            raise StateError(f"{where} has {found}, expected {wanted}.")
         for name in current.keys() & given.keys():
             if name not in varying:
                 require_like(f"{where}[{name!r}]", current[name], given[name], inner=True)
@@ -55,98 +65,102 @@ def require_like(where: str, current: Any, given: Any, varying: Sequence[str] = 
 
 
 def require_leaf(where: str, current: Any, given: Any) -> None:
-    """The same of a single leaf.
+    """Check a single leaf, as `require_like` does.
 
     Raises:
-        StateError
+        StateError: it does not fit.
     """
     if current is None or given is None:
         return
     if isinstance(current, (list, tuple, str)):
         if isinstance(given, (list, tuple)) != isinstance(current, (list, tuple)):
-            raise StateError(f"{where} is {given!r:.80}, and a {type(current).__name__} as {current!r:.80} is wanted.")
+            raise StateError(f"{where} is {given!r:.80}, expected a {type(current).__name__} as {current!r:.80}.")
         return
     if not isinstance(current, (Tensor, np.ndarray, np.generic, bool, int, float)):
         return
     if not isinstance(given, (Tensor, np.ndarray, np.generic, bool, int, float)):
-        raise StateError(f"{where} is a {type(given).__name__}, and a number or an array of numbers is wanted.")
+        raise StateError(f"{where} is a {type(given).__name__}, expected a number or an array of numbers.")
     old, new = (value if isinstance(value, Tensor) else np.asarray(value) for value in (current, given))
     if not _is_alike(old, new):
-        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.{_remedy(old, new)}")
+        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.{_remedy(old, new)}")
     if math.prod(old.shape) and old.ndim and new.ndim and old.shape != new.shape:
-        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.")
+        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.")
     if (_kind(new) == "c" or (old.ndim and new.ndim)) and _kind(old) != _kind(new):
-        raise StateError(f"{where} is of {describe(new)}, and {describe(old)} is wanted.")
+        raise StateError(f"{where} is {describe(new)}, expected {describe(old)}.")
     if not _is_finite(new) and _is_finite(old):
-        if isinstance(given, float) and not math.isnan(given):  # as what was best so far begins with -inf
+        if isinstance(given, float) and not math.isnan(given):  # such as a best value so far, which starts at -inf
             return
-        raise StateError(f"{where} holds numbers that are not finite, and now there are none: take a checkpoint from before.")
+        raise StateError(f"{where} holds numbers that are not finite, and the current ones are: load an earlier checkpoint.")
 
 
 def ranges_of(thing: object) -> dict[str, tuple[float, float]]:
-    """The entries of its state that have a range, and from where to where: `state_ranges` of all its classes."""
+    """The (low, high) ranges of entries of an object's state, by name: `state_ranges` of its class and base classes."""
     return {
         name: limits for kind in reversed(type(thing).__mro__) for name, limits in vars(kind).get("state_ranges", {}).items()
     }
 
 
 def require_range(where: str, given: Any, limits: tuple[float, float], current: Any = 0.0) -> None:
-    """Refuse anything but finite numbers within these limits: a tensor where there is one now, a number or an array elsewhere.
+    """Check that saved numbers are finite and within limits.
+
+    Args:
+        where: key of the numbers, for messages.
+        given: the saved numbers: a number or an array; if `current` is a tensor, a tensor.
+        limits: (low, high), inclusive.
+        current: the current numbers.
 
     Raises:
-        StateError
+        StateError: they are not.
     """
     low, high = limits
     wanted = "finite" + (f", at least {low:g}" if low > -math.inf else "") + (f", at most {high:g}" if high < math.inf else "")
     kind = "a tensor" if isinstance(current, Tensor) else "a number"
     allowed = (Tensor,) if isinstance(current, Tensor) else (Tensor, np.ndarray, np.generic, int, float)
     if not isinstance(given, allowed) or isinstance(given, bool) or not is_plain(given):
-        raise StateError(f"{where} is {given!r:.80} of type {type(given).__name__}, and {kind} is wanted, {wanted}.")
+        raise StateError(f"{where} is {given!r:.80} of type {type(given).__name__}, expected {kind}, {wanted}.")
     array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if array.dtype.kind not in "fiu":
-        raise StateError(f"{where} is {given!r:.80}, and {kind} is wanted, {wanted}.")
+        raise StateError(f"{where} is {given!r:.80}, expected {kind}, {wanted}.")
     outside = array[~(np.isfinite(array) & (array >= low) & (array <= high))]
     if outside.size:
-        raise StateError(
-            f"{where} holds {outside.flat[0].item()!r}, and {kind} is wanted, {wanted}: take a checkpoint from before that."
-        )
+        raise StateError(f"{where} holds {outside.flat[0].item()!r}, expected {kind}, {wanted}: load an earlier checkpoint.")
 
 
 def require_count(where: str, given: Any) -> None:
-    """Refuse anything but a whole number of at least 0 that fits into 64 bits.
+    """Check that a saved counter is an integer from 0 to 2**63 - 1.
 
     Raises:
-        StateError
+        StateError: it is not.
     """
     try:
         is_count = not isinstance(given, bool) and is_plain(given) and 0 <= operator.index(given) < 2**63
-    except (TypeError, ValueError, RuntimeError):  # not a number, or one that is not whole
+    except (TypeError, ValueError, RuntimeError):  # not an integer
         is_count = False
     if not is_count:
-        raise StateError(f"{where} is {given!r:.80}, and a number of at least 0 is wanted, a whole one of 64 bits.")
+        raise StateError(f"{where} is {given!r:.80}, expected an integer from 0 to 2**63 - 1.")
 
 
 def is_plain(array: Any) -> bool:
-    """Whether it has a number for each place, as arrays and most tensors do."""
+    """Whether this is an ordinary dense array or tensor: not nested, sparse, quantized, or on the device meta."""
     return not isinstance(array, Tensor) or _form(array) == ""
 
 
 def describe(array: Any) -> str:
-    """Shape, kind of numbers and, where it is unusual, layout."""
+    """Dtype and shape of an array for messages, such as "float32 [2, 4]", and its layout if this is unusual."""
     form = _form(array) if isinstance(array, Tensor) else ""
     if isinstance(array, Tensor) and array.is_nested:
         return form
-    return f"shape {list(array.shape)} {str(array.dtype).removeprefix('torch.')}{form and f', {form}'}"
+    return f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)}{form and f', {form}'}"
 
 
 def _form(tensor: Tensor) -> str:
-    """What is unusual about a tensor, which most functions refuse; empty where nothing is."""
+    """A description of a tensor that is not plain; empty for a plain one."""
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.layout != torch.strided:
-        return f"of the layout {str(tensor.layout).removeprefix('torch.')}"
+        return f"layout {str(tensor.layout).removeprefix('torch.')}"
     if tensor.is_meta:
-        return "on the device meta, without numbers"
+        return "on the device meta, without data"
     return "quantized" if tensor.is_quantized else ""
 
 
@@ -156,19 +170,19 @@ def _is_alike(current: Any, given: Any) -> bool:
 
 
 def _remedy(current: Any, given: Any) -> str:
-    """How to make a usual tensor of an unusual one."""
+    """A sentence on how to convert a tensor to a plain one; empty if it is plain, or the current one is not."""
     if not isinstance(given, Tensor) or not is_plain(current) or is_plain(given):
         return ""
     if given.is_meta:
-        return " It was made without numbers: take it from a model that has some."
+        return " It has no data: take the tensor from a model that is not on the device meta."
     if given.is_quantized:
-        return " tensor.dequantize() gives its numbers."
-    return "" if given.is_nested else " tensor.to_dense() makes it one."
+        return " Convert it with tensor.dequantize()."
+    return "" if given.is_nested else " Convert it with tensor.to_dense()."
 
 
 def _is_finite(array: Any) -> bool:
     if not is_plain(array):
-        return True  # nothing can be asked there
+        return True  # isfinite() does not support it
     if isinstance(array, Tensor):
         if not (array.is_floating_point() or array.is_complex()):
             return True

@@ -1,4 +1,4 @@
-"""Loading: what a state has to be before anything of it is taken over, and taking over all of it or nothing."""
+"""Loading a policy's state: the whole state is checked first, then loaded completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ _NEEDED = ("train_iter", "version", "learn")
 
 
 class LoadableMode(Protocol):
-    """What loading asks of a policy's mode that acts."""
+    """The interface that loading needs from `collect_mode` and `eval_mode`."""
 
     @property
     def role(self) -> str:
-        """Its key in the state."""
+        """The key of the mode's state in the policy's state."""
 
     def states_in(self, state: Mapping[str, Any], /) -> list[Any]:
-        """The states of random numbers in one that was saved, one for each worker."""
+        """The states of the random generators of each worker in a saved state of the mode."""
 
 
 class LoadablePolicy(Protocol):
-    """What loading asks of a policy."""
+    """The interface that loading needs from a policy."""
 
     being_loaded: Mapping[str, Any] | None
-    """The state that is just being loaded."""
+    """The state that is being loaded at the moment; None if there is none."""
 
     @property
     def cfg(self) -> Config:
-        """Its configuration."""
+        """The configuration."""
 
     @property
     def made_with(self) -> Mapping[str, Any]:
-        """What `identity_of` gives of it."""
+        """The result of `identity_of`."""
 
     @property
     def model(self) -> Any:
-        """Its networks."""
+        """The networks."""
 
     @property
     def params(self) -> Sequence[nn.Parameter]:
-        """Those that an optimizer learns; without any there is no optimizer."""
+        """The model's parameters; if empty, there is no optimizer."""
 
     @property
     def optimizer(self) -> Optimizer:
-        """Where there are parameters."""
+        """The optimizer of `params`."""
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether its weights are not those of its model."""
+        """Whether `get_weights` is overridden, so that the weights are not those of the model."""
 
     @property
     def saved_networks(self) -> tuple[str, ...]:
-        """Attributes whose state is in the policy's under their names."""
+        """Attributes that `state_dict` saves under their own names."""
 
     @property
     def attachments(self) -> Mapping[str, Any]:
-        """What else is part of its state, by name."""
+        """The attached objects by name."""
 
     @property
     def collect_mode(self) -> LoadableMode:
@@ -76,21 +76,21 @@ class LoadablePolicy(Protocol):
 
     @property
     def eval_mode(self) -> LoadableMode:
-        """The mode that does not."""
+        """The mode that acts without exploration."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its whole state."""
+        """The whole state."""
 
     def require_generator_state(self, where: str, state: Any, /) -> None:
-        """Refuse random numbers that it cannot go on from."""
+        """Raise StateError if the states of random generators do not fit."""
 
 
 def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
-    """A `load_state_dict` of a policy that looks at the whole state first, and takes over all of it or nothing."""
+    """Decorate `load_state_dict` of a policy: check the whole state first, and undo all changes if loading fails."""
 
     @functools.wraps(fn)
     def load_state_dict(self: LoadablePolicy, state: Mapping[str, Any]) -> None:
-        if self.being_loaded is not None:  # called by that of a derived class, which has looked
+        if self.being_loaded is not None:  # called by super(); the subclass's method has checked the state
             fn(self, state)
             return
         require_state(f"{type(self).__name__}.load_state_dict", state)
@@ -100,36 +100,40 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             if "optimizer" not in state:
                 before.pop("optimizer")
             require_loadable(self, state, before)
-            _take_over(self, fn, state, before)
+            _load_or_undo(self, fn, state, before)
         finally:
             self.being_loaded = None
 
     return load_state_dict
 
 
-def _take_over(policy: LoadablePolicy, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def _load_or_undo(policy: LoadablePolicy, fn: Callable[..., None], state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     attributes = dict(vars(policy))
     try:
         fn(policy, state)
     except Exception as error:
         try:
             fn(policy, before)
-            add_note(error, f"loading a state into a {type(policy).__name__}; no part was taken over.")
-        except Exception as again:  # noqa: BLE001  the first error is the one to see
-            add_note(error, f"loading a state into a {type(policy).__name__}, which cannot be put back as it was: {again!r}.")
+            add_note(error, f"loading a state into a {type(policy).__name__}; nothing was changed.")
+        except Exception as again:  # noqa: BLE001  the first error is the one to report
+            add_note(error, f"loading a state into a {type(policy).__name__}, whose changes cannot be undone: {again!r}.")
         vars(policy).clear()
         vars(policy).update(attributes)
-        if isinstance(error, RuntimeError) and "loading state_dict" in str(error):  # torch's, of names that do not fit
-            raise StateError(f"a part of this state is not of this {type(policy).__name__}: {error}") from error
+        if isinstance(error, RuntimeError) and "loading state_dict" in str(error):  # torch's error about names that do not fit
+            raise StateError(f"a part of this state does not fit this {type(policy).__name__}: {error}") from error
         raise
 
 
 def require_state(call: str, given: object) -> None:
-    """Refuse what is no state of one policy.
+    """Check that an object looks like the state of one policy.
+
+    Args:
+        call: name of the caller, for messages.
+        given: the object.
 
     Raises:
-        TypeError: a path, or something else that is no mapping.
-        StateError: the states of several policies.
+        TypeError: it is not a mapping, for example a path.
+        StateError: it has the states of several policies, or no "model".
     """
     if isinstance(given, (str, PathLike)):
         shown = repr(str(given))
@@ -138,29 +142,31 @@ def require_state(call: str, given: object) -> None:
             "`from ding_lite.engine import load_checkpoint`."
         )
     if not isinstance(given, Mapping):
-        raise TypeError(f"{call} wants a state, as state_dict() gives it, got {given!r:.80} of type {type(given).__name__}.")
+        raise TypeError(f"{call} wants a state from state_dict(), got {given!r:.80} of type {type(given).__name__}.")
     several = given.get("policies")
     if isinstance(several, Mapping) and "model" not in given:
         names = list(several)
         raise StateError(
-            f"{call} got the states of several policies, {', '.join(map(repr, names))}: take one of them, "
+            f"{call} got the states of several policies, {', '.join(map(repr, names))}: load one of them, "
             f"load_state_dict(state['policies'][{(names or [''])[0]!r}])."
         )
     if "model" not in given:
         hint = ""
         if given and all(isinstance(value, Tensor) for value in given.values()):
-            hint = " These look like weights: set_weights(...) takes them."
-        raise StateError(f"this is no state of a policy: it lacks 'model', it has {sorted(map(str, given))}.{hint}")
+            hint = " These look like weights: load them with set_weights(...)."
+        raise StateError(f"this is not a state of a policy: it lacks 'model', it has {sorted(map(str, given))}.{hint}")
 
 
 def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Refuse a state that does not fit the policy, in any of its parts.
+    """Check that all parts of a state fit the policy.
 
     Args:
-        before: the policy's own state.
+        policy: the policy that loads the state.
+        state: the saved state.
+        before: the policy's current state.
 
     Raises:
-        StateError: it is of another policy, or the part that does not fit, by its key.
+        StateError: the state was saved by another kind of policy; or a part does not fit, and the message names it.
     """
     saved = state.get("made_with")
     if "made_with" in state:
@@ -178,8 +184,8 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
     missing = [name for name in (*_NEEDED, *networks) if name in before and name not in state]
     if missing:
         raise StateError(
-            f"this state of a {type(policy).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: give the whole "
-            'of what state_dict() gave, or the weights alone, {"model": ...}.'
+            f"this state of a {type(policy).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
+            'result of state_dict(), or only the weights, {"model": ...}.'
         )
     if policy.params:
         require_optimizer_state('state["optimizer"]', policy.optimizer, state["optimizer"])
@@ -197,30 +203,31 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
 def require_weights(
     policy: LoadablePolicy, weights: object, saved: Mapping[str, Any] | None = None, where: str = "weights"
 ) -> None:
-    """Refuse weights of another network than the policy's, and such that are no numbers.
+    """Check that weights fit the policy's networks and are finite.
 
     Args:
-        saved: what the policy was made with that saved them, where that is known.
-        where: their place in a state.
+        policy: the policy that loads the weights.
+        weights: tensors by name.
+        saved: the identity of the policy that saved them; None if unknown.
+        where: key of the weights in a state, for messages.
 
     Raises:
-        TypeError: a path, or no mapping.
-        StateError: the first that does not fit.
+        TypeError: they are not a mapping, for example a path.
+        StateError: a tensor does not fit; the message names it.
     """
     kind = type(policy).__name__
     if where != "weights" and not isinstance(weights, Mapping):
-        raise StateError(f"{where} is {weights!r:.80}, and a dict of tensors by name is wanted, as get_weights() gives them.")
+        raise StateError(f"{where} is {weights!r:.80}, expected a dict of tensors by name from get_weights().")
     if isinstance(weights, (str, PathLike)):
         require_state(f"{kind}.load_state_dict", weights)
     if not isinstance(weights, Mapping):
         raise TypeError(
-            f"{kind}.set_weights wants weights, as get_weights() gives them, got {weights!r:.80} of type "
-            f"{type(weights).__name__}."
+            f"{kind}.set_weights wants weights from get_weights(), got {weights!r:.80} of type {type(weights).__name__}."
         )
     if not weights and policy.model.state_dict():
-        raise StateError(f"{where} is empty, and the weights of a {type(policy.model).__name__} are wanted.")
+        raise StateError(f"{where} is empty, expected the weights of a {type(policy.model).__name__}.")
     if isinstance(weights.get("model"), Mapping) and "model" not in policy.model.state_dict():
-        raise StateError(f"{kind}.set_weights wants weights, and this is a state: use load_state_dict(state).")
+        raise StateError(f"{kind}.set_weights wants weights, got a whole state: use load_state_dict(state).")
     try:
         _require_tensors("", policy.model, weights)
     except StateError as error:
@@ -229,14 +236,14 @@ def require_weights(
 
 
 def warn_of_other_rates(policy: LoadablePolicy, state: Mapping[str, Any]) -> None:
-    """Warn where the learning rates that came with the optimizer are not those of the configuration."""
+    """Warn if the learning rates of the loaded optimizer differ from the configuration."""
     saved = dict(_rates_in("", state.get("made_with", {}).get("config", {})))
     now = dict(_rates_in("", policy.made_with["config"]))
     others = [f"cfg.{name} is {now[name]!r}, and was {rate!r}" for name, rate in saved.items() if now.get(name, rate) != rate]
     if others:
         warnings.warn(
-            f"the optimizer that was loaded goes on with the learning rate that it was saved with: {'; '.join(others)}. Set "
-            'group["lr"] of each group of its param_groups, or take the weights alone, policy.set_weights(state["model"]).',
+            f"the loaded optimizer continues with the learning rate that was saved: {'; '.join(others)}. To change it, set "
+            'group["lr"] of each group of its param_groups, or load only the weights: policy.set_weights(state["model"]).',
             stacklevel=4,
         )
 
@@ -250,19 +257,23 @@ def _rates_in(way: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def misfit(policy: LoadablePolicy) -> str:
-    """The beginning of what is said of weights that do not fit."""
+    """The first part of messages about weights that do not fit."""
     return (
-        f"these weights are not of this {type(policy).__name__}'s network; make the policy with the configuration and the "
+        f"these weights do not fit the network of this {type(policy).__name__}; make the policy with the configuration and the "
         "spaces of the run that saved them."
     )
 
 
 def require_part(where: str, thing: Any, state: object) -> None:
-    """Refuse a state that does not fit a part of a policy: of a network or an optimizer each tensor, of anything else its
-    names, shapes and kinds of numbers, as they are now.
+    """Check that a state fits a part of a policy.
+
+    Args:
+        where: key of the part, for messages.
+        thing: a module, an optimizer, or another object with `state_dict`.
+        state: the saved state of the part. It must have the same shapes and dtypes as the current one.
 
     Raises:
-        StateError: the part that does not fit, by its key.
+        StateError: an entry does not fit; the message names it.
     """
     if isinstance(thing, Optimizer):
         require_optimizer_state(where, thing, state)
@@ -284,7 +295,7 @@ _TORCHS = {"running_var": (0.0, math.inf), "num_batches_tracked": (0.0, math.inf
 
 
 def _ranges_in(module: nn.Module) -> dict[str, tuple[float, float]]:
-    """The entries of a module's state that have a range, those of its parts included."""
+    """The (low, high) ranges of entries in the state of a module and its submodules, by name."""
     found = {}
     for place, part in module.named_modules(remove_duplicate=False):
         ranges = _TORCHS if isinstance(part, nn.modules.batchnorm._NormBase) else ranges_of(part)
@@ -294,7 +305,7 @@ def _ranges_in(module: nn.Module) -> dict[str, tuple[float, float]]:
 
 def _require_attached(policy: LoadablePolicy, states: object) -> None:
     if not isinstance(states, Mapping):
-        raise StateError(f'state["attached"] is a {type(states).__name__}, and a dict by name is wanted.')
+        raise StateError(f'state["attached"] is a {type(states).__name__}, expected a dict by name.')
     own = {id(value) for value in vars(policy).values()}
     for name, thing in policy.attachments.items():
         if name in states:
@@ -304,18 +315,18 @@ def _require_attached(policy: LoadablePolicy, states: object) -> None:
 
 
 def _require_tensors(where: str, module: nn.Module, state: object) -> None:
-    """Refuse tensors of another shape or kind than the module's; which names there are is for the module to say."""
+    """Raise StateError for a tensor that does not fit the module's. Missing and unknown names are left to the module."""
     if not isinstance(state, Mapping):
-        raise StateError(f"{where} is a {type(state).__name__}, and the state of a {type(module).__name__} is wanted.")
+        raise StateError(f"{where} is a {type(state).__name__}, expected the state of a {type(module).__name__}.")
     if not state and module.state_dict():
-        raise StateError(f"{where} is empty, and the state of a {type(module).__name__} is wanted.")
+        raise StateError(f"{where} is empty, expected the state of a {type(module).__name__}.")
     ranges = _ranges_in(module)
     learned = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, current in module.state_dict().items():
         if name in state and isinstance(current, Tensor):
             place = f"{where}[{name!r}]" if where else repr(name)
             if not isinstance(state[name], Tensor):
-                raise StateError(f"{place} is a {type(state[name]).__name__}, and a tensor of {describe(current)} is wanted.")
+                raise StateError(f"{place} is a {type(state[name]).__name__}, expected a tensor {describe(current)}.")
             require_tensor(place, current, state[name], must_be_finite=name in learned)
             if name in ranges:
                 require_range(place, state[name], ranges[name], current)
@@ -330,7 +341,7 @@ def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) ->
             policy.require_generator_state(where, found)
             continue
         if not isinstance(found["twins"], (list, tuple)) or not found["twins"]:
-            raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, and a list of the states of workers is wanted.")
+            raise StateError(f"{where}['twins'] is {found['twins']!r:.80}, expected a list of the states of workers.")
         for index, one in enumerate(found["twins"]):
             policy.require_generator_state(f"{where}['twins'][{index}]", one)
     for mode in (policy.collect_mode, policy.eval_mode):

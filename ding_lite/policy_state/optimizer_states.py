@@ -1,6 +1,6 @@
-"""Optimizer states: what the state of an optimizer has to be, so that another one can go on from it.
+"""Optimizer states: checks that an optimizer can continue from a saved state.
 
-A state that does not fit is dangerous: fused optimizers read moments of another shape beyond their memory.
+The checks are strict because a fused optimizer reads beyond the memory of moments of the wrong shape.
 """
 
 from __future__ import annotations
@@ -18,36 +18,41 @@ from torch.optim import Optimizer
 from ding_lite.policy_state.identities import StateError
 from ding_lite.policy_state.leaves import is_plain, require_tensor
 
-_HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # how it computes, not what
-_MOST = 1e6  # no rate, decay or epsilon that learns is larger
-_KEPT = "kept"  # in a saved state: the parameters that it has moments of, so that a lost one shows
+_HOW = frozenset({"capturable", "differentiable", "foreach", "fused"})  # change the implementation, not the result
+_MOST = 1e6  # learning rates, decays and epsilons above this are errors
+_KEPT = "kept"  # key in a saved state: indices of the parameters with moments, to detect lost ones
 
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """A copy of its state, and under "kept" the numbers of the parameters that it has moments of."""
+    """A copy of an optimizer's state, with the indices of the parameters that have moments as "kept"."""
     state = copy.deepcopy(optimizer.state_dict())
     return {**state, _KEPT: list(state["state"])}
 
 
 def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> None:
-    """Refuse a state whose groups or moments are not those that this optimizer has, or comes to have in its first step.
+    """Check that the parameter groups and moments of a saved state fit an optimizer.
+
+    The expected moments are those that a copy of the optimizer has after one step.
+
+    Args:
+        where: key of the state, for messages.
+        optimizer: the optimizer that loads the state.
+        state: the saved state.
 
     Raises:
-        StateError: the part that does not fit, by its key.
+        StateError: an entry does not fit; the message names it.
     """
     kind = type(optimizer).__name__
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping) or "param_groups" not in state:
-        raise StateError(f"{where} is {state!r:.80}, and the state of a {kind} is wanted.")
+        raise StateError(f"{where} is {state!r:.80}, expected the state of a {kind}.")
     own, given = optimizer.state_dict()["param_groups"], state["param_groups"]
     if not isinstance(given, (list, tuple)) or not all(_is_group(group) for group in given):
         raise StateError(
-            f'{where}["param_groups"] is {given!r:.80}, and a list of dicts is wanted, each with "params", a list of numbers.'
+            f'{where}["param_groups"] is {given!r:.80}, expected a list of dicts, each with "params", a list of numbers.'
         )
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in given]:
         theirs, mine = ([len(group["params"]) for group in groups] for groups in (given, own))
-        raise StateError(
-            f'{where}["param_groups"] is of {theirs} parameters by group, and those of this {kind} have {mine} in "params".'
-        )
+        raise StateError(f'{where}["param_groups"] has {theirs} parameters per group, and this {kind} has {mine} in "params".')
     trial = copy.deepcopy(optimizer)
     for index, group in enumerate(own):
         _require_settings(f'{where}["param_groups"][{index}]', trial, group, given[index])
@@ -56,7 +61,7 @@ def require_optimizer_state(where: str, optimizer: Optimizer, state: Any) -> Non
     wanted = _first_moments(where, trial, given)
     for index, moments in state["state"].items():
         if index not in range(len(params)):
-            raise StateError(f'{where}["state"] has a part {index!r}, and there are {len(params)} parameters.')
+            raise StateError(f'{where}["state"] has an entry {index!r}, and there are {len(params)} parameters.')
         _require_moments(f'{where}["state"][{index}]', params[index], moments, wanted.get(index))
     if wanted:
         _require_finite_step(where, trial, state)
@@ -67,51 +72,51 @@ def _is_group(group: object) -> bool:
 
 
 def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse settings that are missing, of another kind, or refused by the constructor of the optimizer."""
+    """Raise StateError for settings of a group that are missing, of another type, or not allowed by the constructor."""
     kind = type(trial).__name__
     for name in own:
         if name not in given:
-            raise StateError(f"{place} lacks {name!r}, which {kind} has: it is of another optimizer.")
+            raise StateError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")
         if name != "params":
             defaults = inspect.signature(type(trial)).parameters
             may_lack = own[name] is None or (name in defaults and defaults[name].default is None)
             _require_setting(f"{place}[{name!r}]", own[name], given[name], may_lack)
             if isinstance(own[name], bool) and name not in _HOW and given[name] != own[name]:
                 raise StateError(
-                    f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: it is of another one. Write "
-                    f"{own[name]!r} there, or make the optimizer with {name}={given[name]!r}."
+                    f"{place}[{name!r}] is {given[name]!r}, and this {kind} has {own[name]!r}: set it to {own[name]!r}, or "
+                    f"make the optimizer with {name}={given[name]!r}."
                 )
-    if list(given["params"]) != list(own["params"]):  # torch would give moments to other parameters than are looked at here
-        raise StateError(f"{place}['params'] is {given['params']!r:.80}, and {own['params']!r:.80} is wanted.")
-    judged = [name for name in inspect.signature(type(trial)).parameters if name != "params" and name in own]
-    mine = {name: own[name] for name in judged}
+    if list(given["params"]) != list(own["params"]):  # torch would assign moments to other parameters than those checked here
+        raise StateError(f"{place}['params'] is {given['params']!r:.80}, expected {own['params']!r:.80}.")
+    checked = [name for name in inspect.signature(type(trial)).parameters if name != "params" and name in own]
+    mine = {name: own[name] for name in checked}
     if _refusal(trial, mine):
-        return  # made in a way of its own
-    for name in judged:
+        return  # the constructor cannot be called like this
+    for name in checked:
         if refusal := _refusal(trial, {**mine, name: given[name]}):
             raise StateError(
-                f"{place}[{name!r}] is {given[name]!r:.80}, which {kind} refuses ({refusal}); this one has {own[name]!r:.80}. "
-                "Take a checkpoint from before that, or write a value there that is allowed."
+                f"{place}[{name!r}] is {given[name]!r:.80}, which {kind} does not allow ({refusal}); this optimizer has "
+                f"{own[name]!r:.80}. Load an earlier checkpoint, or set an allowed value."
             )
 
 
 def _require_setting(place: str, own: Any, given: Any, may_lack: bool = False) -> None:
     if isinstance(own, (list, tuple)):
         if not isinstance(given, (list, tuple)) or len(given) != len(own):
-            raise StateError(f"{place} is {given!r:.80}, and {len(own)} numbers as in {own!r:.80} are wanted.")
+            raise StateError(f"{place} is {given!r:.80}, expected {len(own)} numbers as in {own!r:.80}.")
         for index, (one, other) in enumerate(zip(own, given)):
             _require_setting(f"{place}[{index}]", one, other)
     elif isinstance(own, bool) or own is None:
         if not (
             (given is None and (may_lack or own is None)) or isinstance(given, bool) or (own is None and _is_number(given))
         ):
-            raise StateError(f"{place} is {given!r:.80}, and {own!r} or the like is wanted.")
+            raise StateError(f"{place} is {given!r:.80}, expected a value such as {own!r}.")
     elif isinstance(own, (int, float, Tensor)):
         if not _is_number(given):
             found = f"a {type(given).__name__}" if not isinstance(given, Tensor) else _describe(given)
-            raise StateError(f"{place} is {found}, and a number or an array of numbers is wanted, such as {own!r:.80}.")
+            raise StateError(f"{place} is {found}, expected a number or an array of numbers, such as {own!r:.80}.")
         if _is_finite(own) and not (_is_finite(given) and abs(float(given)) <= max(_MOST, abs(float(own)))):
-            raise StateError(f"{place} is {given!r:.80}, and this one has {own!r:.80}: take a checkpoint from before that.")
+            raise StateError(f"{place} is {given!r:.80}, and this optimizer has {own!r:.80}: load an earlier checkpoint.")
 
 
 def _is_number(given: object) -> bool:
@@ -123,7 +128,7 @@ def _is_number(given: object) -> bool:
 def _is_finite(number: Any) -> bool:
     try:
         return math.isfinite(float(number))
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -132,38 +137,38 @@ def _describe(given: Tensor) -> str:
 
 
 def _refusal(trial: Optimizer, settings: Mapping[str, Any]) -> str:
-    """What the constructor says against these settings; empty where nothing."""
+    """The error that the constructor raises for these settings; empty if there is none."""
     try:
         type(trial)([param for group in trial.param_groups for param in group["params"]], **settings)
-    except Exception as error:  # noqa: BLE001  each kind of optimizer has its own
+    except Exception as error:  # noqa: BLE001  optimizers raise different errors
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ""
 
 
 def _require_all_kept(where: str, state: Mapping[str, Any], count: int) -> None:
-    """Refuse a state that has lost the moments of a parameter, where it tells of which it had some."""
+    """Raise StateError if the moments in a state are not those of the parameters listed in "kept"."""
     if _KEPT not in state:
-        return  # of older versions, or of an optimizer alone
+        return  # an older state, or one from the optimizer's own state_dict()
     kept = state[_KEPT]
     if not isinstance(kept, (list, tuple)) or not all(type(index) is int and 0 <= index < count for index in kept):
-        raise StateError(f'{where}["{_KEPT}"] is {kept!r:.80}, and a list of the numbers of parameters is wanted.')
+        raise StateError(f'{where}["{_KEPT}"] is {kept!r:.80}, expected a list of indices of parameters.')
     lost = [index for index in kept if index not in list(state["state"])]
     if lost:
         raise StateError(
             f'{where}["state"] lacks {lost[0]!r}, the moments of a parameter: it had those of {kept!r:.80} when it was saved. '
-            "Give the whole state that state_dict() gave."
+            "Pass the whole result of state_dict()."
         )
     if more := [index for index in state["state"] if index not in kept and index in range(count)]:
         raise StateError(
-            f'{where}["{_KEPT}"] is {kept!r:.80}, and {where}["state"] has a part {more[0]!r} as well. Give the whole state '
-            "that state_dict() gave."
+            f'{where}["{_KEPT}"] is {kept!r:.80}, but {where}["state"] also has an entry {more[0]!r}. Pass the whole result of '
+            "state_dict()."
         )
 
 
 def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[str, Any] | None) -> None:
     if not isinstance(moments, Mapping):
-        raise StateError(f"{where} is {moments!r:.80}, and a dict of moments is wanted.")
-    if wanted is None:  # not known before its first step: then a moment is a number or like its parameter
+        raise StateError(f"{where} is {moments!r:.80}, expected a dict of moments.")
+    if wanted is None:  # unknown: then a moment must be a single number, or have the shape of its parameter
         wanted = {
             name: part if part.numel() == 1 else torch.empty_like(param)
             for name, part in moments.items()
@@ -171,27 +176,27 @@ def _require_moments(where: str, param: Tensor, moments: Any, wanted: Mapping[st
         }
     for name in [*wanted, *moments]:
         if (name in wanted) != (name in moments):
-            raise StateError(f"{where} {'lacks' if name in wanted else 'has'} {name!r}: it is of another optimizer.")
+            raise StateError(f"{where} {'lacks' if name in wanted else 'has'} {name!r}: it was saved by another optimizer.")
         if isinstance(wanted[name], Tensor):
             if not isinstance(moments[name], Tensor):
-                raise StateError(f"{where}[{name!r}] is a {type(moments[name]).__name__}, and a tensor is wanted.")
+                raise StateError(f"{where}[{name!r}] is a {type(moments[name]).__name__}, expected a tensor.")
             require_tensor(f"{where}[{name!r}]", wanted[name], moments[name], must_be_finite=True)
 
 
 def _first_moments(where: str, trial: Optimizer, groups: Sequence[Mapping[str, Any]]) -> dict[int, Any]:
-    """What a step with these settings leaves for each parameter, found by taking one with a copy."""
+    """The moments of each parameter after one step of a copy with these settings; empty if they cannot be found."""
     try:
         _step(trial, {"state": {}, "param_groups": groups})
     except (ValueError, TypeError, KeyError) as error:
-        raise StateError(f"{where} is not of this {type(trial).__name__}: {error}") from None
-    except RuntimeError:  # such as one that wants sparse gradients
+        raise StateError(f"{where} does not fit this {type(trial).__name__}: {error}") from None
+    except RuntimeError:  # for example, an optimizer that needs sparse gradients
         return {}
     found: dict[int, Any] = trial.state_dict()["state"]
     return found
 
 
 def _require_finite_step(where: str, trial: Optimizer, state: Mapping[str, Any]) -> None:
-    """Refuse moments that no training leaves, such as negative squares: without a gradient they give NaN or infinity."""
+    """Raise StateError for impossible moments, such as negative squares: a step with zero gradients gives NaN or infinity."""
     _step(trial, state)
     params = [param for group in trial.param_groups for param in group["params"]]
     for index, param in enumerate(params):
@@ -199,13 +204,13 @@ def _require_finite_step(where: str, trial: Optimizer, state: Mapping[str, Any])
             parts = state["state"].get(index, {})
             least = {name: part.min().item() for name, part in parts.items() if isinstance(part, Tensor) and part.numel()}
             raise StateError(
-                f'{where}["state"][{index}] makes parameter {index} {param[~param.isfinite()][0].item()} in a step without a '
-                f"gradient; its smallest numbers are {least}. Take a checkpoint from before that."
+                f'{where}["state"][{index}] makes parameter {index} {param[~param.isfinite()][0].item()} in a step with zero '
+                f"gradients; its smallest numbers are {least}. Load an earlier checkpoint."
             )
 
 
 def _step(trial: Optimizer, state: Mapping[str, Any]) -> None:
-    """A step from this state with parameters and gradients of zero."""
+    """Load this state, and take a step with parameters and gradients of zero."""
     trial.load_state_dict(copy.deepcopy({"state": dict(state["state"]), "param_groups": list(state["param_groups"])}))
     for group in trial.param_groups:
         for param in group["params"]:

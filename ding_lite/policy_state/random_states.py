@@ -1,4 +1,4 @@
-"""Random states: whether the saved random numbers of a policy are such as it can go on from."""
+"""Random states: checks of the saved states of a policy's random generators."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ def require_random_state(
     device: torch.device,
     action_space: gymnasium.Space[Any],
 ) -> None:
-    """Refuse anything but the random numbers of such a policy, as its `generator_state` gives them.
+    """Check that a saved state has the states of all random generators of a policy.
 
     Args:
-        own: what its `generator_state` gives now.
-        rng, device, action_space: of the policy.
+        where: key of the state, for messages.
+        state: the saved state.
+        own: the policy's current `generator_state()`.
+        rng, device, action_space: attributes of the policy.
 
     Raises:
-        StateError: the entry that does not fit, by its key.
+        StateError: an entry does not fit; the message names it.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"{where} is {state!r:.80}, and a dict of random numbers with {[*own]} is wanted.")
+        raise StateError(f"{where} is {state!r:.80}, expected a dict of random states with {[*own]}.")
     for name in own:
-        if name not in state and name != "action_space":  # not in older ones
-            raise StateError(f"{where} lacks {name!r}, it has {sorted(map(str, state))}: give all that state_dict() gave.")
+        if name not in state and name != "action_space":  # older states do not have it
+            raise StateError(
+                f"{where} lacks {name!r}, it has {sorted(map(str, state))}: pass the whole result of state_dict()."
+            )
     require_numpy_state(f"{where}['rng']", state["rng"], rng)
     _require_torch_state(f"{where}['generator']", state["generator"], own["generator"], device)
     if "action_space" in state:
@@ -46,27 +50,25 @@ def require_random_state(
 
 
 def require_numpy_state(where: str, state: Any, rng: np.random.Generator) -> None:
-    """Refuse anything but the state of such a generator.
+    """Check that a saved state fits a numpy generator.
 
     Raises:
-        StateError: the entry that does not fit, by its key.
+        StateError: an entry does not fit; the message names it.
     """
     try:
         require_generator_state(where, state, rng.bit_generator)
     except ValueError as error:
-        raise StateError(f"{error} Give all that state_dict() gave.") from None
+        raise StateError(f"{error} Pass the whole result of state_dict().") from None
 
 
 def _require_torch_state(where: str, state: Any, own: Tensor, device: torch.device) -> None:
-    wanted = f"the state of a random generator of torch, {describe(own)}, is wanted: give all that state_dict() gave."
+    expected = f"expected the state of a torch.Generator, {describe(own)}: pass the whole result of state_dict()."
     if not isinstance(state, Tensor):
-        raise StateError(f"{where} is {state!r:.80}, and {wanted}")
+        raise StateError(f"{where} is {state!r:.80}, {expected}")
     try:
         torch.Generator(device).set_state(state.cpu())
     except (TypeError, RuntimeError) as error:
-        raise StateError(
-            f"{where} is of {describe(state)} and not legal ({' '.join(str(error).split())}), and {wanted}"
-        ) from None
+        raise StateError(f"{where} is {describe(state)} and not valid ({' '.join(str(error).split())}), {expected}") from None
 
 
 def _require_space_state(where: str, state: Any, space: gymnasium.Space[Any]) -> None:
@@ -75,6 +77,6 @@ def _require_space_state(where: str, state: Any, space: gymnasium.Space[Any]) ->
         require_numpy_state(where, state, copy.deepcopy(space).np_random)
         return
     if not isinstance(state, Mapping) or set(parts) - set(state):
-        raise StateError(f"{where} is {state!r:.80}, and a dict with {[*parts]} is wanted: give all that state_dict() gave.")
+        raise StateError(f"{where} is {state!r:.80}, expected a dict with {[*parts]}: pass the whole result of state_dict().")
     for name, part in parts.items():
         _require_space_state(f"{where}[{name!r}]", state[name], part)

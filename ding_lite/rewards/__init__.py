@@ -1,4 +1,4 @@
-"""Reward models: what says what a step was worth beside the environment, or in its place."""
+"""Reward models: they add to the rewards of the environment, or replace them."""
 
 from ding_lite.rewards.rnd import RNDRewardConfig, RNDRewardModel
 

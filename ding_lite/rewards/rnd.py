@@ -1,4 +1,4 @@
-"""RND: a bonus for what has not been seen often, the error of predicting a random network's output.
+"""RND: an exploration bonus for rare observations, the error of predicting the output of a random network.
 
 Burda et al. (2019), "Exploration by Random Network Distillation", https://arxiv.org/abs/1810.12894.
 """
@@ -37,50 +37,51 @@ class RNDRewardConfig(Config):
     """Random network distillation."""
 
     hidden_size_list: list[int] = ranged_field(default_factory=lambda: [64, 64], low=1, high=16_384)
-    """Width of each hidden layer, of both networks."""
+    """Width of each hidden layer of both networks."""
 
     feature_size: int = ranged_field(32, low=1, high=16_384)
-    """Width of what is predicted."""
+    """Width of the output of both networks."""
 
     learning_rate: float = ranged_field(1e-4, low=0)
-    """Of Adam."""
+    """Learning rate of Adam."""
 
     bonus_weight: float = ranged_field(0.5, low=0)
-    """Of the bonus, which is about 1 where it is of usual size, beside the environment's reward."""
+    """Weight of the bonus, which is scaled to about 1, in the reward."""
 
     bonus_steps: int | None = ranged_field(10_000, low=1)
-    """Gradient steps over which the weight of the bonus falls linearly to 0; None keeps it."""
+    """Gradient steps in which the weight of the bonus decreases linearly to 0; None for constant."""
 
     scale_decay: float = ranged_field(0.99, low=0, high=1)
-    """How much of the usual size of the bonus a gradient step keeps; 1 keeps that of the first batch."""
+    """Decay per gradient step of the running scale of the bonus; 1 keeps the scale of the first batch."""
 
 
 class RNDRewardModel:
-    """Adds to the reward how badly the observation after a step is predicted.
+    """Adds a bonus to rewards: the error of predicting a random network's output for the next observation.
 
-        error  = |f(norm(next_obs)) - f_random(norm(next_obs))|^2
+        error  = mean over features of (f(norm(next_obs)) - f_random(norm(next_obs)))^2
         bonus  = error / running root mean square of error
         reward = reward + weight * bonus
 
-    Observations are normalised by all that were learned from, and clipped at 5 standard deviations. The usual size of the error
-    is that of the last hundred or so batches, not of the whole past as in the paper: rows are drawn from replay again and
-    again, each time with the bonus of now, and beside the large errors of the beginning nothing would be new any more.
+    Observations are normalised by the statistics of all observations learned from, and clipped at 5 standard deviations. The
+    running root mean square covers about the last 1 / (1 - scale_decay) batches, not the whole past as in the paper. Rows of
+    replay are sampled many times, each time with the current bonus; divided by the large errors of the start, all later bonuses
+    would be close to 0.
 
     Args:
-        cfg: its settings.
-        observation_space: of one environment.
-        seed: of both networks' weights.
-        device: where they live.
+        cfg: settings.
+        observation_space: observation space of one environment.
+        seed: random seed of the weights of both networks.
+        device: torch device of the networks.
 
     Reference:
         Burda et al. (2019), https://arxiv.org/abs/1810.12894, sections 2.2 and 2.4.
     """
 
     columns = ("next_obs", "reward")
-    """What it reads of a batch."""
+    """The columns of a batch that it reads."""
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"mean_square": (0.0, math.inf)}
-    """Between which numbers such entries of a saved state are."""
+    """Allowed ranges of entries of a saved state."""
 
     def __init__(
         self, cfg: RNDRewardConfig, observation_space: gymnasium.Space[Any], seed: int = 0, device: str = "cpu"
@@ -98,13 +99,14 @@ class RNDRewardModel:
         self.optimizer = Adam(self.predictor.parameters(), lr=cfg.learning_rate, fused=True)
 
     def learn(self, batch: Tree) -> dict[str, Tensor]:
-        """Take one gradient step towards predicting these observations.
+        """Take one gradient step of the predictor on the observations of a batch, and update the running statistics.
 
         Args:
-            batch: next_obs [B, ...], or [T, B, ...]; valid of the same shape where some rows are no steps, which do not count.
+            batch: next_obs [B, ...] or [T, B, ...]; optionally valid [B] or [T, B] bool, False for rows that are not steps.
 
         Returns:
-            rnd_loss, and rnd_bonus, the mean bonus before its weight: scalar tensors; nothing where no row is a step.
+            A dict to log, with the scalar tensors rnd_loss and rnd_bonus, the mean bonus without its weight; empty if no row is
+            a step.
         """
         obs = self._rows(batch)
         if has_leaf(batch, "valid"):
@@ -125,14 +127,14 @@ class RNDRewardModel:
 
     @torch.no_grad()
     def estimate(self, batch: Tree) -> Tree:
-        """The batch with the bonus added to its reward, and the environment's own reward beside it as raw_reward."""
+        """Add the bonus to the reward of a batch. The environment's reward is kept as raw_reward."""
         reward = batch.reward
         bonus = self._scaled(self._error(self._rows(batch))).reshape(reward.shape).to(reward)
         return with_leaves(batch, reward=reward + self.weight * bonus, raw_reward=reward)
 
     @property
     def weight(self) -> float:
-        """Of the bonus, now."""
+        """Current weight of the bonus."""
         start, over = self.cfg.bonus_weight, self.cfg.bonus_steps
         return start if over is None else decayed(start, 0.0, over, self.steps, "linear")
 
@@ -145,7 +147,7 @@ class RNDRewardModel:
         return map_leaves(merged, self._spec, nested(batch.next_obs))
 
     def _error(self, obs: Any) -> Tensor:
-        """Squared error of the prediction, the mean over features, [N]."""
+        """Mean squared error of the prediction over the features, [N]."""
         normal = self.obs_norm(obs)
         return (self.predictor(normal) - self.random(normal)).square().mean(-1)  # type: ignore[no-any-return]
 
@@ -162,16 +164,16 @@ class RNDRewardModel:
         return {**kept, "optimizer": optimizer_state(self.optimizer)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a saved state.
+        """Load a saved state.
 
         Raises:
-            StateError: a part is missing or does not fit; nothing is taken over.
+            StateError: a part is missing or does not fit; nothing is changed.
         """
         own = self.state_dict()
         if missing := [name for name in own if name not in state]:
             raise StateError(
-                f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: give the whole "
-                "of what state_dict() gave."
+                f"this state of {type(self).__name__} lacks {missing[0]!r}, it has {sorted(map(str, state))}: pass the whole "
+                "result of state_dict()."
             )
         for name in own.keys() - {"optimizer"}:
             require_like(f"state[{name!r}]", own[name], state[name])

@@ -1,4 +1,4 @@
-"""The configuration of a run: its environments, its logs, its policy."""
+"""The configuration of a run, with sections for environments, logging and the policy."""
 
 from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
 from ding_lite.run_configs.run_configs import LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig

@@ -11,39 +11,39 @@ from ding_lite.basics import Config, ranged_field
 
 @dataclasses.dataclass
 class EnvConfig(Config):
-    """Environments to collect and to evaluate in."""
+    """The environments for collection and for evaluation."""
 
     id: str = "CartPole-v1"
-    """What `gymnasium.make` calls it. Changing it sets stop_value to the threshold that gymnasium has for the new one. An
-    evaluator of other environments puts their name here."""
+    """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for
+    this environment. An evaluator with other environments sets it to their name."""
 
     collector_env_num: int = ranged_field(8, low=1, high=100_000)
-    """Environments to collect in, stepped together."""
+    """Number of environments for collection, stepped together."""
 
     evaluator_env_num: int = ranged_field(8, low=1, high=100_000)
-    """Environments to evaluate in, stepped together."""
+    """Number of environments for evaluation, stepped together."""
 
     max_episode_steps: int | None = ranged_field(None, low=1)
-    """Steps after which an episode is truncated; None leaves that to the environment."""
+    """Steps after which an episode is truncated; None for the environment's own limit."""
 
     workers: int = ranged_field(1, low=1, high=10_000)
-    """Into how many pieces the environments to collect in are split, each acting with random numbers of its own."""
+    """Number of workers that share the environments for collection. Each worker has its own random generators."""
 
     backend: Literal["local", "process"] = "local"
-    """Where environments are stepped: "process" gives each piece, and those to evaluate in, a process of its own."""
+    """Where environments are stepped: "process" starts a process for each worker, and one for evaluation."""
 
     restart: bool = False
-    """Start a worker process again, where it was, when it is killed, hangs or raises."""
+    """Restart a worker process if it is killed, hangs or raises an error; it continues from its last state."""
 
     log_info: tuple[str, ...] = ()
-    """Names in the infos of steps whose mean over each episode is logged, as collect/custom_metrics/NAME_mean, _min, _max."""
+    """Keys of the infos of steps to log: the mean over each episode, as collect/custom_metrics/NAME_mean, _min, _max."""
 
     n_evaluator_episode: int = ranged_field(8, low=1, high=1_000_000)
-    """Episodes an evaluation."""
+    """Episodes per evaluation."""
 
     stop_value: float | None = None
-    """Mean return of an evaluation that ends the run; None runs to the end. Where nobody sets it, it is that of the
-    environments that are evaluated in, if gymnasium has one for them."""
+    """Mean return of an evaluation that ends the run; None to run until max_step. By default, gymnasium's reward threshold of
+    the environments for evaluation, if there is one."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EnvConfig:
         self = super().__new__(cls, *args, **kwargs)
@@ -56,20 +56,20 @@ class EnvConfig(Config):
 
     @classmethod
     def default(cls, *args: Any, **kwargs: Any) -> EnvConfig:
-        """One whose values count as defaults, not as set by the user."""
+        """A configuration whose values count as defaults, not as set by the user."""
         config = cls(*args, **kwargs)
         config.__dict__["_given"] = frozenset()
         return config
 
     def settle(self, name: str, threshold: float | None) -> None:
-        """Take the name and the stop_value from the environments that are evaluated in.
+        """Set id and stop_value from the environments for evaluation, if these have another name than `id`.
 
-        What the user has set holds, in code or on the command line; what is only the default of another environment does not.
-        An id that was set holds unless gymnasium knows it as another environment.
+        A stop_value that the user set, in code or on the command line, is kept. An id that the user set is kept only if it is
+        not registered in gymnasium; otherwise it is replaced, with a warning.
 
         Args:
-            name: what they are called.
-            threshold: the mean return at which gymnasium calls them solved; None where it says nothing.
+            name: name of the environments.
+            threshold: gymnasium's reward threshold of the environments; None if there is none.
         """
         given: frozenset[str] = self.__dict__["_given"]
         known = _spec(self.id)
@@ -78,8 +78,8 @@ class EnvConfig(Config):
         if "id" not in given or known is not None:
             if "id" in given:
                 warnings.warn(
-                    f"cfg.env.id = {self.id!r} was set, but the environments that are evaluated in are {name}: this name is "
-                    "taken. Make them by make_envs(cfg.env.id, ...), or set cfg.env.id to their name.",
+                    f"cfg.env.id = {self.id!r} was set, but the environments for evaluation are {name}: this name is used. "
+                    "Make the environments with make_envs(cfg.env.id, ...), or set cfg.env.id to their name.",
                     stacklevel=4,
                 )
             super().__setattr__("id", name)
@@ -87,7 +87,7 @@ class EnvConfig(Config):
             super().__setattr__("stop_value", threshold)
 
     def options(self) -> dict[str, Any]:
-        """For `make_envs`: what holds for the environments to collect in and for those to evaluate in."""
+        """Keyword arguments of `make_envs` that are the same for collection and evaluation."""
         names = ("backend", "restart", "max_episode_steps", "log_info")
         return {name: getattr(self, name) for name in names}
 
@@ -103,12 +103,12 @@ class EnvConfig(Config):
 
 
 def pendulum_envs() -> EnvConfig:
-    """Pendulum-v1, swung up and held."""
+    """The environments of `PendulumRunConfig`: Pendulum-v1, with a stop_value of -170."""
     return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
 
 
 def _spec(env_id: str) -> Any:
-    """What gymnasium knows of this environment, or None: registered later, or never, which make_envs() will say."""
+    """Gymnasium's spec of this environment; None if it is not registered yet. If it never is, make_envs() raises an error."""
     import gymnasium
 
     try:

@@ -1,4 +1,4 @@
-"""Configuration of a run: its name, seed and limits; its environments, logs and policy are sections of it."""
+"""The configuration of a run, with sections for environments, logging and the policy."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from ding_lite.sinks import result_line
 
 @dataclasses.dataclass
 class LogConfig(Config):
-    """What is written of a run, and shown."""
+    """Logging."""
 
     every_s: float = ranged_field(2.0, low=0.0, finite=False)
-    """Seconds between two rows of metrics; each evaluation has one of its own."""
+    """Seconds between two rows of metrics. Each evaluation writes an additional row."""
 
     show_every_s: float = ranged_field(2.0, low=0.0, finite=False)
-    """Seconds between two looks on the console."""
+    """Seconds between two updates of the console."""
 
     tensorboard: bool = False
-    """Whether TensorBoard's files are written too."""
+    """Whether to write TensorBoard files too."""
 
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Whether Weights & Biases is told too: by files that `wandb sync` sends later, or at once, which wants a key."""
+    """Whether to log to Weights & Biases too: "offline" writes files for `wandb sync`, "online" needs an API key."""
 
     video_every: int = ranged_field(0, low=0)
-    """Evaluations between two that are filmed; 0 for none."""
+    """Record a video of every n-th evaluation; 0 for none."""
 
 
 @dataclasses.dataclass
 class RunConfig(Config):
-    """What a script needs to know; `policy` differs from algorithm to algorithm."""
+    """The configuration of a run. Each algorithm has its own subclass, with its own type of `policy`."""
 
     exp_name: str = "runs/default"
-    """Folder of the run: curve, configuration, checkpoints."""
+    """Folder of the run, for metrics, configuration and checkpoints."""
 
     seed: int = seed_field(0)
-    """Of everything random, from 0 to 2**63 - 1. Setting it sets policy.seed as well."""
+    """Random seed of the run, from 0 to 2**63 - 1. Setting it also sets policy.seed."""
 
     max_step: int = ranged_field(100_000, low=1)
-    """Iterations of the loop, at most."""
+    """Maximum number of iterations."""
 
     async_mode: bool = False
     """Overlap evaluation, collection and training."""
 
     max_lag: int | None = ranged_field(None, low=0)
-    """Iterations by which the weights that collect are late; None is 1 in asynchronous mode, else 0."""
+    """Iterations by which the weights for collection are late; None means 1 in asynchronous mode, otherwise 0."""
 
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=475.0))
     """Environments."""
 
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
-    """Metrics, console and videos."""
+    """Logging: metrics, console and videos."""
 
     policy: PolicyConfig = dataclasses.field(default_factory=PolicyConfig)
     """The algorithm."""
@@ -68,8 +68,8 @@ class RunConfig(Config):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "exp_name" and isinstance(value, (str, os.PathLike)) and not _names_folder(os.fspath(value)):
             raise ConfigError(
-                f"{type(self).__name__}.exp_name = {os.fspath(value)!r} names no folder: give one to write the run to, such as "
-                f"{type(self).exp_name!r}."
+                f"{type(self).__name__}.exp_name = {os.fspath(value)!r} is not the name of a folder: set a folder for the "
+                f"files of the run, such as {type(self).exp_name!r}."
             )
         super().__setattr__(name, value)
         if name == "seed" and "policy" in self.__dict__:
@@ -78,14 +78,13 @@ class RunConfig(Config):
             self.policy.seed = self.seed
 
     def report_and_exit_code(self, value: float) -> int:
-        """Say what a run reached and why it ended, and the exit status for it: 0, unless a stop_value is set and was not
-        reached.
+        """Print the result of a run, and why it ended. Returns the exit status: 1 if stop_value was not reached, otherwise 0.
 
         Args:
-            value: of the last evaluation; minus infinity where there was none.
+            value: mean return of the last evaluation; minus infinity if there was none.
         """
         task = current_task()
-        # Only where it is this value's run: the script may have run another task than the global one.
+        # Only if the current task produced this value: the script may have run another task than the global one.
         reason = task.end_reason if getattr(task.ctx, "last_eval_value", None) == value else None
         target = self.env.stop_value
         folder = self.exp_name if os.path.isdir(self.exp_name) else None
@@ -101,7 +100,7 @@ def _names_folder(path: str) -> bool:
 
 @dataclasses.dataclass
 class OnPolicyRunConfig(RunConfig):
-    """What a script needs to know whose policy learns from fresh rollouts."""
+    """The configuration of a run with an on-policy algorithm."""
 
     policy: OnPolicyConfig = dataclasses.field(default_factory=OnPolicyConfig)
     """The algorithm."""
@@ -109,10 +108,10 @@ class OnPolicyRunConfig(RunConfig):
 
 @dataclasses.dataclass
 class PendulumRunConfig(RunConfig):
-    """What the algorithms for actions in a Box share: Pendulum-v1, and how long they take for it."""
+    """The base of the configurations of DDPG, TD3 and SAC: Pendulum-v1, with at most 5000 iterations."""
 
     max_step: int = ranged_field(5000, low=1)
-    """Iterations of the loop, at most; each collects policy.collect.n_sample transitions."""
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     env: EnvConfig = dataclasses.field(default_factory=pendulum_envs)
     """Environments."""

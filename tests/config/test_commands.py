@@ -46,7 +46,7 @@ def test_a_stop_value_given_with_an_environment_wins_in_either_order():
         (["--seed", "many"], "--seed"),
         (["--policy.learn.batch-size", "0"], "batch_size = 0 is out of"),
         (["--policy.other.eps.type", "quadratic"], "linear"),
-        (["--exp-name", ""], "names no folder"),
+        (["--exp-name", ""], "is not the name of a folder"),
     ],
 )
 def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
@@ -59,7 +59,7 @@ def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--env.id", "CartPoll-v1"], ["--env.id CartPoll-v1: ", "did you mean 'CartPole-v1'?", "Register an environment"]),
+        (["--env.id", "CartPoll-v1"], ["--env.id CartPoll-v1: ", "did you mean 'CartPole-v1'?", "Register your own"]),
         (["--env.id", "CartPole-v9"], ["--env.id CartPole-v9: ", "`v9`", "`v1`"]),
         (["--env.id", "nowhere_at_all:A-v0"], ["--env.id nowhere_at_all:A-v0: ", "nowhere_at_all"]),
         (["--exp-name", "afile"], ["--exp-name afile: ", "afile is a file, but a folder is needed there"]),
@@ -86,9 +86,9 @@ def test_help_explains_each_option(capsys):
     assert caught.value.code == 0
     assert "What this script does." in text
     for option, words in (
-        ("--policy.learn.learning-rate", "Of Adam"),
+        ("--policy.learn.learning-rate", "Learning rate"),
         ("--env.id", "gymnasium.make"),
-        ("--seed", "Of everything random"),
+        ("--seed", "Random seed"),
     ):
         assert option in text
         assert words in text

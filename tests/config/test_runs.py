@@ -157,7 +157,7 @@ def test_what_one_environment_settled_does_not_hold_for_the_next():
 @pytest.mark.parametrize("name", ["", "   ", "\t\n", "runs/a\0b"])
 def test_a_name_of_no_folder_is_refused_where_it_is_given(name):
     cfg = DQNConfig(exp_name="mine")
-    words = r"DQNConfig.exp_name = '.*' names no folder: give one to write the run to, such as 'runs/dqn'"
+    words = r"DQNConfig.exp_name = '.*' is not the name of a folder: set a folder .*, such as 'runs/dqn'"
     for give in (
         lambda: DQNConfig(exp_name=name),
         lambda: setattr(cfg, "exp_name", name),

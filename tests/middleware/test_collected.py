@@ -328,7 +328,7 @@ def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector
     ("change", "words"),
     [
         ({"action": torch.tensor(9)}, r"batch.action\[.*\] is 9, and Discrete\(2\) has 0 to 1 there"),
-        ({"action": torch.tensor(0.5)}, r"batch.action is float32 \[.*\], and integers of Discrete\(2\) are wanted"),
+        ({"action": torch.tensor(0.5)}, r"batch.action is float32 \[.*\], expected integers of Discrete\(2\)"),
     ],
 )
 def test_an_action_that_is_not_of_its_space_is_named_where_it_is_learned_from(change, words):

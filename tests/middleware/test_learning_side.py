@@ -241,7 +241,9 @@ def test_a_gradient_that_is_not_finite_is_noticed_before_its_iteration_is_saved(
     policy = Astray(cfg.policy, policy.observation_space, policy.action_space)
     buffer = ReplayBuffer(100)
     buffer.push(transitions(20))
-    words = "the weights of Astray are not finite any more after 3 gradient steps: a gradient was not, though the loss was"
+    words = (
+        "the weights of Astray are not finite after 3 gradient steps, because a gradient was not finite although the loss was"
+    )
     with Task().start(ctx=OnlineRLContext(), max_lag=max_lag) as task:
         task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
         task.use(CkptSaver(policy, tmp_path, train_freq=1))
@@ -261,7 +263,7 @@ def test_both_trainers_notice_it_too(make):
     for _ in range(2):
         ctx.train_data = tree(transitions(4))
         train(ctx)
-    with pytest.raises(LossError, match="the weights of Astray are not finite any more after 3 gradient steps"):
+    with pytest.raises(LossError, match="the weights of Astray are not finite after 3 gradient steps"):
         train(ctx)
 
 
@@ -273,7 +275,9 @@ def test_nothing_is_made_of_weights_that_are_no_numbers():
     for _ in range(3):
         policy.learn_mode.forward(tree(transitions(4)))
     for make in (policy.state_dict, policy.snapshot, lambda: policy.collect_mode.forward(np.zeros((1, 4), np.float32))):
-        with pytest.raises(LossError, match="clip gradients with learn.grad_clip_norm.*and go on from an earlier checkpoint"):
+        with pytest.raises(
+            LossError, match="clip gradients with learn.grad_clip_norm.*and continue from an earlier checkpoint"
+        ):
             make()
     policy.load_state_dict(state)
 

@@ -261,7 +261,7 @@ def test_a_hook_that_logs_what_its_loss_gives_is_refused_before_the_run():
             return super().loss(batch)
 
     envs = make_envs("CartPole-v1", 2, seed=0)
-    with pytest.raises(ValueError, match="Both gives 'q_value' to log with each gradient"):
+    with pytest.raises(ValueError, match="Both returns 'q_value' to log with each gradient"):
         Both(DQNConfig().policy, envs.single_observation_space, envs.single_action_space).dry_run()
 
 

@@ -311,11 +311,11 @@ def test_the_best_weights_can_be_loaded_into_a_policy(tmp_path):
 
     assert (other.eval_mode.forward(obs)[0] == policy.eval_mode.forward(obs)[0]).all()
     assert all(torch.equal(one, two) for one, two in zip(other.get_weights().values(), policy.get_weights().values()))
-    with pytest.raises(ValueError, match="this state is of DQNPolicy, and this policy is of PPOPolicy"):
+    with pytest.raises(ValueError, match="this state was saved by a DQNPolicy, and this policy is a PPOPolicy"):
         PPOPolicy(None, envs.single_observation_space, envs.single_action_space).load_state_dict(
             load_checkpoint(tmp_path / "ckpt/best.pt")
         )
-    with pytest.raises(ValueError, match="no state of a policy: it lacks 'model'"):
+    with pytest.raises(ValueError, match="not a state of a policy: it lacks 'model'"):
         other.load_state_dict({})
-    with pytest.raises(ValueError, match=r"state\[\"model\"\] is empty, and the weights of a MLP are wanted"):
+    with pytest.raises(ValueError, match=r"state\[\"model\"\] is empty, expected the weights of a MLP"):
         other.load_state_dict({"model": {}})

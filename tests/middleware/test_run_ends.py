@@ -244,7 +244,7 @@ def test_environments_of_gymnasium_bring_their_own_threshold_and_a_name_that_was
     assert settled(lambda: gymnasium.make("Acrobot-v1")) == ("Acrobot-v1", -100.0)
     assert settled(Generous, id="my corridor") == ("my corridor", None)
     assert settled(Generous, id="my corridor", stop_value=7.0) == ("my corridor", 7.0)
-    with pytest.warns(UserWarning, match="cfg.env.id = 'CartPole-v0' was set, but .* evaluated in are Acrobot-v1"):
+    with pytest.warns(UserWarning, match="cfg.env.id = 'CartPole-v0' was set, but .* for evaluation are Acrobot-v1"):
         assert settled("Acrobot-v1", id="CartPole-v0") == ("Acrobot-v1", -100.0)
 
 

@@ -214,7 +214,7 @@ def test_the_order_of_the_names_of_an_action_does_not_matter():
                                    spaces.Dict({"ok": spaces.Discrete(2), "bad": spaces.Text(4)})])  # fmt: skip
 def test_a_space_without_a_distribution_is_refused(space):
     with pytest.raises(
-        SpaceError, match=r"no distribution over actions of .*take Discrete, MultiDiscrete, MultiBinary, float Box"
+        SpaceError, match=r"no distribution over actions of .*use Discrete, MultiDiscrete, MultiBinary, a float Box"
     ):
         action_distribution(space)
 

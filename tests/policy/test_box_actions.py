@@ -63,9 +63,9 @@ def copied(module) -> list:
 @pytest.mark.parametrize(
     ("space", "advice"),
     [
-        (spaces.Discrete(3), "take PPOPolicy"),
+        (spaces.Discrete(3), "use PPOPolicy"),
         (spaces.Box(0, 9, (2,), np.int64), "make it a MultiDiscrete space"),
-        (spaces.Dict({"a": ACTIONS}), "take PPOPolicy"),
+        (spaces.Dict({"a": ACTIONS}), "use PPOPolicy"),
     ],
 )
 def test_actions_that_are_no_box_of_floats_are_refused_with_what_takes_them(kind, space, advice):
@@ -75,7 +75,7 @@ def test_actions_that_are_no_box_of_floats_are_refused_with_what_takes_them(kind
 
 @pytest.mark.parametrize(("low", "high"), [([-1, -np.inf], [1, 1]), ([-1, -1], [np.inf, 1])])
 def test_actions_without_an_end_are_refused_with_what_gives_them_one(kind, low, high):
-    with pytest.raises(SpaceError, match=r"finite bounds.*inf.*TransformAction, or take PPOPolicy"):
+    with pytest.raises(SpaceError, match=r"finite bounds.*inf.*TransformAction, or use PPOPolicy"):
         made(kind, spaces.Box(np.array(low, np.float32), np.array(high, np.float32)))
 
 

@@ -130,41 +130,41 @@ def test_each_entry_of_a_state_is_refused_by_its_key_where_it_is_broken(kind):
         (
             ("collect", "exploration", "eps"),
             math.nan,
-            r"state\['collect'\]\['exploration'\]\['eps'\] holds nan, and a number is",
+            r"state\['collect'\]\['exploration'\]\['eps'\] holds nan, expected a number",
         ),
         (("learn", "exploration", "eps"), math.inf, r"state\['learn'\]\['exploration'\]\['eps'\] holds inf, .*at most 1"),
-        (("collect", "exploration", "eps"), 0, r"\['eps'\] is 0, and random numbers were drawn for it: a number above 0"),
-        (("collect", "exploration"), {}, r"\['exploration'\] is {}, and a dict with \['eps', 'drawn'\] is wanted"),
-        (("collect", "exploration", "drawn", 0, 0), 1.0, r"\['drawn'\] is .*, and a list of rows of numbers in \[0, 1\)"),
+        (("collect", "exploration", "eps"), 0, r"\['eps'\] is 0 although random numbers were drawn, expected a number above 0"),
+        (("collect", "exploration"), {}, r"\['exploration'\] is {}, expected a dict with \['eps', 'drawn'\]"),
+        (("collect", "exploration", "drawn", 0, 0), 1.0, r"\['drawn'\] is .*, expected a list of rows of numbers in \[0, 1\)"),
         (("collect", "rng", "state", "inc"), "7", r"\['rng'\]\['state'\]\['inc'\] is '7', and an integer of at least 0"),
         (("collect", "rng", "state", "inc"), 6, r"\['rng'\]\['state'\]\['inc'\] is 6, and an odd number is wanted"),
         (("collect", "rng", "has_uint32"), 2, r"\['has_uint32'\] is 2, .*at most 1"),
         (
             ("evaluate", "generator"),
             torch.zeros(4),
-            r"\['generator'\] is of shape \[4\] float32 and not legal .*uint8, is wanted",
+            r"\['generator'\] is float32 \[4\] and not valid .*expected the state of a torch.Generator, .*uint8 \[.*: pass",
         ),
         (("evaluate", "action_space"), {"state": 3}, r"state\['evaluate'\]\['action_space'\] lacks 'bit_generator', it has"),
-        (("collect",), {"twins": 3}, r"state\['collect'\]\['twins'\] is 3, and a list of the states of workers"),
-        (("version",), 2**63, r"state\['version'\] is 9223372036854775808, and a number of at least 0"),
+        (("collect",), {"twins": 3}, r"state\['collect'\]\['twins'\] is 3, expected a list of the states of workers"),
+        (("version",), 2**63, r"state\['version'\] is 9223372036854775808, expected an integer from 0"),
         (
             ("made_with", "config", "learn", "batch_size"),
             -1,
-            r"\['learn'\]\['batch_size'\] is -1, which is refused \(.*at least 1",
+            r"\['learn'\]\['batch_size'\] is -1, which is not allowed \(.*at least 1",
         ),
-        (("made_with", "config", "learn"), 3, r"\[.config.\]\['learn'\] is 3, which is refused \("),
+        (("made_with", "config", "learn"), 3, r"\[.config.\]\['learn'\] is 3, which is not allowed \("),
         (
             ("made_with", "observation_space", "low"),
             [1.0, 2.0, 3.0],
-            r"\['low'\] is \[1.0, 2.0, 3.0\], and a number, or one for",
+            r"\['low'\] is \[1.0, 2.0, 3.0\], expected a number, or an array",
         ),
-        (("optimizer", "kept"), [], r'"kept"\] is \[\], and state\["optimizer"\]\["state"\] has a part 0 as well'),
+        (("optimizer", "kept"), [], r'"kept"\] is \[\], but state\["optimizer"\]\["state"\] also has an entry 0'),
         (
             ("attached", "reward_normalizer", "var"),
             torch.tensor(-1.0).double(),
-            r"\['var'\] holds -1.0, and a tensor .* at least 0",
+            r"\['var'\] holds -1.0, expected a tensor, .* at least 0",
         ),
-        (("attached", "reward_normalizer", "count"), None, r"\['count'\] is None of type NoneType, and a tensor is wanted"),
+        (("attached", "reward_normalizer", "count"), None, r"\['count'\] is None of type NoneType, expected a tensor"),
     ],
 )
 def test_an_entry_that_is_out_of_its_range_is_named_with_what_is_wanted(path, value, words):
@@ -180,7 +180,7 @@ def test_an_entry_that_is_out_of_its_range_is_named_with_what_is_wanted(path, va
 def test_variances_and_counts_of_observations_are_not_negative(name):
     state, policy = made(PPOPolicy).state_dict(), made(PPOPolicy, seed=3)
     broken = with_entry(state, ("model", f"normalizer.{name}"), torch.full_like(state["model"][f"normalizer.{name}"], -1))
-    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0, and a tensor is wanted, finite, at least 0"):
+    with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0, expected a tensor, finite, at least 0"):
         policy.load_state_dict(broken)
     with pytest.raises(StateError, match=rf"'normalizer.{name}' holds -1.0"):
         policy.set_weights(broken["model"])
@@ -216,5 +216,5 @@ def test_two_mixins_each_keep_the_range_of_their_own_entry():
 @pytest.mark.parametrize("eps", [math.nan, -0.5, 1.5, math.inf])
 def test_an_eps_that_is_no_probability_is_refused_where_it_is_used(eps):
     policy = made(DQNPolicy)
-    with pytest.raises(ValueError, match=rf"eps is {eps}, and a probability is wanted, a number in \[0, 1\]"):
+    with pytest.raises(ValueError, match=rf"eps is {eps}, expected a probability, a number in \[0, 1\]"):
         policy.collect_mode.forward(np.zeros((2, 2), np.float32), eps=eps)

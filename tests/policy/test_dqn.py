@@ -181,7 +181,7 @@ def test_the_state_holds_the_target_network(same):
     "space", [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), spaces.Dict({"a": spaces.Discrete(2)})]
 )
 def test_actions_that_are_not_discrete_are_refused_with_what_takes_them(space):
-    with pytest.raises(SpaceError, match=r"DQNPolicy wants Discrete actions, got .*take PPOPolicy"):
+    with pytest.raises(SpaceError, match=r"DQNPolicy wants Discrete actions, got .*use PPOPolicy"):
         made(space)
 
 

@@ -217,7 +217,7 @@ def test_a_single_observation_gives_a_single_action_and_a_wrong_width_tells_the_
     for kind in ("dqn", "ppo"):
         policy = made(kind)
         assert policy.eval_mode.forward(np.zeros(4, np.float32))[0].shape == ()
-        with pytest.raises(ObservationError, match=r"obs is float32 \[2, 7\], and float32 \[B, 4\] is wanted") as caught:
+        with pytest.raises(ObservationError, match=r"obs is float32 \[2, 7\], expected float32 \[B, 4\]") as caught:
             policy.collect_mode.forward(np.zeros((2, 7), np.float32))
         assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -232,27 +232,27 @@ STRANGE = {
         r"obs\[0, 0\] is NaN, and so are 2 of 8 numbers. Look",
     ),
     "NaN in a tensor": (VECTOR, torch.full((2, 4), float("nan")), r"obs\[0, 0\] is NaN"),
-    "another width": (VECTOR, np.zeros((2, 5), np.float32), r"obs is float32 \[2, 5\], and float32 \[B, 4\] is wanted"),
+    "another width": (VECTOR, np.zeros((2, 5), np.float32), r"obs is float32 \[2, 5\], expected float32 \[B, 4\]"),
     "float64": (
         VECTOR,
         ZEROS.astype(float),
-        r"obs is float64 \[2, 4\], and float32 \[B, 4\] is wanted: obs.astype\(np.float32\)",
+        r"obs is float64 \[2, 4\], expected float32 \[B, 4\]: obs.astype\(np.float32\)",
     ),
-    "text": (VECTOR, "north", "obs is 'north', a str, and an array or a tensor, float32"),
-    "a list": (VECTOR, [[0.0] * 4], r"obs is \[\[0.0, 0.0, 0.0, 0.0\]\], a list, and an array or a tensor"),
-    "a dict": (VECTOR, {"a": ZEROS}, r"obs is a dict with the keys \['a'\], and an array"),
-    "no dict": (PARTS, ZEROS, r"obs is float32 \[2, 4\], and a dict with the keys \['a', 'b'\] is wanted"),
+    "text": (VECTOR, "north", "obs is 'north', a str, expected an array or a tensor float32"),
+    "a list": (VECTOR, [[0.0] * 4], r"obs is \[\[0.0, 0.0, 0.0, 0.0\]\], a list, expected an array or a tensor"),
+    "a dict": (VECTOR, {"a": ZEROS}, r"obs is a dict with the keys \['a'\], expected an array"),
+    "no dict": (PARTS, ZEROS, r"obs is float32 \[2, 4\], expected a dict with the keys \['a', 'b'\]"),
     "a missing key": (PARTS, {"a": ZEROS}, r"obs lacks the key 'b', it has \['a'\]: give all of \['a', 'b'\]"),
     "NaN inside": (PARTS, {"a": ZEROS * np.nan, "b": np.array([0, 1])}, r"obs\['a'\]\[0, 0\] is NaN"),
     "other lengths": (PARTS, {"a": ZEROS, "b": np.array([0])}, r"obs\['b'\] has 1 rows, and obs\['a'\] has 2"),
-    "fractions": (PARTS, {"a": ZEROS, "b": np.array([0.5, 1])}, r"obs\['b'\] is float64 \[2\], and int64 \[B\] is wanted"),
+    "fractions": (PARTS, {"a": ZEROS, "b": np.array([0.5, 1])}, r"obs\['b'\] is float64 \[2\], expected int64 \[B\]"),
     "no category": (PARTS, {"a": ZEROS, "b": np.array([0, 9])}, r"obs\['b'\]\[1\] is 9, and Discrete\(3\) has 0 to 2 there"),
     "too large": (PAIR, np.array([[1, 3]]), r"obs\[0, 1\] is 3, and MultiDiscrete\(\[2 3\]\) has 0 to 2 there"),
     "negative": (PAIR, np.array([[-1, 0]]), r"obs\[0, 0\] is -1, and MultiDiscrete\(\[2 3\]\) has 0 to 1 there"),
     "those of a vector": (
         spaces.Box(-1, 1, (4, 4), np.float32),
         np.zeros((4, 4), np.float32),
-        r"and float32 \[B, 4, 4\] is wanted. .* Make it with its single_observation_space",
+        r"expected float32 \[B, 4, 4\]. .* Make it with its single_observation_space",
     ),
 }
 

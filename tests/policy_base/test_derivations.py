@@ -147,10 +147,10 @@ def test_extra_outputs_see_the_state_that_was_acted_with_and_need_no_distributio
 @pytest.mark.parametrize(
     ("hooks", "message"),
     [
-        ({"optimizer_fn": lambda policy, config: None}, "of Mine gives a NoneType: give one torch.optim.Optimizer"),
-        ({"optimizer_fn": lambda policy, config: [torch.optim.SGD(policy.params)]}, "gives a list"),
-        ({"optimizer_fn": lambda policy, config: torch.optim.LBFGS(policy.params)}, "gives a LBFGS, which computes the loss"),
-        ({"make_model": lambda *given: None}, "make_model of Mine gives a NoneType: give a torch.nn.Module"),
+        ({"optimizer_fn": lambda policy, config: None}, "of Mine returns a NoneType: return one torch.optim.Optimizer"),
+        ({"optimizer_fn": lambda policy, config: [torch.optim.SGD(policy.params)]}, "returns a list"),
+        ({"optimizer_fn": lambda policy, config: torch.optim.LBFGS(policy.params)}, "returns a LBFGS, which needs a closure"),
+        ({"make_model": lambda *given: None}, "make_model of Mine returns a NoneType: return a torch.nn.Module"),
     ],
 )
 def test_what_is_no_optimizer_or_model_is_refused_by_name(hooks, message):
@@ -183,13 +183,13 @@ def test_gradients_that_are_computed_in_some_calls_only_are_refused():
 
     policy = build_policy("Sometimes", loss_fn=loss_fn, gradients_fn=gradients_fn)(None, BOX, DISCRETE)
     policy.learn_mode.forward(rows())
-    with pytest.raises(HookError, match="gradients_fn of Sometimes left no gradients"):
+    with pytest.raises(HookError, match="gradients_fn of Sometimes left all gradients None"):
         policy.learn_mode.forward(rows())
 
 
 @pytest.mark.parametrize("mixins", [LearningRateSchedule, ["LearningRateSchedule"]])
 def test_mixins_that_are_no_list_of_classes_are_refused(mixins):
-    with pytest.raises(TypeError, match="Mine: mixins=.* is no list of classes"):
+    with pytest.raises(TypeError, match="Mine: mixins=.* is not a list of classes"):
         build_policy("Mine", loss_fn=loss_fn, mixins=mixins)
 
 
@@ -213,7 +213,7 @@ def test_a_column_that_is_read_now_and_then_is_named_when_it_is_not_there():
     policy = HookReads(None, BOX, DISCRETE)
     batch = rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool))
     policy.learn_mode.forward(batch)
-    with pytest.raises(ColumnError, match="learning of HookReads reads the column 'truncated'.*only columns are fetched"):
+    with pytest.raises(ColumnError, match="learning of HookReads reads the column 'truncated'.*only have the columns"):
         policy.learn_mode.forward(batch)
 
 
@@ -243,7 +243,7 @@ def test_a_postprocessor_that_forgets_its_batch_later_on_is_named():
     policy = Forgets(None, BOX, DISCRETE)
     batch = rows(next_obs=torch.ones(6, 4), terminated=torch.zeros(6, dtype=torch.bool))
     policy.learn_mode.forward(batch)
-    with pytest.raises(HookError, match="postprocess of Forgets gives a NoneType: give a batch"):
+    with pytest.raises(HookError, match="postprocess of Forgets returns a NoneType: return a batch"):
         policy.learn_mode.forward(batch)
 
 
@@ -267,9 +267,9 @@ def test_an_optimizer_of_weights_beside_the_model_is_refused_and_one_that_lacks_
         def make_optimizer(self, params):
             return torch.optim.Adam(params[:2])
 
-    with pytest.raises(TypeError, match="of Beside gives a Adam with weights that are not in self.model.*make_model"):
+    with pytest.raises(TypeError, match="of Beside returns a Adam with weights that are not in self.model.*make_model"):
         Beside(None, BOX, DISCRETE)
-    with pytest.warns(UserWarning, match="of Lacking gives a Adam without some of the model's weights"):
+    with pytest.warns(UserWarning, match="of Lacking returns a Adam without some of the model's weights"):
         Lacking(None, BOX, DISCRETE)
 
 
@@ -280,5 +280,5 @@ def test_an_attribute_in_the_place_of_a_method_is_refused_by_name(name):
             super().before_loss_init()
             setattr(self, name, nn.MSELoss())
 
-    with pytest.raises(TypeError, match=f"Hiding.{name} is a method of policies, and self.{name} is set to a MSELoss"):
+    with pytest.raises(TypeError, match=f"Hiding.{name} is a method of policies, but self.{name} is set to a MSELoss"):
         Hiding(None, BOX, DISCRETE).dry_run()

@@ -63,7 +63,7 @@ def test_an_unknown_name_is_named_with_the_nearest():
     ("name", "meant"), [("gama", "gamma"), ("learning_rate", "learn.learning_rate"), ("entropy_coef", "entropy_coeff")]
 )
 def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name, meant):
-    with pytest.warns(UserWarning, match=f"'{name}' is none of this PPOPolicyConfig's: did you mean '{meant}'"):
+    with pytest.warns(UserWarning, match=f"PPOPolicyConfig has no setting '{name}': did you mean '{meant}'"):
         policy = PPOPolicy({name: 0.5}, BOX, DISCRETE)
 
     assert policy.config[name] == 0.5
@@ -106,14 +106,18 @@ def test_a_policy_without_spaces_is_refused():
 @pytest.mark.parametrize(
     ("config", "name", "words"),
     [
-        (DQNPolicyConfig, "burnin_step", r"has no 'burnin_step': steps that only .* are policy.learn.burn_in of R2D2Config\.$"),
-        (R2D2PolicyConfig, "learn.burnin_step", r"has no 'burnin_step': .* are policy.learn.burn_in of R2D2Config\.$"),
+        (
+            DQNPolicyConfig,
+            "burnin_step",
+            r"has no 'burnin_step': the number of burn-in steps is policy.learn.burn_in of R2D2Config\.$",
+        ),
+        (R2D2PolicyConfig, "learn.burnin_step", r"has no 'burnin_step': .* is policy.learn.burn_in of R2D2Config\.$"),
         (DQNPolicyConfig, "learn.actor_update_freq", r"TD3Config alone has policy.learn.actor_update_freq\.$"),
-        (PPOPolicyConfig, "learn.value_norm", r"values are not normalised; reward_normalizer\(cfg, policy.learn_mode\) brings"),
+        (PPOPolicyConfig, "learn.value_norm", r"values are not normalised; reward_normalizer\(cfg, policy.learn_mode\) scales"),
         (
             SACPolicyConfig,
             "model.actor_head_hidden_size",
-            "hidden layers of policy.model.encoder_hidden_size_list, each as many",
+            "hidden layers of policy.model.encoder_hidden_size_list",
         ),
         (PPOPolicyConfig, "learn.entropy_coeff", r"the entropy bonus is policy.learn.entropy_weight\.$"),
         (DQNPolicyConfig, "collect.action_shape", r"has no 'action_shape'\. It has n_sample"),
@@ -130,14 +134,14 @@ def test_names_of_other_libraries_lead_to_what_is_meant_and_to_nothing_else(conf
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
-        (DQNPolicy, "burnin_step", "are policy.learn.burn_in of R2D2Config. It is kept as policy.config"),
+        (DQNPolicy, "burnin_step", "is policy.learn.burn_in of R2D2Config. It is kept as policy.config"),
         (DQNPolicy, "actor_update_freq", "TD3Config alone has policy.learn.actor_update_freq. It is kept as policy.config"),
         (PPOPolicy, "value_norm", "values are not normalised; reward_normalizer.*It is kept as policy.config"),
-        (PPOPolicy, "actor_head_hidden_size", "policy.model.encoder_hidden_size_list, each as many. It is kept as policy.co"),
+        (PPOPolicy, "actor_head_hidden_size", "policy.model.encoder_hidden_size_list. It is kept as policy.co"),
     ],
 )
 def test_a_setting_of_another_librarys_name_is_kept_and_what_is_meant_is_told(kind, name, words):
-    with pytest.warns(UserWarning, match=f"the setting '{name}' is none of this {kind.config_type.__name__}'s: .*{words}"):
+    with pytest.warns(UserWarning, match=f"{kind.config_type.__name__} has no setting '{name}': .*{words}"):
         assert kind({name: 1}, BOX, DISCRETE).config[name] == 1
 
 

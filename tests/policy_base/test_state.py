@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_change_nothing():
     before = policy.get_weights()
     for take in (policy.set_weights, lambda weights: policy.load_state_dict({"model": weights})):
         for weights in (other.get_weights(), {**before, "more": torch.zeros(1)}, dict(list(before.items())[1:])):
-            with pytest.raises(ValueError, match="these weights are not of this PPOPolicy's network; make the policy"):
+            with pytest.raises(ValueError, match="these weights do not fit the network of this PPOPolicy; make the policy"):
                 take(weights)
 
     assert policy.version == 0
@@ -182,7 +182,7 @@ def test_a_network_beside_the_model_is_refused_by_name_where_copies_act():
         def compute_actions(self, obs, state=(), **kwargs):
             return self.teacher(obs).argmax(-1), state, {}
 
-    with pytest.raises(ValueError, match=r"Taught.teacher is a network beside the model.*make_model"):
+    with pytest.raises(ValueError, match=r"Taught.teacher is a network outside of the model.*make_model"):
         Taught(None, BOX, DISCRETE).dry_run()
 
 
@@ -204,7 +204,7 @@ def test_parts_of_the_model_are_those_of_the_copy_and_lists_of_networks_are_refu
             return self.heads[0](obs).argmax(-1), state, {}
 
     actor = Parts(None, BOX, DISCRETE).collect_mode.actor
-    with pytest.raises(ValueError, match="Listed.heads is a network beside the model"):
+    with pytest.raises(ValueError, match="Listed.heads is a network outside of the model"):
         Listed(None, BOX, DISCRETE).dry_run()
 
     assert actor.head is actor.model[0]

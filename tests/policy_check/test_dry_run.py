@@ -81,10 +81,13 @@ class Wrong(Policy):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"action": torch.zeros(3, 2)}, r"compute_actions of Given gives the column 'action' of shape \[3, 2\].*give \[3\]"),
-        ({"action": torch.tensor(0)}, r"compute_actions of Given gives the column 'action' of shape \[\]"),
-        ({"outputs": {"value": torch.zeros(1, 3)}}, r"gives the column 'value' of shape \[1, 3\].*\[3, \.\.\.\]"),
-        ({"outputs": {"a": {"b": torch.zeros(4)}}}, r"gives the column 'a/b' of shape \[4\]"),
+        (
+            {"action": torch.zeros(3, 2)},
+            r"compute_actions of Given returns the column 'action' of shape \[3, 2\].*return \[3\]",
+        ),
+        ({"action": torch.tensor(0)}, r"compute_actions of Given returns the column 'action' of shape \[\]"),
+        ({"outputs": {"value": torch.zeros(1, 3)}}, r"returns the column 'value' of shape \[1, 3\].*\[3, \.\.\.\]"),
+        ({"outputs": {"a": {"b": torch.zeros(4)}}}, r"returns the column 'a/b' of shape \[4\]"),
     ],
 )
 def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, message):
@@ -94,19 +97,19 @@ def test_an_output_of_a_wrong_shape_is_named_with_hook_column_and_shape(given, m
 
 @pytest.mark.parametrize("name", ["action", "next_obs", "policy_version", "valid", "state_in_7"])
 def test_an_extra_output_by_the_name_of_another_column_is_refused(name):
-    with pytest.raises(HookError, match=f"compute_actions of Mine gives an extra output '{name}'"):
+    with pytest.raises(HookError, match=f"compute_actions of Mine returns the extra output '{name}'"):
         made(extra_action_out_fn=lambda policy: {name: torch.zeros(3)})
 
 
 @pytest.mark.parametrize(
     ("base", "target", "message"),
     [
-        (Policy, lambda batch: batch.reward.sum(0), r"'target' of shape \[3\] beside columns \[2, 3, ...\].*each step"),
-        (Policy, lambda batch: batch.reward.mean(), r"'target' of shape \[\] beside columns \[2, 3, ...\]"),
+        (Policy, lambda batch: batch.reward.sum(0), r"'target' of shape \[3\] with columns \[2, 3, ...\].*per step"),
+        (Policy, lambda batch: batch.reward.mean(), r"'target' of shape \[\] with columns \[2, 3, ...\]"),
     ],
 )
 def test_a_column_of_postprocess_that_fits_no_other_is_named_with_its_shape(base, target, message):
-    with pytest.raises(HookError, match="postprocess of Mine gives the column " + message):
+    with pytest.raises(HookError, match="postprocess of Mine returns the column " + message):
         made(
             base=base,
             loss_fn=lambda policy, model, dist_class, batch: model(batch.obs).sum(),
@@ -139,7 +142,9 @@ def test_postprocess_may_cut_the_batch_anew():
 
 def test_an_action_without_the_parts_of_its_space_is_refused():
     space = spaces.Dict({"a": DISCRETE, "b": DISCRETE})
-    with pytest.raises(HookError, match=r"gives \['action'\], and the action space has \['action/a', 'action/b'\]"):
+    with pytest.raises(
+        HookError, match=r"returns actions with the keys \['action'\], and the action space has \['action/a', 'action/b'\]"
+    ):
         Wrong(None, BOX, space).dry_run()
 
 
@@ -148,9 +153,9 @@ def test_an_action_without_the_parts_of_its_space_is_refused():
     [
         (
             lambda policy, model, dist_class, batch: model.values(batch.obs),
-            r"loss of Mine gives a tensor of shape \[6\].*scalar",
+            r"loss of Mine returns a tensor of shape \[6\].*scalar",
         ),
-        (lambda policy, model, dist_class, batch: 1.0, r"loss of Mine gives a float.*scalar tensor"),
+        (lambda policy, model, dist_class, batch: 1.0, r"loss of Mine returns a float.*scalar tensor"),
         (lambda policy, model, dist_class, batch: batch.reward.mean(), r"loss of Mine does not depend on the model's weights"),
         (
             lambda policy, model, dist_class, batch: model.values(batch.reward).mean(),
@@ -172,7 +177,7 @@ def test_states_come_out_as_many_as_went_in():
             return self.action, state[:1], {}
 
     with pytest.raises(
-        HookError, match="compute_actions of Forgets gave a state of 1 elements, and get_initial_state one of 2"
+        HookError, match="compute_actions of Forgets returned a state of 1 elements, and get_initial_state one of 2"
     ):
         Forgets(None, BOX, DISCRETE).dry_run()
 
@@ -180,10 +185,10 @@ def test_states_come_out_as_many_as_went_in():
 @pytest.mark.parametrize(
     ("initial", "after", "message"),
     [
-        ([torch.zeros(4)], [torch.zeros(3, 5)], r"state element 0 in the shape \(3, 5\), and it had \(3, 4\)"),
-        ([torch.zeros(4)], [torch.zeros(4)], r"state element 0 in the shape \(4,\)"),
-        ([0], [torch.zeros(3)], "state element 0 in torch.float32, and it was torch.int64"),
-        (["a"], [["b", "c"]], "state element 0 for 2 environments, and there are 3"),
+        ([torch.zeros(4)], [torch.zeros(3, 5)], r"state element 0 with shape \(3, 5\), but its shape was \(3, 4\)"),
+        ([torch.zeros(4)], [torch.zeros(4)], r"state element 0 with shape \(4,\)"),
+        ([0], [torch.zeros(3)], "state element 0 with dtype torch.float32, but its dtype was torch.int64"),
+        (["a"], [["b", "c"]], "state element 0 for 2 environments, but there are 3"),
         ([0], None, "a state that is a NoneType"),
     ],
 )
@@ -195,7 +200,7 @@ def test_a_state_of_another_form_is_refused_by_name(initial, after, message):
         def compute_actions(self, obs, state=(), **kwargs):
             return self.action, after, {}
 
-    with pytest.raises(HookError, match="compute_actions of Changing gave .*" + message):
+    with pytest.raises(HookError, match="compute_actions of Changing returned .*" + message):
         Changing(None, BOX, DISCRETE).dry_run()
 
 
@@ -211,9 +216,9 @@ def test_a_hook_that_forgets_the_initial_state_is_named():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (torch.zeros(3), r"gives actions of float32, and Discrete\(3\) takes an integer for each"),
-        (torch.tensor([0, 1, 3]), r"gives the actions \[0, 1, 3\], and some of them are none of Discrete\(3\)"),
-        ([[0], [1], [2]], r"gives the column 'action' of shape \[3, 1\]"),
+        (torch.zeros(3), r"returns actions of dtype float32, and Discrete\(3\) takes integers"),
+        (torch.tensor([0, 1, 3]), r"returns the actions \[0, 1, 3\], and some are not in Discrete\(3\)"),
+        ([[0], [1], [2]], r"returns the column 'action' of shape \[3, 1\]"),
     ],
 )
 def test_actions_that_are_none_of_their_space_are_refused(action, message):
@@ -224,7 +229,7 @@ def test_actions_that_are_none_of_their_space_are_refused(action, message):
 @pytest.mark.parametrize(("hook", "given"), [("stats", 1.0), ("stats", [1]), ("gradients", torch.zeros(3))])
 def test_what_a_hook_gives_to_log_is_a_dict(hook, given):
     kind = type("Mine", (PPOPolicy,), {hook: lambda self, *_: given})
-    with pytest.raises(HookError, match=f"{hook} of Mine gives a .*give a dict of what is to be logged"):
+    with pytest.raises(HookError, match=f"{hook} of Mine returns a .*return a dict of values to log"):
         kind(None, BOX, DISCRETE).dry_run()
 
 
@@ -432,16 +437,16 @@ class Drawing(Policy):
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        (lambda policy: torch.rand(1), "of torch,"),
-        (lambda policy: np.random.random(), "of numpy.random,"),  # noqa: NPY002
-        (lambda policy: random.random(), "of random,"),
+        (lambda policy: torch.rand(1), "of torch."),
+        (lambda policy: np.random.random(), "of numpy.random."),  # noqa: NPY002
+        (lambda policy: random.random(), "of random."),
     ],
 )
 def test_acting_by_global_random_numbers_is_a_warning(source, named):
     policy = type("Mine", (Drawing,), {"source": staticmethod(source)})({"seed": 0}, BOX, DISCRETE)
     before = global_random_states()
     with pytest.warns(
-        UserWarning, match=f"compute_actions of Mine draws from the global random numbers {named}.*self.generator"
+        UserWarning, match=f"compute_actions of Mine draws from the global random generator {named}.*self.generator"
     ):
         policy.dry_run()
     assert global_random_states() == before

@@ -144,7 +144,7 @@ def test_a_state_from_before_anything_was_attached_leaves_it_as_it_is():
 
 
 def test_what_has_no_state_cannot_be_attached():
-    with pytest.raises(TypeError, match=r"attach\('thing', ...\) wants something with state_dict\(\).*got 3 of type int"):
+    with pytest.raises(TypeError, match=r"attach\('thing', ...\) wants an object with state_dict\(\).*got 3 of type int"):
         made().attach("thing", 3)
 
 

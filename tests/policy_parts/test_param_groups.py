@@ -68,7 +68,7 @@ def test_a_part_without_a_loss_is_left_alone_with_its_moments():
 
 
 def test_a_policy_without_parameter_groups_is_told_to_name_them():
-    with pytest.raises(NotImplementedError, match=r"Lonely has no param_groups\(\): say which parameters"):
+    with pytest.raises(NotImplementedError, match=r"Lonely has no param_groups\(\): return the parameters"):
         type("Lonely", (ParamGroupsMixin, Policy), {"loss": lambda self, batch: self.model.values(batch.obs).mean()})(
             None, *SPACES
         )

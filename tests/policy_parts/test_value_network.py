@@ -40,7 +40,7 @@ def test_a_model_without_values_is_refused():
         "None_", loss_fn=lambda p, model, d, batch: model(batch.obs).mean(), make_model=make_model, mixins=[ValueNetworkMixin]
     )
     with pytest.raises(
-        TypeError, match=r"None_ .*wants a model with values\(obs\), and make_model gives a Linear.*ActorCritic"
+        TypeError, match=r"None_ .*wants a model with values\(obs\), and make_model returns a Linear.*ActorCritic"
     ):
         kind(None, BOX, DISCRETE)
 

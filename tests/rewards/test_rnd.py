@@ -111,16 +111,16 @@ def test_it_goes_on_from_a_saved_state_bit_for_bit():
     ("path", "value", "words"),
     [
         (("predictor",), None, "this state of RNDRewardModel lacks 'predictor', it has"),
-        (("optimizer", "param_groups", 0, "lr"), -1.0, r"\['lr'\] is -1.0, which Adam refuses"),
+        (("optimizer", "param_groups", 0, "lr"), -1.0, r"\['lr'\] is -1.0, which Adam does not allow"),
         (("mean_square",), torch.tensor(float("nan")), r"\['mean_square'\] holds numbers that are not finite"),
         (
             ("mean_square",),
             torch.tensor(-1.0),
-            r"state\['mean_square'\] holds -1.0, and a number is wanted, finite, at least 0",
+            r"state\['mean_square'\] holds -1.0, expected a number, finite, at least 0",
         ),
         (("obs_norm", "var"), -torch.ones(3).double(), r"state\['obs_norm'\]\['var'\] holds -1.0, .* at least 0"),
-        (("steps",), -1, r"state\['steps'\] is -1, and a number of at least 0 is wanted"),
-        (("predictor", "layers.0.weight"), torch.zeros(2), r"\['predictor'\]\['layers.0.weight'\] is of shape \[2\]"),
+        (("steps",), -1, r"state\['steps'\] is -1, expected an integer from 0 to"),
+        (("predictor", "layers.0.weight"), torch.zeros(2), r"\['predictor'\]\['layers.0.weight'\] is float32 \[2\]"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_its_key_and_changes_nothing(path, value, words):

@@ -104,38 +104,42 @@ def test_a_state_of_any_kind_is_recorded_as_it_went_in_and_out(counting_env, sta
 @pytest.mark.parametrize(
     ("start", "step", "words"),
     [
-        (0, lambda s: s + 0.5, r"in torch.float32, and it was torch.int64 before: have get_initial_state give .* such as 0.0"),
-        (0.0, lambda s: s[:, None].repeat(1, 3), r"in the shape \(2, 3\), and it had \(2,\) before: a state keeps its shape"),
-        (0.0, lambda s: s[:1], r"in the shape \(1,\), and it had \(2,\) before"),
-        (0.0, lambda s: ["a", "b"], r"as a list that is no tensor of the shape \(2,\): .*numpy"),
-        (0.0, lambda s: [[1], [1, 2]], r"as a list that is no tensor of the shape \(2,\): .*inhomogeneous"),
-        (0.0, lambda s: [torch.zeros(1), torch.zeros(2)], r"as a list that is no tensor of the shape \(2,\): stack expects"),
-        (0.0, lambda s: None, r"as a NoneType that is no tensor of the shape \(2,\)"),
-        ("a", lambda s: ["b"], r"for 1 environments, and there are 2"),
-        ("a", lambda s: "bc", r"as a str: give a list of 2, one for each environment"),
-        ("a", lambda s: {"h": 1, "c": 2}, r"as a dict: give a list of 2, one for each environment"),
-        ("a", lambda s: iter(s), r"as a list_iterator: give a list of 2, one for each environment"),
+        (0, lambda s: s + 0.5, r"with dtype torch.float32, but its dtype was torch.int64 before: .* for example 0.0"),
+        (
+            0.0,
+            lambda s: s[:, None].repeat(1, 3),
+            r"with shape \(2, 3\), but its shape was \(2,\) before: return the same shape",
+        ),
+        (0.0, lambda s: s[:1], r"with shape \(1,\), but its shape was \(2,\) before"),
+        (0.0, lambda s: ["a", "b"], r"as a list that is not a tensor of shape \(2,\): .*numpy"),
+        (0.0, lambda s: [[1], [1, 2]], r"as a list that is not a tensor of shape \(2,\): .*inhomogeneous"),
+        (0.0, lambda s: [torch.zeros(1), torch.zeros(2)], r"as a list that is not a tensor of shape \(2,\): stack expects"),
+        (0.0, lambda s: None, r"as a NoneType that is not a tensor of shape \(2,\)"),
+        ("a", lambda s: ["b"], r"for 1 environments, but there are 2"),
+        ("a", lambda s: "bc", r"as a str: return a list of 2, one item per environment"),
+        ("a", lambda s: {"h": 1, "c": 2}, r"as a dict: return a list of 2, one item per environment"),
+        ("a", lambda s: iter(s), r"as a list_iterator: return a list of 2, one item per environment"),
     ],
 )
 def test_a_state_that_changes_its_look_is_refused(counting_env, start, step, words):
     envs = make_envs(counting_env, 2)
     mode = Altered(stateful(start, lambda s: s)(envs).collect_mode, lambda state: [step(state[0])])
-    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of Stateful gave state element 0 {words}"):
+    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of Stateful returned state element 0 {words}"):
         LocalWorker(envs, mode).collect(2)
 
 
 @pytest.mark.parametrize(
     ("alter", "words"),
     [
-        (lambda state: state[:1], "a state of 1 elements, and get_initial_state one of 2: both give the same elements"),
-        (lambda state: None, "a state that is a NoneType: give a list of 2 elements, as get_initial_state does"),
-        (lambda state: dict(enumerate(state)), "a state that is a dict: give a list of 2 elements"),
+        (lambda state: state[:1], "a state of 1 elements, and get_initial_state one of 2: return the same elements"),
+        (lambda state: None, "a state that is a NoneType: return a list of 2 elements, as get_initial_state does"),
+        (lambda state: dict(enumerate(state)), "a state that is a dict: return a list of 2 elements"),
     ],
 )
 def test_a_state_of_other_elements_is_refused(counting_env, alter, words):
     envs = make_envs(counting_env, 2)
     mode = Altered(FromTheDocument(envs).collect_mode, alter)
-    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of FromTheDocument gave {words}"):
+    with pytest.raises((TypeError, ValueError), match=f"^compute_actions of FromTheDocument returned {words}"):
         LocalWorker(envs, mode).collect(2)
 
 
