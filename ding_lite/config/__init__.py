@@ -1,7 +1,7 @@
 """Configurations of runs: typed and nested, set from Python, a file or the command line."""
 
 from ding_lite.basics import Config, ConfigError
-from ding_lite.config.commands import from_command_line
+from ding_lite.config.command_line import from_command_line
 from ding_lite.config.rnd import RNDConfig
 from ding_lite.policy import (
     A2CConfig,

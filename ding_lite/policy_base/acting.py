@@ -344,7 +344,7 @@ class ActMode:
         states = self._generator_states()
         return states[0] if len(states) == 1 else {"twins": states}
 
-    def states_in(self, state: Mapping[str, Any]) -> list[Any]:
+    def worker_states(self, state: Mapping[str, Any]) -> list[Any]:
         """The states of the random generators of each worker copy in a saved state of this mode.
 
         Raises:
@@ -361,7 +361,7 @@ class ActMode:
         Raises:
             ValueError: the state has another number of workers.
         """
-        states = self.states_in(state)
+        states = self.worker_states(state)
         if self._remote:
             self._remote[1](states)
         elif len(states) > 1:

@@ -24,12 +24,12 @@ from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
 from ding_lite.policy_base.weights import PolicyWeights, Weights
 from ding_lite.policy_check import (
-    ADVICE,
     STANDARD,
     HookReads,
     LossError,
     described,
     explain_missing,
+    loss_error,
     misfit_in_batch,
     require_batch,
     require_mapping,
@@ -271,7 +271,7 @@ class Policy(PolicyState):
                 raise
             names = ", ".join("/".join(path) for path in unknown)
             raise LossError(
-                f"{str(error).split(ADVICE)[0].rstrip(': ')}: {names} of the batch it learns from holds NaN. Find out where it "
+                f"{error.found or error}: {names} of the batch it learns from holds NaN. Find out where it "
                 "comes from, for example the environment or a middleware that changes rewards."
             ) from error
         except (KeyError, AttributeError) as error:
@@ -323,7 +323,7 @@ class Policy(PolicyState):
     def _require_finite(self, what: str, tensor: Tensor | float) -> None:
         value = tensor.item() if isinstance(tensor, Tensor) else float(tensor)
         if not math.isfinite(value):
-            raise LossError(f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}: {ADVICE}.")
+            raise loss_error(f"the {what} of {type(self).__name__} is {value} in gradient step {self.train_iter}")
 
     @property
     def has_loss(self) -> bool:

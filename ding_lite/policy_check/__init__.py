@@ -3,9 +3,9 @@
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
 from ding_lite.policy_check.dry_run import try_out
 from ding_lite.policy_check.hook_results import (
-    ADVICE,
     HookError,
     LossError,
+    loss_error,
     require_batch,
     require_finite,
     require_mapping,
@@ -19,7 +19,6 @@ from ding_lite.policy_check.observations import ObservationError, may_be_wrong, 
 from ding_lite.policy_check.recurrent_states import like_before, state_like_before
 
 __all__ = [
-    "ADVICE",
     "STANDARD",
     "ColumnError",
     "HookError",
@@ -29,6 +28,7 @@ __all__ = [
     "described",
     "explain_missing",
     "like_before",
+    "loss_error",
     "map_columns",
     "may_be_wrong",
     "misfit_in_batch",

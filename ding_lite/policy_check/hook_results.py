@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ding_lite.data import Spec, flatten, is_tree
 from ding_lite.envs import integer_bounds, subspaces
 
-ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"
+_ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"
 
 
 class LossError(FloatingPointError):
@@ -25,6 +25,16 @@ class LossError(FloatingPointError):
     If it is the loss or the gradient, no step was taken. If it is a weight, no state is saved; on a CPU, no snapshot is made
     either, and nothing is copied to acting copies.
     """
+
+    found: str = ""
+    """What is not finite, and when it was found; without advice."""
+
+
+def loss_error(found: str) -> LossError:
+    """The error for a loss or a gradient that is not finite, with advice."""
+    error = LossError(f"{found}: {_ADVICE}.")
+    error.found = found
+    return error
 
 
 class HookError(ValueError):
@@ -84,7 +94,7 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
         return
     raise LossError(
         f"the weights of {policy} are not finite after {train_iter} gradient steps, because a gradient was not finite although "
-        f"the loss was, or because a step was much too large: {ADVICE}; and continue from an earlier checkpoint."
+        f"the loss was, or because a step was much too large: {_ADVICE}; and continue from an earlier checkpoint."
     )
 
 

@@ -28,7 +28,7 @@ class LoadableMode(Protocol):
     def role(self) -> str:
         """The key of the mode's state in the policy's state."""
 
-    def states_in(self, state: Mapping[str, Any], /) -> list[Any]:
+    def worker_states(self, state: Mapping[str, Any], /) -> list[Any]:
         """The states of the random generators of each worker in a saved state of the mode."""
 
 
@@ -346,4 +346,4 @@ def _require_random_numbers(policy: LoadablePolicy, state: Mapping[str, Any]) ->
             policy.require_generator_state(f"{where}['twins'][{index}]", one)
     for mode in (policy.collect_mode, policy.eval_mode):
         if mode.role in state:
-            mode.states_in(state[mode.role])
+            mode.worker_states(state[mode.role])
