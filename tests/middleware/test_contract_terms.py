@@ -5,10 +5,9 @@ with lag and on threads; then once more for each field of each contract, without
 """
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
+from example_runs import EXAMPLES, config_of, load_example, override_known
 
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, task
@@ -45,7 +44,6 @@ from ding_lite.middleware import (
 from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NOT_MIDDLEWARE = {"for_policy", "part"}  # what only puts others together, or is no middleware
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
@@ -85,31 +83,18 @@ def _global_task_as_it_was():
 
 
 def shrink(cfg, folder, **settings):
-    values = {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings}
-    cfg.override({key: value for key, value in values.items() if has(cfg, key)})
+    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
     return cfg
 
 
-def has(cfg, key):
-    """Whether a configuration has this setting; not every algorithm has all of them."""
-    for name in key.split("."):
-        if not hasattr(cfg, name):
-            return False
-        cfg = getattr(cfg, name)
-    return True
-
-
 def example(name):
     def run(folder, **mode):
-        spec = importlib.util.spec_from_file_location(f"terms_{name}", EXAMPLES / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        cfg = getattr(module, "CONFIG", None) or module.main.__annotations__["cfg"]()
+        module = load_example(name)
         settings = {"async_mode": mode.get("async_mode", False)}
         if "max_lag" in mode:
             settings["max_lag"] = mode["max_lag"]
-        module.main(shrink(cfg, folder, **settings))
+        module.main(shrink(config_of(module), folder, **settings))
 
     return run
 
