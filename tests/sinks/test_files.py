@@ -157,7 +157,7 @@ while True:
 
 def test_a_process_killed_at_any_instant_leaves_lines_that_parse_but_for_the_last(make, path):
     draw = random.Random(0)
-    for _ in range(15):
+    for _ in range(6):
         with subprocess.Popen([sys.executable, "-c", WRITER, make.__name__, path], stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             time.sleep(0.1 * draw.random())
