@@ -61,7 +61,7 @@ def test_each_line_is_an_object_and_numbers_that_json_does_not_know_are_text(tmp
     assert repr([read_row(line) for line in lines]) == repr([row, {"step": 2}])
 
 
-@given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers(-9, 9) | st.floats(), st.lists)))
+@given(st.dictionaries(st.text(), st.recursive(st.none() | st.integers(-9, 9) | st.floats(), st.lists, max_leaves=8)))
 def test_every_row_is_read_back_as_it_was_written(row):
     with tempfile.TemporaryDirectory() as folder:
         sink = JsonLines(Path(folder) / "metrics.jsonl")
