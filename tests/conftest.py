@@ -25,10 +25,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from ding_lite.envs import make_envs
 from ding_lite.policy import Policy, PolicyConfig
+from ding_lite.processes import launches
 
 # A shell starts what runs in the background with Ctrl-C ignored, and every script that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs"])  # else each process imports them itself
+# Else each process imports them itself; what tests send to a process imports pytest if there is an assertion in it.
+multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs", "pytest"])
+launches.PRELOADED.append("pytest")
 
 
 class Layout(NamedTuple):

@@ -90,6 +90,15 @@ def run(*command, **settings):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, **settings)
 
 
+def run_each(*commands, **settings):
+    """These commands, one after the other in one process, with the arguments that it was started with."""
+    code = (
+        "import itertools, sys; from ding_lite.commands import main; "
+        "sys.exit(max(main([*argv]) for ends, argv in itertools.groupby(sys.argv[1:], ';'.__eq__) if not ends))"
+    )
+    return run("-c", code, *(part for command in commands for part in (*command, ";")), **settings)
+
+
 @pytest.mark.parametrize("module", ["ding_lite", "ding_lite.commands"])
 def test_the_module_is_the_command(runs, module):
     done = run("-m", module, "watch", "runs/dqn_1", "--once")
@@ -104,9 +113,11 @@ def test_a_terminal_that_knows_few_letters_and_a_folder_that_no_letters_spell_ar
     strange = os.fsdecode(b"runs/\xff")
     (runs / "dqn_0" / "config.json").unlink()
     (runs / "dqn_0").rename(strange)
-    for command in (["watch", strange, "--once"], ["report", "runs", "--out", os.fsdecode(b"\xff.html")], ["plot", "runs"]):
-        done = run("-m", "ding_lite.commands", *command, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-        assert (done.returncode, done.stderr) == (0, "")
+    commands = ["watch", strange, "--once"], ["report", "runs", "--out", os.fsdecode(b"\xff.html")], ["plot", "runs"]
+    done = run_each(*commands, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path(os.fsdecode(b"\xff.html")).is_file()
 
 
 def test_reading_the_package_and_the_commands_loads_none_of_what_draws():
@@ -179,11 +190,10 @@ def test_what_is_drawn_of_strange_names_commands_no_terminal(runs):
     (runs / "dqn_0" / "config.json").write_text(json.dumps({"exp_name": STRANGE, "env": {"id": STRANGE}}))
     row = {"env_step": 1, f"learn/{STRANGE}": 2.0}
     (runs / "dqn_0" / "metrics.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "env_step": 2}) + "\n")
-    for ending in ("png", "svg", "pdf"):
-        done = run("-m", "ding_lite.commands", "plot", "runs", "--metric", f"learn/{STRANGE}", "--out", f"{STRANGE}.{ending}")
-        assert (done.returncode, done.stdout) == (0, f"a?[2J?]0;taken?.{ending}\n")
-        assert not {"\x1b", "\x07"} & set(done.stderr)
-    assert "\x1b" not in Path(f"{STRANGE}.svg").read_text()
-    done = run("-m", "ding_lite.commands", "report", "runs", "--out", f"{STRANGE}.html")
-    assert (done.returncode, done.stdout) == (0, "a?[2J?]0;taken?.html\n")
+    endings = ("png", "svg", "pdf")
+    plots = [["plot", "runs", "--metric", f"learn/{STRANGE}", "--out", f"{STRANGE}.{ending}"] for ending in endings]
+    done = run_each(*plots, ["report", "runs", "--out", f"{STRANGE}.html"])
+
+    assert (done.returncode, done.stdout) == (0, "".join(f"a?[2J?]0;taken?.{ending}\n" for ending in (*endings, "html")))
     assert not {"\x1b", "\x07"} & set(done.stderr)
+    assert "\x1b" not in Path(f"{STRANGE}.svg").read_text()

@@ -51,7 +51,7 @@ def test_each_position_gets_one_interval_as_long_as_its_share(capacity, kind):
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @kinds
 def test_nothing_that_is_0_is_ever_drawn(capacity, kind):
-    for seed in range(10):
+    for seed in range(4):
         value = numbers(capacity, kind, seed)
         tree = filled(value)
         total = value.sum()

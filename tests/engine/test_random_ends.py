@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 KEPT, DATA = ("count", "other"), ("batch", "rows")
 FIELDS = (*KEPT, *DATA)
 FIRST, SECOND, LATE = range(3)
-CASES = cases(150)
+CASES = cases(60)
 
 
 @dataclasses.dataclass
@@ -237,7 +237,7 @@ def test_threads_leave_what_one_thread_leaves(steps, lag, iterations, seed):
     assert_same(outcome(steps, iterations, pacing(seed), async_mode=True, max_lag=lag), wanted)
 
 
-@settings(CASES, max_examples=max(50, CASES.max_examples // 2))
+@settings(CASES, max_examples=max(30, CASES.max_examples // 2))
 @given(steps=pipelines(), lag=st.integers(0, 3), length=st.integers(1, 4), overlap=st.booleans())
 def test_a_run_in_slices_leaves_what_one_run_leaves(steps, lag, length, overlap):
     # Whether an iteration is the last one depends on who says so; and `max_step` ends what is begun beside it.
@@ -247,14 +247,14 @@ def test_a_run_in_slices_leaves_what_one_run_leaves(steps, lag, length, overlap)
     assert_same(outcome(steps, length, slices=3, async_mode=overlap, max_lag=lag), wanted)
 
 
-@settings(CASES, max_examples=max(50, CASES.max_examples // 5))
+@settings(CASES, max_examples=max(20, CASES.max_examples // 5))
 @given(steps=pipelines(), iterations=st.integers(1, 9))
 def test_without_lag_they_leave_what_a_plain_run_leaves(steps, iterations):
     wanted = outcome(steps, iterations)
     assert_same(outcome(steps, iterations, async_mode=True, max_lag=0), wanted)
 
 
-@settings(CASES, max_examples=max(50, CASES.max_examples // 5))
+@settings(CASES, max_examples=max(20, CASES.max_examples // 5))
 @given(steps=pipelines(), lag=st.integers(0, 3))
 def test_it_holds_where_threads_switch_at_every_chance(steps, lag):
     wanted = outcome(steps, 8, async_mode=False, max_lag=lag)

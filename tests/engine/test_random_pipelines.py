@@ -286,7 +286,7 @@ def assert_same(got: Outcome, wanted: Outcome) -> None:
     assert got.changes == wanted.changes
 
 
-CASES = cases(250)
+CASES = cases(100)
 
 
 @CASES
@@ -303,13 +303,13 @@ def test_threads_see_what_one_thread_sees(steps, lag, iterations, seed):
     assert_same(engine(steps, iterations, async_mode=True, max_lag=lag), wanted)
 
 
-@settings(CASES, max_examples=60)
+@settings(CASES, max_examples=max(25, CASES.max_examples // 4))
 @given(steps=pipelines(), iterations=st.integers(1, 6))
 def test_without_lag_threads_see_what_a_plain_run_sees(steps, iterations):
     assert_same(engine(steps, iterations, async_mode=True, max_lag=0), engine(steps, iterations))
 
 
-@settings(CASES, max_examples=60)
+@settings(CASES, max_examples=max(25, CASES.max_examples // 4))
 @given(steps=pipelines(), lag=st.integers(0, 3))
 def test_it_holds_where_threads_switch_at_every_chance(steps, lag):
     before = sys.getswitchinterval()

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Values keeps", "ignore:asynchronous mode knows", "ignore:where iterations"),
 ]
 
-CASES = int(os.environ.get("RANDOM_CASES", "150"))
+CASES = int(os.environ.get("RANDOM_CASES", "60"))
 STAGES = ["evaluate", "explore", "collect", "process", "learn", "record"]
 KEPT, DATA = ["a", "b"], ["x", "y"]
 FIELDS = [*KEPT, *DATA]

@@ -1,23 +1,21 @@
 """Every algorithm's example in asynchronous mode: the same run as on one thread with that lag."""
 
-import importlib.util
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from example_runs import EXAMPLES, config_of, load_example, override_known
 
 from ding_lite import task
-from ding_lite.config import ConfigError
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 OTHER = {"custom_context", "dqn_async", "ppo_continuous", "ippo", "rock_paper_scissors"}  # tested elsewhere
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHER)
 SMALL = {
     "env.collector_env_num": 4,
     "env.evaluator_env_num": 2,
     "env.n_evaluator_episode": 2,
+    "env.max_episode_steps": 60,
     "env.stop_value": None,
     "policy.eval.evaluator.eval_freq": 5,
     "policy.collect.n_sample": 64,
@@ -33,23 +31,11 @@ ITERATIONS = 6
 pytestmark = pytest.mark.timeout(240)
 
 
-def module_of(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def small(name, folder, **settings):
     """The example's own configuration, with less of everything that it has."""
-    module = module_of(name)
-    cfg = getattr(module, "CONFIG", None) or module.main.__annotations__["cfg"]()
-    for key, value in {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings}.items():
-        try:
-            cfg.override({key: value})
-        except ConfigError as error:
-            if "has no" not in str(error):
-                raise
+    module = load_example(name)
+    cfg = config_of(module)
+    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
     return module, cfg
 

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,7 @@ def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path, start_here
     if name in AGENTS:
         pytest.importorskip("pettingzoo")
         pytest.importorskip("mpe2")
-    run = start if name in ("dqn_async", "ippo", "sac") else start_here
-    ended = run(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
+    ended = start_here(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout
@@ -94,18 +94,21 @@ def test_the_pipeline_in_the_example_is_the_documents(name):
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo"])
-def test_asynchronous_mode_and_worker_processes_are_options(name, tmp_path):
+def test_asynchronous_mode_and_worker_processes_are_options(name, tmp_path, start_here):
     options = ("--async-mode", "--env.workers", 2, "--env.backend", "process", "--env.stop-value", "None")
-    ended = start(name, *options, "--max-step", 3, "--exp-name", "here", "--env.n-evaluator-episode", 2, cwd=tmp_path)
+    ended = start_here(name, *options, "--max-step", 3, "--exp-name", "here", "--env.n-evaluator-episode", 2, cwd=tmp_path)
 
     assert ended.returncode == 0, ended.stderr
     rows = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["total_step"] == 2
 
 
-def test_the_asynchronous_example_reports_what_overlapping_brought(tmp_path):
-    ended = start("dqn_async", "--max-step", 4, "--exp-name", "here", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+def test_the_asynchronous_example_reports_what_overlapping_brought_and_exits_1(tmp_path):
+    options = ("--max-step", 4, "--exp-name", "here", "--env.n-evaluator-episode", 1, "--env.workers", 2)
+    ended = start("dqn_async", *options, cwd=tmp_path)
 
+    assert ended.returncode == 1, ended.stderr
+    assert "not reached" in ended.stdout
     assert "speed-up over sequential" in ended.stdout, ended.stderr
     assert json.loads((tmp_path / "here/timeline.json").read_text())["traceEvents"]
     assert (tmp_path / "here/timeline.svg").is_file()
@@ -127,48 +130,44 @@ def on_a_terminal(command, cwd):
     return shown.decode(), process.wait()
 
 
-def test_a_run_is_a_live_view_on_a_terminal_and_readable_lines_in_a_pipe(tmp_path):
-    options = ("--max-step", 4, "--env.n-evaluator-episode", 1, "--env.stop-value", "None", "--exp-name", "here")
-    options += ("--policy.eval.evaluator.eval-freq", 1)
-    shown, status = on_a_terminal([sys.executable, EXAMPLES / "ppo.py", *map(str, options)], tmp_path)
-    piped = start("ppo", *options, cwd=tmp_path).stdout
+OFTEN_EVALUATED = ("--env.n-evaluator-episode", "1", "--policy.eval.evaluator.eval-freq", "1", "--env.stop-value", "None")
+
+
+def test_a_run_is_a_live_view_on_a_terminal(tmp_path):
+    command = [sys.executable, EXAMPLES / "ppo.py", *OFTEN_EVALUATED, "--max-step", "4", "--exp-name", "here"]
+    shown, status = on_a_terminal(command, tmp_path)
 
     assert status == 0, shown
     for words in ("━", "100%", "evaluate", "collect", "learn", "elapsed"):
         assert words in shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
-    assert "\x1b" not in piped
-    for line in piped.splitlines()[:4]:
-        assert all(words in line for words in ("step ", "steps/s ", "eval ", "loss "))
 
 
-def test_logging_has_every_sink_and_a_video_by_an_option(tmp_path):
+def test_logging_has_every_sink_and_a_video_by_an_option(tmp_path, start_here):
     pytest.importorskip("tensorboard")
     pytest.importorskip("wandb")
     pytest.importorskip("imageio_ffmpeg")
     logs = ("--log.tensorboard", "--log.wandb", "offline", "--log.video-every", 1, "--env.log-info", "no_such_info")
-    ended = start("dqn", *logs, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 1, cwd=tmp_path)
+    with pytest.warns(UserWarning, match="log_info names 'no_such_info'"):
+        ended = start_here("dqn", *logs, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 1, cwd=tmp_path)
 
     here = tmp_path / "here"
     assert {"config.json", "metrics.jsonl", "metrics.csv", "pipeline.svg"} <= {path.name for path in here.iterdir()}
     assert list(here.glob("tensorboard/events*")), ended.stderr
     assert list(here.glob("wandb/offline-run-*")), ended.stderr
     assert list(here.glob("videos/*.mp4")), ended.stderr
-    assert "log_info names 'no_such_info'" in ended.stderr
 
 
-def test_ctrl_c_saves_the_run(tmp_path):
-    import signal
-    import time
-
-    command = [sys.executable, EXAMPLES / "ppo.py", "--exp-name", "here", "--env.stop-value", "None"]
+def test_a_run_prints_readable_lines_into_a_pipe_and_ctrl_c_saves_it(tmp_path):
+    command = [sys.executable, EXAMPLES / "ppo.py", *OFTEN_EVALUATED, "--exp-name", "here"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while "step" not in process.stdout.readline():
-        assert time.monotonic() < deadline
+    lines = [process.stdout.readline() for _ in range(4)]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=60)
 
+    for line in lines:
+        assert all(words in line for words in ("step ", "steps/s ", "eval ", "loss "))
+    assert "\x1b" not in "".join(lines) + rest
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "SIGINT was received: the final state is saved in here/ckpt/final.pt" in errors

@@ -111,7 +111,7 @@ KINDS = ["mean", "sum", "min", "max", "percentiles", "ema"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(values=lists, window=st.none() | st.integers(1, 5))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_a_kind_is_exact_arithmetic_on_the_numbers_that_count(kind, values, window):
     window = None if kind == "ema" else window
     logger = MetricsLogger()
@@ -124,7 +124,7 @@ def test_a_kind_is_exact_arithmetic_on_the_numbers_that_count(kind, values, wind
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "min", "max", "percentiles"])
 @given(parts=st.lists(lists, min_size=1, max_size=4), window=st.none() | st.integers(1, 5))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_merged_numbers_are_exact_arithmetic_too(kind, parts, window):
     root = MetricsLogger(root=True)
     loggers = [MetricsLogger() for _ in parts]

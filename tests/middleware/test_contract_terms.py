@@ -5,15 +5,14 @@ with lag and on threads; then once more for each field of each contract, without
 """
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
+from example_runs import EXAMPLES, config_of, load_example, override_known
 
 import ding_lite.middleware
 from ding_lite import PipelineError, Task, task
 from ding_lite.basics.messages import name_of
-from ding_lite.config import A2CConfig, ConfigError, DQNConfig, PPOConfig, REINFORCEConfig
+from ding_lite.config import A2CConfig, DQNConfig, PPOConfig, REINFORCEConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer
 from ding_lite.engine import ContractError, contract, contract_of, load_checkpoint
@@ -45,7 +44,6 @@ from ding_lite.middleware import (
 from ding_lite.policy import A2CPolicy, DQNPolicy, PPOPolicy, REINFORCEPolicy
 from ding_lite.rewards import RNDRewardConfig, RNDRewardModel
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NOT_MIDDLEWARE = {"for_policy", "part"}  # what only puts others together, or is no middleware
 TERMS = ("reads", "writes", "may_read", "may_write", "reads_after", "writes_after", "writes_late")
 ITERATIONS = 4
@@ -53,6 +51,7 @@ SMALL = {
     "env.collector_env_num": 2,
     "env.evaluator_env_num": 1,
     "env.n_evaluator_episode": 1,
+    "env.max_episode_steps": 30,
     "env.stop_value": None,
     "policy.eval.evaluator.eval_freq": 2,
     "policy.collect.n_sample": 32,
@@ -84,26 +83,18 @@ def _global_task_as_it_was():
 
 
 def shrink(cfg, folder, **settings):
-    for key, value in {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings}.items():
-        try:
-            cfg.override({key: value})
-        except ConfigError as error:
-            if "has no" not in str(error):
-                raise
+    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
     return cfg
 
 
 def example(name):
     def run(folder, **mode):
-        spec = importlib.util.spec_from_file_location(f"terms_{name}", EXAMPLES / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        cfg = getattr(module, "CONFIG", None) or module.main.__annotations__["cfg"]()
+        module = load_example(name)
         settings = {"async_mode": mode.get("async_mode", False)}
         if "max_lag" in mode:
             settings["max_lag"] = mode["max_lag"]
-        module.main(shrink(cfg, folder, **settings))
+        module.main(shrink(config_of(module), folder, **settings))
 
     return run
 

@@ -320,15 +320,15 @@ def test_behind_a_request_that_is_given_up_each_fails_at_once_and_tells_why(host
 
 
 def test_what_makes_objects_has_the_limit_of_the_start_and_is_not_tried_again(hosted, tmp_path):
-    host = hosted(ProcessHost("w", timeout_s=0.2, start_timeout_s=3, restart=True))
+    host = hosted(ProcessHost("w", timeout_s=0.2, start_timeout_s=1.5, restart=True))
     assert ask(host, slowly_made, lasting=True) == "made"
-    with pytest.raises(WorkerHangs, match=r"made no progress for 3 s .*raise start_timeout_s=3\."):
+    with pytest.raises(WorkerHangs, match=r"made no progress for 1.5 s .*raise start_timeout_s=1.5\."):
         ask(host, count_and_hang, tmp_path / "runs", lasting=True)
     assert (host.restarts, (tmp_path / "runs").read_text()) == (0, ".")
 
 
 def slowly_made(objects):
-    time.sleep(0.6)
+    time.sleep(0.4)
     return "made"
 
 

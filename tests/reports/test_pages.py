@@ -103,8 +103,8 @@ def test_many_experiments_with_long_names_fit_too(tmp_path, write_run, open_page
 
 
 def test_experiments_in_different_environments_have_charts_of_their_own(tmp_path, write_run, open_page):
-    write_run(tmp_path / "a", iterations=40)
-    write_run(tmp_path / "b", iterations=40, changes={"env.id": "Acrobot-v1"})
+    write_run(tmp_path / "a", iterations=12)
+    write_run(tmp_path / "b", iterations=12, changes={"env.id": "Acrobot-v1"})
     opened = open_page(write_page([tmp_path], tmp_path / "report.html"))
     charts = opened.page.locator('#curves .chart[data-x="env_step"] figcaption').all_inner_texts()
 

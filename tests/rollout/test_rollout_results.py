@@ -156,12 +156,12 @@ def test_what_is_recorded_does_not_depend_on_the_memory_that_was_there_at_first(
         return transitions.rows(), transitions.lengths, episodes, env_steps
 
     expected = digest(run())
-    monkeypatch.setattr("ding_lite.rollout.rollout_results._AT_FIRST", at_first)
+    monkeypatch.setattr("ding_lite.rollout.collection._AT_FIRST", at_first)
     assert digest(run()) == expected
 
 
 def test_episodes_beyond_the_memory_are_refused_before_it_is_taken(counting_env, monkeypatch):
-    monkeypatch.setattr("ding_lite.rollout.rollout_results.available_bytes", lambda: 3000)
+    monkeypatch.setattr("ding_lite.rollout.collection.available_bytes", lambda: 3000)
     envs = make_envs(partial(counting_env, 0, [(10**6, "terminated")]))
     words = r"whole episodes of more than 128 steps in each of 1 environments .*collect fewer at a time by policy.*n_episode"
     with pytest.raises(MemoryError, match=words):
