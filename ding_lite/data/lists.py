@@ -40,7 +40,8 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         if row.keys() != rows[0].keys():
             had, has = (sorted("/".join(path) for path in leaves) for leaves in (rows[0], row))
             raise ValueError(
-                f"{who}: transition {place} of a list has the leaves {has}, the first has {had}: give all of them the same leaves."
+                f"{who}: transition {place} of a list has the leaves {has}, the first has {had}: give all of them the same "
+                "leaves."
             )
     stacked = {path: _stacked(path, [row[path] for row in rows], who) for path in rows[0]}
     for flag in _FLAGS:
@@ -153,7 +154,7 @@ def _concatenated(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndar
 
 
 def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
-    """Whether `other` is the next step of the same environment in the same rollout; steps that are only a reset do not count."""
+    """Whether `other` is the next real step of the same environment in the same rollout."""
     (rollout, env, step), (its_rollout, its_env, its_step) = one, other
     if rollout is not its_rollout or env != its_env or its_step <= step:
         return False

@@ -174,9 +174,9 @@ class JoinedSampler(Sampler):
         """These rows of these top-level leaves; None for those that all buffers have.
 
         Raises:
-            ValueError: only some of the buffers have a requested leaf, or, with `columns=None`, `discount`, because rewards must
-                not be bootstrapped with the discount of another buffer. Or a leaf differs in shape, or its dtype cannot be cast
-                to that of the first buffer.
+            ValueError: only some of the buffers have a requested leaf, or, with `columns=None`, `discount`, because rewards
+                must not be bootstrapped with the discount of another buffer. Or a leaf differs in shape, or its dtype cannot be
+                cast to that of the first buffer.
         """
         parts = {self._called[place]: self._part(place, count, rows, columns) for place, count, rows in drawn}
         _require_leaves(parts, ("discount",) if columns is None else columns)
@@ -269,8 +269,8 @@ class NamedSampler(Sampler):
             priority = dict.fromkeys(wanted, priority) if len(wanted) == 1 else {}
         if missing := sorted(wanted.keys() - priority.keys()):
             raise ValueError(
-                f"update_priority() got no priorities for the prioritised buffers {missing}: return 'priority' from the loss as "
-                f"a dict with [B] for each of {sorted(wanted)}."
+                f"update_priority() got no priorities for the prioritised buffers {missing}: return 'priority' from the loss "
+                f"as a dict with [B] for each of {sorted(wanted)}."
             )
         for name, buffer in wanted.items():
             buffer.update_priority(batch[name].index, priority[name])

@@ -292,8 +292,8 @@ class ReplayBuffer:
 
         Raises:
             TypeError: the state is not a mapping, for example the path of a checkpoint.
-            ValueError: the state is of a buffer with another capacity or class, its leaves differ from the stored ones, or it is
-                not a possible state of a buffer.
+            ValueError: the state is of a buffer with another capacity or class, its leaves differ from the stored ones, or it
+                is not a possible state of a buffer.
             MemoryError: the transitions would need more than the available memory.
         """
         self._restore(self._checked(state))

@@ -38,8 +38,8 @@ def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable
         raise TypeError(f"load_state_dict() of a {kind} wants the dict from state_dict(), got a {type(state).__name__}.")
     if missing := set(keys) - set(state):
         raise ValueError(
-            f"this is not the state of a {kind}: the keys {sorted(missing)} are missing, it has {sorted(map(str, state))}. Load "
-            "it into the class that saved it."
+            f"this is not the state of a {kind}: the keys {sorted(missing)} are missing, it has {sorted(map(str, state))}. "
+            "Load it into the class that saved it."
         )
     if unknown := set(map(str, state)) - {*keys, *optional}:
         raise ValueError(

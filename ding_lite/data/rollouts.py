@@ -78,8 +78,8 @@ class RolloutBuffer:
             valid: [B] bool, False for steps that are only a reset; None if all are real.
 
         Raises:
-            ValueError: an output does not have one row per environment, differs in shape or kind of dtype from earlier steps, is
-                new, or is missing.
+            ValueError: an output does not have one row per environment, differs in shape or kind of dtype from earlier steps,
+                is new, or is missing.
         """
         for name, output in outputs.items():
             look = self._looks.get(name)
@@ -110,8 +110,8 @@ class RolloutBuffer:
         for path, leaf in leaves.items():
             if leaf.shape[:1] != (self.num_envs,):
                 raise ValueError(
-                    f"the policy's output {'/'.join((name, *path))} has the shape {leaf.shape} in step {t} of a rollout, expected "
-                    f"one row for each of {self.num_envs} environments."
+                    f"the policy's output {'/'.join((name, *path))} has the shape {leaf.shape} in step {t} of a rollout, "
+                    f"expected one row for each of {self.num_envs} environments."
                 )
         if name not in self.outputs:
             if t:  # its earlier rows would be uninitialised
@@ -271,8 +271,8 @@ class Trajectories(TreeSequence):
             for path, leaf in flatten(column):
                 if tuple(np.shape(leaf)[:2]) != (self.num_steps, self.num_envs):
                     raise ValueError(
-                        f"with_columns() got the column {'/'.join((name, *path))} of shape {tuple(np.shape(leaf))} for a rollout "
-                        f"of {self.num_steps} steps of {self.num_envs} environments, expected [{self.num_steps}, "
+                        f"with_columns() got the column {'/'.join((name, *path))} of shape {tuple(np.shape(leaf))} for a "
+                        f"rollout of {self.num_steps} steps of {self.num_envs} environments, expected [{self.num_steps}, "
                         f"{self.num_envs}, ...]."
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}

@@ -27,8 +27,8 @@ def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> 
 
     Returns:
         Copies: arrays [N, length, ...] by leaf name, the oldest sequences of all environments first; and `valid`
-        [N, length] bool, if some steps are only a reset. The columns `state_in_0`, `state_in_1`, ... hold only the first step of
-        each sequence, [N, ...].
+        [N, length] bool, if some steps are only a reset. The columns `state_in_0`, `state_in_1`, ... hold only the first step
+        of each sequence, [N, ...].
 
     Raises:
         ValueError: T cannot be split into whole sequences, or overlap is not in 0 to length - 1.
@@ -47,9 +47,9 @@ def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> 
     num_steps, stride = trajectories.num_steps, length - overlap
     if num_steps < length or (num_steps - overlap) % stride:
         raise ValueError(
-            f"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: steps - overlap must be a "
-            f"positive multiple of {stride}. Set policy.collect.n_sample: a rollout has n_sample / number of environments steps, "
-            "and a SequenceWindow adds its own before them."
+            f"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: steps - overlap must "
+            f"be a positive multiple of {stride}. Set policy.collect.n_sample: a rollout has n_sample / number of environments "
+            "steps, and a SequenceWindow adds its own before them."
         )
     begins = np.arange(0, num_steps - overlap, stride)
     steps = begins[:, None] + np.arange(length)
@@ -102,8 +102,8 @@ class SequenceWindow:
         """This rollout after the `overlap` steps before it, as one rollout of `overlap + T` steps.
 
         Returns:
-            None while there are fewer than `overlap` earlier steps. With a stride, then the last overlap + k * stride steps, with
-            k as large as possible, so that the sequences of the next rollout follow; None if k is 0.
+            None while there are fewer than `overlap` earlier steps. With a stride, then the last overlap + k * stride steps,
+            with k as large as possible, so that the sequences of the next rollout follow; None if k is 0.
 
         Raises:
             ValueError: the leaves or the number of environments differ from the rollout before.

@@ -131,7 +131,8 @@ def test_a_joined_batch_has_the_leaves_that_all_have():
 def test_a_leaf_that_is_asked_for_and_that_one_buffer_lacks_is_an_error_that_names_the_buffer():
     with_extra, without = uniform(0, extra=np.zeros(10)), prioritized(100)
     message = (
-        r"sample\(\) needs the leaves \['extra'\] from every buffer, but buffer 1 of the list, a PrioritizedReplayBuffer, lacks them, "
+        r"sample\(\) needs the leaves \['extra'\] from every buffer, but buffer 1 of the list, a PrioritizedReplayBuffer, "
+        r"lacks them, "
         "and buffer 0 of the list, a ReplayBuffer, has them: push them into both, or pass the buffers by name"
     )
     with pytest.raises(ValueError, match=message):
