@@ -1,7 +1,7 @@
-"""Overlap: how near an asynchronous run comes to the longer of collection and training, and what the engine itself costs.
+"""Overlap: the wall time of an asynchronous run, relative to the longer of collection and training, and the cost of the engine.
 
-Wall time, because overlap is about wall time: it wants two cores that nobody else uses. Each run is measured beside its limit,
-in turn, and what is reported is the median of the ratios.
+Measures wall time, so it needs two idle cores. Each run and its limit are measured in turn, and the median of the ratios is
+reported.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ding_lite.rollout import make_worker
 
 ITERATIONS = 100
 ROUNDS = 11
-PIECE_S = 0.005  # what collection and training take each, where the work is fixed
+PIECE_S = 0.005  # duration of collection and of training, if the work is fixed
 
 
 class BusyEnv(gymnasium.Env[Any, Any]):
-    """CartPole's spaces, episodes of 200 steps, and steps that count in pure Python for a while."""
+    """An environment with CartPole's spaces and episodes of 200 steps, whose steps count in pure Python."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -72,7 +72,7 @@ def products(count: int) -> None:
 
 
 def calibrated(work: Callable[[int], object], seconds: float) -> int:
-    """How much of this work takes so long."""
+    """The argument with which `work` takes this number of seconds."""
     count = 1000
     for _ in range(6):
         count = max(1, int(count * seconds / min(seconds_of(partial(work, count)) for _ in range(5))))
@@ -88,7 +88,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 def compare_walls(
     what: str, metric: str, target: str, limit: Callable[[], float], ours: Callable[[], float], **others: Callable[[], float]
 ) -> None:
-    """Report the median of ours, and of the others, over limit: seconds measured in turn."""
+    """Report the median ratio of ours, and of the others, to the limit; seconds, measured in turn."""
     functions = {"limit": limit, "ours": ours, **others}
     rows = [{name: function() for name, function in functions.items()} for _ in range(ROUNDS)]
     for name in functions:
@@ -132,7 +132,7 @@ def sleeping() -> None:
 
 
 def processing() -> None:
-    """Fetching and moving the next batch beside training, as three middleware of a user's."""
+    """Fetch and move the next batch during training, with three middleware as a user would write them."""
 
     @contract(writes=("train_data",), stage="process")
     def fetch(ctx: Any) -> None:
@@ -157,7 +157,7 @@ def processing() -> None:
 
 
 def three_lanes() -> None:
-    """A chain of three lanes is full only with `max_lag=2`."""
+    """A chain of three lanes, which overlap fully only with `max_lag=2`."""
 
     @contract(writes=("trajectories",), stage="collect")
     def collect(ctx: Any) -> None:
@@ -198,7 +198,7 @@ def computing() -> None:
             return seconds_of(lambda: task.run(ITERATIONS))
 
     def by_hand() -> float:
-        """The same with a byte for each request and answer: two processes that wait for each other as max_lag=1 says."""
+        """The same by hand, with one byte per request and answer: two processes that wait for each other as with max_lag=1."""
         context = multiprocessing.get_context("forkserver")
         here, there = context.Pipe()
         process = context.Process(target=answer_bytes, args=(there, counts))
@@ -217,7 +217,7 @@ def computing() -> None:
     with WorkerProcess("limit") as process:
 
         def limit() -> float:
-            """Both loops bare, at the same time, because two cores may be slower than each of them alone."""
+            """Both loops without the engine, at the same time, because two busy cores may be slower than one."""
             process.submit(collected, counts)
             return max(seconds_of(lambda: [products(muls) for _ in range(ITERATIONS)]), process.result())
 
@@ -229,7 +229,7 @@ def computing() -> None:
 
 
 def collector() -> Callable[[int], object]:
-    """Collects, here, one step of an environment that counts so far."""
+    """A function that collects one step of an environment that counts up to its argument, in this process."""
     env = BusyEnv(0)
     envs = make_envs(lambda: env, 1)
     policy = DQNPolicy(DQNConfig().policy, envs.single_observation_space, envs.single_action_space)
@@ -280,7 +280,7 @@ def empty() -> None:
 
 
 def real() -> None:
-    """DQN on an environment of 1 ms a step, in one worker process, learning as long as it collects."""
+    """DQN in one worker process with environment steps of 1 ms; learning takes as long as collection."""
     counts = calibrated(count_up, 0.001)
     cfg = DQNConfig().override({"policy.collect.n_sample": 32, "policy.learn.learning_starts": 64})
     cfg.policy.learn.update_per_collect = updates_for(cfg, 0.032)
@@ -309,7 +309,7 @@ def real() -> None:
 
 
 def updates_for(cfg: DQNConfig, seconds: float) -> int:
-    """How many gradient steps take so long."""
+    """The number of gradient steps that take this number of seconds."""
     policy = DQNPolicy(cfg.policy, BusyEnv.observation_space, BusyEnv.action_space)
     batch = {
         "obs": torch.zeros(64, 4),
@@ -330,7 +330,7 @@ def updates_for(cfg: DQNConfig, seconds: float) -> int:
 
 
 class Elsewhere:
-    """A policy whose gradient steps take so many products, as on a device that computes them by itself."""
+    """A policy whose gradient step is `count` matrix products, as for a device that computes in the background."""
 
     train_iter = version = 0
 
@@ -343,7 +343,7 @@ class Elsewhere:
 
 
 def prefetching() -> None:
-    """Eight batches of images an iteration: training alone, with the next batch made ready meanwhile, and without that."""
+    """Eight batches of images per iteration: training alone, with prefetching of the next batch, and without prefetching."""
     count, size, space = 2000, 256, gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     images = np.random.default_rng(0).integers(0, 256, (count, *space.shape), np.uint8)
     buffer = ReplayBuffer(count)

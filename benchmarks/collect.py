@@ -1,7 +1,7 @@
 """Collecting: CartPole environments, a 64x64 network, epsilon-greedy, pushed into a replay buffer; environment steps a second.
 
-The limit steps the same environments in a plain loop, with one batched forward pass a step, and does nothing else; its resets
-are seeded one by one, as ours are, and a second limit's are not. With stable-baselines3 installed, its DQN collects beside us.
+The limit steps the same environments in a plain loop, with one batched forward pass per step, and does nothing else. Each of
+its resets is seeded, as ours are; those of a second limit are not. If stable-baselines3 is installed, its DQN is measured too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def policy_for(obs: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> DQNPo
 
 
 def ours(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int, rollout: int) -> Callable[[], None]:
-    """Our pipeline; it goes on where the call before left off."""
+    """Our pipeline; each call continues the previous one."""
     cfg = DQNConfig().override(
         {"policy.collect.n_sample": rollout * env.num_envs, "policy.other.eps": {"start": EPS, "end": EPS}}
     )
@@ -47,7 +47,7 @@ def ours(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int, rollout: in
 
 
 def network() -> nn.Module:
-    """The same network with the same weights, bare: as long episodes, as many resets."""
+    """The same network with the same weights in plain torch, for episodes of the same length."""
     layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     bare = nn.Sequential(*layers).requires_grad_(False)
     weights = policy_for(gymnasium.spaces.Box(-np.inf, np.inf, (4,)), gymnasium.spaces.Discrete(2)).get_weights()
@@ -74,7 +74,7 @@ def plain_loop(num_envs: int, steps: int, seeded: bool) -> Callable[[], None]:
 
 
 def vector_loop(env: gymnasium.vector.VectorEnv[Any, Any, Any], steps: int) -> Callable[[], None]:
-    """A vector environment."""
+    """A loop over a vector environment."""
     net, obs = network(), [env.reset(seed=0)[0]]
 
     def run() -> None:

@@ -40,7 +40,7 @@ def ours(middleware: list[Callable[[Any], Any]], **mode: Any) -> Callable[[], No
 
 
 def pipelines(middleware: list[Callable[[Any], Any]], checked: int) -> Callable[[], None]:
-    """As many iterations with pipelines that run for five each, so many of which are checked."""
+    """LOOPS iterations with pipelines that run for five iterations each, of which this number are checked."""
 
     def run() -> None:
         guards.CHECKED_ITERATIONS, before = checked, guards.CHECKED_ITERATIONS
@@ -93,7 +93,7 @@ def main() -> None:
     for what, middleware in (("ten functions", plain), ("five functions and five generators", mixed)):
         functions = {"limit": bare(middleware, middleware is mixed), "ours": ours(middleware)}
         compare("engine", "us_per_iteration", functions, LOOPS, microseconds=True, middleware=what)
-    # What it costs that contracts are enforced: in each iteration with lag, and in the checked iterations of a plain loop.
+    # The cost of enforcing contracts: in each iteration with a lag, and in the checked iterations of a plain loop.
     promised = [contract(("env_step",), stage="learn")(function()) for _ in range(10)]
     costs = {
         "lag, enforced": {"limit": ours(promised), "ours": ours(promised, max_lag=1)},

@@ -1,8 +1,8 @@
 """Every reference learning run: does each algorithm reach its return, on every seed, within its environment steps?
 
-Runs the examples as a user would, each in a process of its own, and keeps what came of it under docs/learning: a table, the
-curves as numbers, and a picture. What is kept of a reference is replaced when all its seeds are through. Exits 1 if any run
-falls short.
+Runs the examples as a user would, each in a separate process, and writes the results to docs/learning: a table, the curves as
+numbers, and a plot. Results of a reference are replaced after all its seeds have finished. The exit status is 1 if any run does
+not reach its return.
 
     python benchmarks/learning.py                              # all of them
     python benchmarks/learning.py --only sac_pendulum td3_pendulum
@@ -35,7 +35,7 @@ COLUMNS = ("seed", "env_step", "mean_return", "seconds")
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one run came to."""
+    """The result of one run."""
 
     reference: Reference
     seed: int
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
-    """One run, in a process of its own, on one thread."""
+    """Run one seed in a separate process, on one thread."""
     run = folder / f"{reference.name}_{seed}"
     stop = ("--env.stop-value", str(reference.target))
     options = (*reference.options, *stop, "--seed", str(seed), "--exp-name", str(run))
@@ -72,7 +72,7 @@ def learn(reference: Reference, seed: int, folder: Path) -> Outcome:
     if finished.returncode not in (0, 1):
         raise RuntimeError(f"{reference.name}, seed {seed}, failed:\n{finished.stdout[-2000:]}\n{finished.stderr[-4000:]}")
     rows = [read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    # An asynchronous evaluation is written some iterations later than the weights that were evaluated; and where agents play
+    # An asynchronous evaluation is logged some iterations after its weights; and if agents play
     # against each other, what counts is the score of one of them.
     curve = [
         (row.get("evaluate/env_step", row["env_step"]), row.get(SCORE, row[EVALUATED])) for row in rows if EVALUATED in row
@@ -97,7 +97,7 @@ def keep(outcomes: Sequence[Outcome]) -> None:
 
 
 def kept(reference: Reference) -> list[Outcome]:
-    """What `keep` wrote of a reference, or nothing."""
+    """The results that `keep` wrote for a reference, or none."""
     path = KEPT / f"{reference.name}.csv"
     if not path.is_file():
         return []
@@ -139,7 +139,7 @@ def table(outcomes: dict[str, list[Outcome]]) -> str:
 
 
 def draw(outcomes: dict[str, list[Outcome]]) -> None:
-    """The curves as a picture: a panel a reference, a line a seed."""
+    """Plot the curves: a panel for each reference, a line for each seed."""
     from matplotlib.figure import Figure
 
     shown = [reference for reference in REFERENCES if outcomes[reference.name]]

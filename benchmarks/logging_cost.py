@@ -1,8 +1,8 @@
-"""Logging: which share of a run's time it takes, with every sink on and a live view on a terminal.
+"""Logging: its fraction of the time of a run, with all sinks and a live view on a terminal.
 
-Runs the examples of DQN and PPO for a while, each on a pseudo-terminal, and adds up the time spent in calls of loggers: of the
-components' and of the run's. The clock around each call counts as well. Opening and closing the sinks, which does not depend on
-how long a run is, is told apart.
+Runs the examples of DQN and PPO on a pseudo-terminal, and sums the time spent in calls of loggers, those of components and that
+of the run, including the time of the measurement. Opening and closing the sinks, which does not depend on the length of a run,
+is reported separately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAVES = ("log_value", "log_values", "log_dict", "log_time", "reduce")
 
 
 class Meter:
-    """Adds up the seconds spent in what it is put around; a call within another counts once."""
+    """Sums the seconds spent in wrapped functions; nested calls count once."""
 
     def __init__(self) -> None:
         self.spent = {"logging": 0.0, "opening and closing": 0.0}
@@ -99,12 +99,12 @@ def main() -> None:
 
 
 def drained(terminal: int) -> bytes:
-    """What comes from a terminal until nobody holds its other end."""
+    """Read a terminal until its other end is closed."""
     shown = b""
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # how Linux says so
+        except OSError:  # on Linux, the other end is closed
             piece = b""
         if not piece:
             os.close(terminal)

@@ -1,4 +1,4 @@
-"""Measuring: functions in turn, so that all of them see the same machine, and one JSON object a line."""
+"""Measurements of functions in turn, under the same conditions; prints a JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def one_thread() -> None:
-    """One thread, as a worker has."""
+    """Use one thread, as in a worker."""
     torch.set_num_threads(1)
 
 
@@ -26,8 +26,8 @@ def report(bench: str, what: str, metric: str, value: float, **params: Any) -> N
 def cpu_seconds(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """CPU seconds of each function, called in turn `rounds` times after two warm-ups.
 
-    CPU time, because others may share the machine: on an idle core it is the wall time. Short calls and many rounds, because
-    the machine's speed drifts: what is compared ran within milliseconds of each other.
+    CPU time, because other processes may use the machine; on an idle core it equals the wall time. Short calls and many rounds,
+    because the speed of the machine changes over time.
     """
     samples: dict[str, list[float]] = {name: [] for name in functions}
     gc.collect()
@@ -52,9 +52,9 @@ def compare(
     """Measure functions in turn; report the median of each, and how ours compares with the limit, round by round.
 
     Args:
-        functions: by what they are called; "limit" and "ours" are compared.
-        work: units that one call does.
-        microseconds: report microseconds a unit instead of units a second.
+        functions: functions by name; "limit" and "ours" are compared.
+        work: units of work per call.
+        microseconds: report microseconds per unit instead of units per second.
 
     Returns:
         The median seconds of each.

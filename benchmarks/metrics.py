@@ -1,4 +1,4 @@
-"""Metrics: what logging a value costs, for each kind, and aggregating those of many components.
+"""Metrics: the cost of logging a value, for each kind, and of aggregating many components.
 
 The limit is a dict lookup and an addition to an object's attributes.
 """
@@ -44,7 +44,7 @@ def repeated(statement: str, **names: Any) -> Callable[[], object]:
 
 
 def aggregating() -> float:
-    """Milliseconds."""
+    """Measure aggregation, in milliseconds."""
     reduced = []
     for component in range(COMPONENTS):
         logger = MetricsLogger()

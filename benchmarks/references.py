@@ -1,4 +1,4 @@
-"""The reference learning runs: which algorithm reaches which return on which task, and what others report there."""
+"""The reference learning runs: algorithms, tasks and target returns, with results reported elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reference:
 
     @property
     def command(self) -> str:
-        """How a user starts it."""
+        """The command line that a user would run."""
         return " ".join(["python", f"examples/{self.script}", *self.options])
 
 

@@ -70,7 +70,7 @@ def walked_tree(arrays: dict[str, Any], priority: np.ndarray[Any, Any]) -> Calla
 
 
 def by_priority() -> None:
-    """A full buffer of small transitions, without `truncated`, as peers are measured."""
+    """Measure a full prioritised buffer of small transitions without `truncated`, as other libraries are measured."""
     shape, dtype, *_, times = KINDS["vector (4,) float32"]
     batch = {name: column for name, column in rows(shape, dtype, PUSHED).items() if name != "truncated"}
     many = {name: np.tile(column, (CAPACITY // PUSHED, *[1] * (column.ndim - 1))) for name, column in batch.items()}
@@ -104,7 +104,7 @@ def by_priority() -> None:
 def uniformly() -> None:
     for kind, (shape, dtype, capacity, filled, times) in KINDS.items():
         batch, params = rows(shape, dtype, PUSHED), {"obs": kind, "capacity": capacity, "filled": filled}
-        buffer = ReplayBuffer(filled)  # of the filled size, so that pushing runs over memory that is already there
+        buffer = ReplayBuffer(filled)  # the filled size, so that pushing writes to memory that is already allocated
         arrays = {name: np.zeros((filled, *column.shape[1:]), column.dtype) for name, column in batch.items()}
         for start in range(0, filled, PUSHED):
             buffer.push(batch)

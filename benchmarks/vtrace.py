@@ -1,7 +1,7 @@
 """V-trace, in microseconds a call, at three sizes; 2% of the steps end an episode.
 
-The limit is a plain loop over the steps in numpy, over arrays that are ready, without checks and with all clips at 1; below it
-the same loop in torch, which is what most libraries do.
+The limit is a plain loop over the steps in numpy, over existing arrays, without checks and with all clips at 1. Also measured
+is the same loop in torch, as in most libraries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worker processes: CartPole collected by two processes beside one collector of this process; environment steps a second.
 
-Wall time: it wants two cores that nobody else uses. The limit is the collector of this process, measured in turn.
+Measures wall time, so it needs two idle cores. The limit is the collector of this process, measured in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def seconds_of(worker: LocalWorker | SplitWorker) -> float:
 
 
 def share_moving(there: SplitWorker, seconds: float) -> float:
-    """Of the last collection: the share of the time in which no worker collected."""
+    """The fraction of the last collection in which no worker collected."""
     begun, ended = there.span or (0, 0)
     return 1 - (ended - begun) / 1e9 / seconds
 

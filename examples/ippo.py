@@ -1,4 +1,4 @@
-"""Independent PPO: agents that work together, each acting on what it sees itself, by one policy that they share.
+"""Independent PPO: agents that cooperate, share one policy, and act on their own observations.
 
 evaluator -> collector -> for "everybody": gae_estimator -> multistep_trainer -> ckpt_saver
 

@@ -1,7 +1,7 @@
-"""C51's learner: sample 64 of 100,000 transitions (4 numbers an observation, 2 actions), and one step of double Q-learning on
+"""C51's learner: sample 64 of 100,000 transitions (4 numbers per observation, 2 actions), and one step of double Q-learning on
 51 atoms, with layers of 128 and 128; the target network is copied every 50.
 
-The bare loop does the same in torch alone, with fused Adam.
+The bare loop does the same in plain torch, with fused Adam.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATOMS, WIDTH = 51, 128
 
 
 def ours() -> Callable[[], None]:
-    """Our learner, UPDATES gradient steps a call."""
+    """Our learner, UPDATES gradient steps per call."""
     model = {"n_atom": ATOMS, "encoder_hidden_size_list": [WIDTH, WIDTH]}
     return learner_of(C51Config(), C51Policy, model, ReplayBuffer(CAPACITY))
 

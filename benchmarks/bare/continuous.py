@@ -1,4 +1,4 @@
-"""What the bare loops of DDPG, TD3 and SAC share: transitions, networks, and the learner that they are compared with."""
+"""Common parts of the bare loops of DDPG, TD3 and SAC: transitions, networks, and the learner to compare with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAPACITY, BATCH, UPDATES, OBS, ACTIONS = 100_000, 256, 20, 17, 6
 
 
 def transitions() -> dict[str, Any]:
-    """Random ones."""
+    """Random transitions."""
     rng = np.random.default_rng(0)
     return {
         "obs": rng.standard_normal((CAPACITY, OBS)).astype(np.float32),
@@ -35,7 +35,7 @@ def transitions() -> dict[str, Any]:
 
 
 def learner(cfg: RunConfig, kind: type[Policy], width: int) -> Callable[[], None]:
-    """UPDATES gradient steps of ours, by the middleware that scripts use."""
+    """A function that takes UPDATES gradient steps with OffPolicyLearner."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "learning_rate": 1e-3}
     cfg.override({"policy.model.encoder_hidden_size_list": [width, width], "policy.learn": learn})
     policy = kind(cfg.policy, spaces.Box(-10.0, 10.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACTIONS,)))
@@ -47,7 +47,7 @@ def learner(cfg: RunConfig, kind: type[Policy], width: int) -> Callable[[], None
 
 
 def actor_network(width: int, outputs: int) -> nn.Module:
-    """From observations to `outputs` numbers."""
+    """A network from observations to `outputs` numbers."""
     return nn.Sequential(nn.Linear(OBS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
 
 
@@ -70,7 +70,7 @@ def judged(params: Sequence[Tensor], obs: Tensor, action: Tensor) -> Tensor:
 
 
 def deterministic(width: int, count: int, next_action: Callable[[Tensor], Tensor], actor_every: int) -> Callable[[], None]:
-    """UPDATES gradient steps of `count` critics and an actor that gives one action, in torch alone."""
+    """A function that takes UPDATES gradient steps of `count` critics and a deterministic actor, in plain torch."""
     actor, critic = actor_network(width, ACTIONS), critic_params(width, count)
     target_actor, target = copy.deepcopy(actor).requires_grad_(False), [param.detach().clone() for param in critic]
     params = [*actor.parameters(), *critic]

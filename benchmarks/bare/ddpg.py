@@ -1,7 +1,7 @@
-"""DDPG's learner: sample 256 of 100,000 transitions (17 numbers an observation, 6 an action), and one step of a critic and an
+"""DDPG's learner: sample 256 of 100,000 transitions (17 numbers per observation, 6 per action), and one step of a critic and an
 actor with layers of 256 and 256; then move the targets of both.
 
-The bare loop does the same in torch alone: one backward pass, fused Adam.
+The bare loop does the same in plain torch: one backward pass, fused Adam.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the bare loops of C51, QR-DQN, IQN and Rainbow share: transitions, and the learner that they are compared with."""
+"""Common parts of the bare loops of C51, QR-DQN, IQN and Rainbow: transitions, and the learner to compare with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPACITY, BATCH, UPDATES, TARGET_FREQ, OBS, ACTIONS, GAMMA = 100_000, 64, 20, 50
 
 
 def transitions() -> dict[str, Any]:
-    """Random ones, with rewards of one step."""
+    """Random transitions of one step."""
     rng = np.random.default_rng(0)
     return {
         "obs": rng.standard_normal((CAPACITY, OBS)).astype(np.float32),
@@ -34,7 +34,7 @@ def transitions() -> dict[str, Any]:
 
 
 def learner(cfg: RunConfig, kind: type[Policy], model: Mapping[str, Any], buffer: ReplayBuffer) -> Callable[[], None]:
-    """UPDATES gradient steps of ours, by the middleware that scripts use."""
+    """A function that takes UPDATES gradient steps with OffPolicyLearner."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "target_update_freq": TARGET_FREQ}
     cfg.override({"policy.model": model, "policy.learn": learn})
     policy = kind(cfg.policy, spaces.Box(-10.0, 10.0, (OBS,)), spaces.Discrete(ACTIONS))
@@ -58,7 +58,7 @@ def huber_quantiles(value: Tensor, target: Tensor, tau: Tensor) -> Tensor:
 
 
 def projection(prob: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
-    """Where the atoms [N] of these probabilities [B, N] go, [B, N]."""
+    """The probabilities [B, N] of reward + discount * Z, projected onto the atoms [N] of Z."""
     count = len(atoms)
     step = (atoms[-1] - atoms[0]) / (count - 1)
     place = ((reward.unsqueeze(1) + discount.unsqueeze(1) * atoms).clamp(atoms[0], atoms[-1]) - atoms[0]) / step

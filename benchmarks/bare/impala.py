@@ -1,7 +1,7 @@
-"""IMPALA's learner: 32 steps of 8 environments (4 numbers an observation, 2 actions), V-trace, and one gradient step of two
+"""IMPALA's learner: 32 steps of 8 environments (4 numbers per observation, 2 actions), V-trace, and one gradient step of two
 networks with layers of 64 and 64.
 
-The bare loop does the same in torch and numpy alone, with fused Adam.
+The bare loop does the same in plain torch and numpy, with fused Adam.
 """
 
 from __future__ import annotations

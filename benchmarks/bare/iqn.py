@@ -1,8 +1,8 @@
-"""IQN's learner: sample 64 of 100,000 transitions (4 numbers an observation, 2 actions), and one step of double Q-learning on
+"""IQN's learner: sample 64 of 100,000 transitions (4 numbers per observation, 2 actions), and one step of double Q-learning on
 8 quantiles drawn for prediction and target each, 8 for the action, 64 cosines and layers of 128; the target network is copied
 every 50.
 
-The bare loop does the same in torch alone, with fused Adam.
+The bare loop does the same in plain torch, with fused Adam.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUANTILES, COSINES, WIDTH = 8, 64, 128
 
 
 def ours() -> Callable[[], None]:
-    """Our learner, UPDATES gradient steps a call."""
+    """Our learner, UPDATES gradient steps per call."""
     model = {
         "num_quantiles": QUANTILES,
         "num_target_quantiles": QUANTILES,

@@ -1,7 +1,7 @@
-"""PPO's learner with an LSTM: 8 environments times 64 steps (2 numbers an observation, 2 actions), advantages, and 10 epochs of
-minibatches of 4 sequences of 32 steps, with layers of 64 and 64 and an LSTM of 64.
+"""PPO's learner with an LSTM: 8 environments times 64 steps (2 numbers per observation, 2 actions), advantages, and 10 epochs
+of minibatches of 4 sequences of 32 steps, with layers of 64 and 64 and an LSTM of 64.
 
-The bare loop does the same in torch alone, with fused Adam. No episode ends in the rollout, so that one call of its LSTM is
+The bare loop does the same in plain torch, with fused Adam. No episode ends in the rollout, so that one call of its LSTM is
 enough for a minibatch.
 """
 
@@ -28,7 +28,7 @@ UPDATES = EPOCHS * PARTS
 
 
 def rollout() -> dict[str, Any]:
-    """A random one, in which no episode ends."""
+    """A random rollout in which no episode ends."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((STEPS + 1, ENVS, 2)).astype(np.float32)
     state = rng.standard_normal((2, STEPS, ENVS, WIDTH)).astype(np.float32)
@@ -46,7 +46,7 @@ def rollout() -> dict[str, Any]:
 
 
 def ours() -> Callable[[], None]:
-    """Our estimator and trainer, UPDATES gradient steps a call."""
+    """Our estimator and trainer, UPDATES gradient steps per call."""
     learn = {"epoch_per_collect": EPOCHS, "batch_size": STEPS * ENVS // PARTS, "unroll_len": LENGTH}
     model = {"encoder_hidden_size_list": [WIDTH, WIDTH], "lstm_size": WIDTH, "normalize_obs": False}
     collect = {"discount_factor": GAMMA, "gae_lambda": LAMBDA}

@@ -1,7 +1,7 @@
-"""QR-DQN's learner: sample 64 of 100,000 transitions (4 numbers an observation, 2 actions), and one step of double Q-learning
+"""QR-DQN's learner: sample 64 of 100,000 transitions (4 numbers per observation, 2 actions), and one step of double Q-learning
 on 32 quantiles, with layers of 128 and 128; the target network is copied every 50.
 
-The bare loop does the same in torch alone, with fused Adam.
+The bare loop does the same in plain torch, with fused Adam.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUANTILES, WIDTH = 32, 128
 
 
 def ours() -> Callable[[], None]:
-    """Our learner, UPDATES gradient steps a call."""
+    """Our learner, UPDATES gradient steps per call."""
     model = {"num_quantiles": QUANTILES, "encoder_hidden_size_list": [WIDTH, WIDTH]}
     return learner_of(QRDQNConfig(), QRDQNPolicy, model, ReplayBuffer(CAPACITY))
 

@@ -1,8 +1,8 @@
-"""R2D2's learner: 32 of 2,000 sequences of 24 steps (2 numbers an observation, 2 actions), 8 of them to warm up, and one step
+"""R2D2's learner: 32 of 2,000 sequences of 24 steps (2 numbers per observation, 2 actions), 8 of them to warm up, and one step
 of double Q-learning on 5 steps, with a layer of 64 and an LSTM of 64; the target network is copied every 50.
 
-The bare loop does the same in torch alone, with fused Adam. No episode ends in the sequences, so that it needs no more than one
-call of its LSTM for each part.
+The bare loop does the same in plain torch, with fused Adam. No episode ends in the sequences, so one call of its LSTM is enough
+for each part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LENGTH = BURN_IN + UNROLL
 
 
 def sequences() -> dict[str, Any]:
-    """Random ones, in which no episode ends."""
+    """Random sequences in which no episode ends."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((CAPACITY, LENGTH + 1, 2)).astype(np.float32)
     no = np.zeros((CAPACITY, LENGTH), np.bool_)
@@ -47,7 +47,7 @@ def sequences() -> dict[str, Any]:
 
 
 def ours() -> Callable[[], None]:
-    """Our learner, UPDATES gradient steps a call."""
+    """Our learner, UPDATES gradient steps per call."""
     learn = {"batch_size": BATCH, "update_per_collect": UPDATES, "target_update_freq": TARGET_FREQ}
     learn |= {"burn_in": BURN_IN, "unroll_len": UNROLL}
     model = {"encoder_hidden_size_list": [WIDTH], "lstm_size": WIDTH}

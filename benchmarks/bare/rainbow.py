@@ -1,7 +1,7 @@
-"""Rainbow's learner: sample 64 of 100,000 transitions by priority (4 numbers an observation, 2 actions), one step of double
+"""Rainbow's learner: sample 64 of 100,000 transitions by priority (4 numbers per observation, 2 actions), one step of double
 Q-learning on 51 atoms with a noisy dueling head, all layers 64 wide, and new priorities; the target network is copied every 50.
 
-The bare loop does the same in torch alone, with fused Adam, and our replay buffer, for which torch alone has nothing.
+The bare loop does the same in plain torch, with fused Adam and our replay buffer, because torch has none.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LAYERS = ((WIDTH, WIDTH), (WIDTH, ACTIONS * ATOMS), (WIDTH, WIDTH), (WIDTH, ATOM
 
 
 def ours() -> Callable[[], None]:
-    """Our learner, UPDATES gradient steps a call."""
+    """Our learner, UPDATES gradient steps per call."""
     model = {"n_atom": ATOMS, "encoder_hidden_size_list": [WIDTH], "head_hidden_size_list": [WIDTH]}
     return learner_of(RainbowConfig(), RainbowPolicy, model, PrioritizedReplayBuffer(CAPACITY))
 
 
 class Network(nn.Module):
-    """Logits [B, A, N], with noise that is drawn at each call."""
+    """Logits [B, A, N], with new noise in each call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""REINFORCE's learner: 8 episodes of 32 steps (4 numbers an observation, 2 actions), discounted returns, and one gradient step
+"""REINFORCE's learner: 8 episodes of 32 steps (4 numbers per observation, 2 actions), discounted returns, and one gradient step
 of a network with layers of 64 and 64.
 
-The bare loop does the same in torch and numpy alone, with fused Adam.
+The bare loop does the same in plain torch and numpy, with fused Adam.
 """
 
 from __future__ import annotations

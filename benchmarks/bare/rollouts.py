@@ -1,4 +1,4 @@
-"""What the bare loops of A2C, IMPALA and REINFORCE share: a rollout, networks, and the learner that they are compared with."""
+"""Common parts of the bare loops of A2C, IMPALA and REINFORCE: a rollout, networks, and the learner to compare with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 def rollout() -> dict[str, Any]:
-    """Random steps [T, B], now and then the last of an episode."""
+    """A random rollout [T, B], in which some steps end an episode."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((STEPS + 1, ENVS, OBS)).astype(np.float32)
     return {
@@ -42,7 +42,7 @@ def made(kind: type[Policy], cfg: Any) -> Policy:
 
 
 def loop(*middleware: Callable[[OnlineRLContext], None]) -> Callable[[], None]:
-    """UPDATES iterations of these."""
+    """A function that runs UPDATES iterations of this middleware."""
     task = Task().start(ctx=OnlineRLContext())
     for one in middleware:
         task.use(one)
@@ -50,24 +50,24 @@ def loop(*middleware: Callable[[OnlineRLContext], None]) -> Callable[[], None]:
 
 
 def mlp(out: int) -> nn.Module:
-    """From observations to `out` numbers."""
+    """A network from observations to `out` numbers."""
     return nn.Sequential(nn.Linear(OBS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, out))
 
 
 def normalised(x: Tensor) -> Tensor:
-    """With mean 0 and standard deviation 1."""
+    """The tensor with mean 0 and standard deviation 1."""
     return (x - x.mean()) / (x.std() + 1e-8)
 
 
 class Stepper:
-    """What every gradient step of a bare loop ends with: the norm clipped, and fused Adam."""
+    """The gradient steps of a bare loop: clips the gradient norm, and uses fused Adam."""
 
     def __init__(self, *networks: nn.Module) -> None:
         self.params = [param for network in networks for param in network.parameters()]
         self.optimizer = torch.optim.Adam(self.params, lr=3e-4, fused=True)
 
     def step(self, loss: Tensor) -> None:
-        """One, down this loss."""
+        """Take one gradient step on this loss."""
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.params, 0.5)

@@ -1,7 +1,7 @@
-"""SAC's learner: sample 256 of 100,000 transitions (17 numbers an observation, 6 an action), and one step of two critics, an
+"""SAC's learner: sample 256 of 100,000 transitions (17 numbers per observation, 6 per action), and one step of two critics, an
 actor and a temperature, with layers of 256 and 256; then move the target critics.
 
-The bare loop does the same in torch alone: both critics in one product a layer, one backward pass, fused Adam.
+The bare loop does the same in plain torch: both critics in one product per layer, one backward pass, fused Adam.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""TD3's learner: sample 256 of 100,000 transitions (17 numbers an observation, 6 an action), and one step of two critics and,
+"""TD3's learner: sample 256 of 100,000 transitions (17 numbers per observation, 6 per action), and one step of two critics and,
 every second time, an actor with layers of 256 and 256; then, as often, move the targets of all.
 
-The bare loop does the same in torch alone: both critics in one product a layer, one backward pass, fused Adam.
+The bare loop does the same in plain torch: both critics in one product per layer, one backward pass, fused Adam.
 """
 
 from __future__ import annotations

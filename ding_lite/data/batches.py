@@ -29,7 +29,7 @@ class _Ahead(NamedTuple):
     """A batch that another thread prepares."""
 
     writes: int
-    """Version of the buffers at the beginning."""
+    """Version of the buffers when the preparation began."""
     made: Future[tuple[Tree, Callable[[], Tree] | None]]
 
 

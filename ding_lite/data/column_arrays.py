@@ -62,27 +62,28 @@ def write_rows(columns: Iterable[Any], rows: Iterable[Any], where: slice | np.nd
 
 
 def may_lose(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:
-    """Whether there are numbers of the one dtype that the other cannot hold; numbers alone, in kinds that numpy would cast."""
+    """Whether a cast from `dtype` to `to` may change numbers, in a pair of dtypes that numpy casts under "same_kind"."""
     return dtype != to and not to.hasobject and not np.can_cast(dtype, to, "safe")
 
 
 def require_held(array: np.ndarray[Any, Any], dtype: np.dtype[Any], who: str) -> None:
-    """Refuse numbers that another dtype would turn into others; floats may be rounded.
+    """Raise an error if a cast to this dtype would change a number. Floats may be rounded.
 
     Args:
-        array: of a dtype that `may_lose`.
-        who: holds `dtype`, for messages.
+        array: the numbers, in a dtype for which `may_lose` is true.
+        dtype: dtype of the destination.
+        who: name of the destination, for messages.
 
     Raises:
-        ValueError: with the first such number.
+        ValueError: naming the first number that would change.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     held = np.isfinite(cast) | ~np.isfinite(array) if dtype.kind in "fc" else cast == array
     if not held.all():
         raise ValueError(
-            f"{who} holds {dtype}, and was given {array[~held].flat[0]}, which {dtype} cannot hold: give "
-            f"{array.dtype} from the beginning."
+            f"{who} has dtype {dtype}, got {array[~held].flat[0]}, which {dtype} cannot hold: pass {array.dtype} from the "
+            "first time on."
         )
 
 

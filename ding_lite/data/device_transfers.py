@@ -23,7 +23,7 @@ def to_device(structure: Any, device: torch.device | str) -> Any:
 
 
 class Transfer:
-    """Copies batches to a CUDA device on its own stream, so that a copy does not wait for computations on the device.
+    """Copies batches to a CUDA device on a separate stream, so that a copy does not wait for computations on the device.
 
     Args:
         device: target device.
@@ -37,7 +37,7 @@ class Transfer:
         """Begin to copy the tensors among these leaves; other leaves are unchanged.
 
         Returns:
-            A function for the thread that uses the copy: it lets the thread's stream wait for the copy, and returns the tree.
+            A function for the thread that uses the copy: it makes the thread's stream wait for the copy, and returns the tree.
         """
         with torch.cuda.stream(self._stream):
             there = map_leaves(self._copy, leaves)

@@ -11,7 +11,7 @@ import numpy as np
 from ding_lite.data.rollouts import Trajectories, TreeSequence, writable
 from ding_lite.data.trees import Tree, first_leaf, map_leaves, view
 
-_AGAIN = ("obs", "next_obs", "action")  # zeros may be outside of their space
+_REPEATED = ("obs", "next_obs", "action")  # padded with the last step, because zeros may be outside of their space
 
 
 class Episodes(TreeSequence):
@@ -19,11 +19,11 @@ class Episodes(TreeSequence):
 
     In the batch, shorter episodes are padded with rows that `valid` excludes: obs, next_obs and action repeat those of the last
     step, so that a network can process every row; everything else is zero (False, or None for objects).
-    The last real row of each episode is terminated or truncated, so backward recursions such as advantages and returns carry
-    nothing from padding into an episode.
+    The last real row of each episode is terminated or truncated, so backward recursions such as advantages and returns stop
+    there, and padding does not affect an episode.
 
-    An episode is a view: `episode.reward = 0` and `episode.reward.fill_(0)` write into the rows, or, after the batch or its
-    columns were made, into these; rows are then read from them.
+    An episode is a view of the stored data: `episode.reward = 0` and `episode.reward.fill_(0)` change it. The first use of
+    `batch` or `columns` copies the data into padded arrays: episodes taken before are not views of these.
 
     Args:
         rows: arrays [N, ...] by leaf name, nested like the spaces: all steps of the first episode, then of the second, and
@@ -45,24 +45,24 @@ class Episodes(TreeSequence):
         self._rows: dict[str, Any] | None = {name: writable(column) for name, column in rows.items()}
         self.lengths = np.asarray(lengths, np.int64).reshape(-1)
         """[E] int64, steps of each episode."""
-        count = len(first_leaf(self._rows)) if self._rows else 0  # they are given up once columns were made
+        count = len(first_leaf(self._rows)) if self._rows else 0
         if self.lengths.sum() != count or (self.lengths < 1).any():
             raise ValueError(
-                f"Episodes() of {count} steps was given the lengths {self.lengths.tolist()}: each is at least 1, and together "
-                f"they are {count}."
+                f"Episodes() of {count} steps got the lengths {self.lengths.tolist()}: each must be at least 1, and their sum "
+                f"must be {count}."
             )
         self._ends = np.cumsum(self.lengths)
         self.limits: Mapping[str, Any] = {}
         """See `Trajectories.limits`."""
 
     def with_limits(self, limits: Mapping[str, Any]) -> Episodes:
-        """The same object, with these limits from now on; see `Trajectories.within`."""
+        """The same object, with these limits from now on; see `Trajectories.with_limits`."""
         self.limits = limits
         self.__dict__.pop("batch", None)
         return self
 
     def rows(self) -> dict[str, Any]:
-        """Every step once, [N, ...] by leaf name, episode by episode; not copied before the columns are made."""
+        """Every step once, [N, ...] by leaf name, episode by episode; copied if `columns` or `batch` were used before."""
         if self._rows is not None:
             return dict(self._rows)
         real = self.valid.T
@@ -81,10 +81,10 @@ class Episodes(TreeSequence):
         step = np.arange(len(self.valid))[:, None]
         row_at = begins + np.minimum(step, self.lengths - 1)
         columns = {
-            name: map_leaves(lambda leaf, again=name in _AGAIN: _spread(leaf, row_at, self.valid, again), column)
+            name: map_leaves(lambda leaf, repeat=name in _REPEATED: _padded(leaf, row_at, self.valid, repeat), column)
             for name, column in self.rows().items()
         }
-        self._rows = None  # from here on they are read from the columns, so that a change reaches both
+        self._rows = None  # from now on `rows` reads the columns, so that both show every change
         return columns
 
     @cached_property
@@ -109,10 +109,10 @@ class Episodes(TreeSequence):
 
 
 def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
-    """The first `counts[b]` finished episodes of environment b, environment by environment, each from its first step.
+    """The first `counts[b]` finished episodes of each environment b, environment by environment.
 
     Args:
-        rollout: starts with the start of an episode in every environment with counts[b] > 0.
+        rollout: must begin with the first step of an episode in every environment with counts[b] > 0.
         counts: [B] numbers of episodes.
 
     Raises:
@@ -130,7 +130,7 @@ def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
     for env, count in enumerate(counts):
         ends = np.flatnonzero(done[:, env])[:count]
         if len(ends) < count:
-            raise ValueError(f"{count} episodes of environment {env} were wanted, and {len(ends)} have ended in the rollout.")
+            raise ValueError(f"cut_episodes() wants {count} episodes of environment {env}, got {len(ends)} in the rollout.")
         real = np.arange(ends[-1] + 1) if count else np.arange(0)
         if rollout.valid is not None:
             real = real[rollout.valid[: len(real), env]]
@@ -142,10 +142,10 @@ def cut_episodes(rollout: Trajectories, counts: Sequence[int]) -> Episodes:
     return Episodes(rows, np.concatenate(lengths))
 
 
-def _spread(
-    rows: np.ndarray[Any, Any], row_at: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], again: bool
+def _padded(
+    rows: np.ndarray[Any, Any], row_at: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], repeat: bool
 ) -> np.ndarray[Any, Any]:
     column: np.ndarray[Any, Any] = rows[row_at]
-    if not again:
+    if not repeat:
         column[~valid] = None if rows.dtype == object else rows.dtype.type()
     return column

@@ -33,32 +33,35 @@ def stack_transitions(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         >>> stack_transitions([{"obs": [0.0, 1.0], "reward": 1.0}, {"obs": [2.0, 3.0], "reward": 0.5}], "push()")["reward"]
         array([1. , 0.5])
     """
-    rows = [_leaves_of(one, f"{who}: number {place} of a list of transitions") for place, one in enumerate(transitions)]
+    rows = [_leaves_of(one, f"{who}: transition {place} of a list") for place, one in enumerate(transitions)]
     if not rows:
         return {}
     for place, row in enumerate(rows):
         if row.keys() != rows[0].keys():
             had, has = (sorted("/".join(path) for path in leaves) for leaves in (rows[0], row))
-            raise ValueError(f"{who}: number {place} of a list of transitions has the leaves {has}, and the first has {had}.")
+            raise ValueError(
+                f"{who}: transition {place} of a list has the leaves {has}, the first has {had}: give all of them the same "
+                "leaves."
+            )
     stacked = {path: _stacked(path, [row[path] for row in rows], who) for path in rows[0]}
     for flag in _FLAGS:
         if (flag,) in stacked and stacked[flag,].ndim > 1:
             raise ValueError(
-                f"{who}: a list of transitions has {flag} of shape {stacked[flag,].shape[1:]} in each, so each holds "
-                "several steps: a list of episodes belongs in ctx.episodes; pass a batch without a list."
+                f"{who}: {flag} has shape {stacked[flag,].shape[1:]} in each transition of a list, expected a single value. If "
+                "these are episodes, write the list to ctx.episodes. If it is one batch, pass it without a list."
             )
     return unflatten(stacked)  # type: ignore[no-any-return]
 
 
 def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str) -> Trajectories:
-    """A list of transitions as a rollout; its `order` says how much is known about the order of steps.
+    """A list of transitions as a rollout. Its `order` says what is known about the order of the steps.
 
-    "whole": all transitions of one rollout, such as `list(ctx.trajectories)`, changed or not.
-    "pieces": each comes from a rollout, such as `ctx.trajectories[:16]`. Consecutive steps form a
-    column of this rollout, [T, P] with P pieces, in any order of the list; shorter ones begin later, and the rows before
-    them are not `valid`. A piece ends like a rollout: its last step bootstraps from `next_obs`. Repeated steps form their own
-    pieces, as if listed alone, and do not split others.
-    "none": at least one comes from elsewhere; the rollout is [1, N].
+    "whole": all transitions of one rollout, such as `list(ctx.trajectories)`. Their values may have been changed.
+    "pieces": every transition comes from a rollout, such as `ctx.trajectories[:16]`. Each series of consecutive steps forms a
+    column of the new rollout, [T, P] with P pieces; the order of the list does not matter. Shorter pieces begin later, and
+    the rows before them are not `valid`. A piece ends like a rollout: its last step bootstraps from `next_obs`. Repeated steps
+    form pieces that do not split others.
+    "none": at least one transition does not come from a rollout. The new rollout is [1, N].
 
     Args:
         transitions: at least one, see `stack_transitions`.
@@ -68,7 +71,7 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
         TypeError, ValueError: as for `stack_transitions`, or the list is empty.
     """
     if not len(transitions):
-        raise ValueError(f"{who}: a list of no transitions is no rollout.")
+        raise ValueError(f"{who}: the list of transitions is empty, expected at least one.")
     rows = stack_transitions(transitions, who)
     places = [place_of(one) for one in transitions]
     known = [place for place in places if place is not None and place[0].order != "none"]
@@ -91,20 +94,20 @@ def rollout_from_list(transitions: Sequence[Tree | Mapping[str, Any]], who: str)
 def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
     """A list of episodes as Episodes. Copies.
 
-    A part of an episode, whose last step is neither terminated nor truncated, counts as truncated there.
+    If the last step of an episode is neither terminated nor truncated, it is marked as truncated.
 
     Args:
         episodes: each a tree or mapping of arrays [T_i, ...], or a list of transitions.
         who: the caller, for messages.
 
     Raises:
-        TypeError: an episode is neither.
-        ValueError: an episode has other leaves than the first, no steps, or leaves of different lengths.
+        TypeError: an episode is not a tree, mapping or list.
+        ValueError: the leaves of an episode differ from the first, it has no steps, or its leaves differ in length.
     """
     parts = [
         dict(flatten(stack_transitions(one, who)))
         if isinstance(one, Sequence) and not isinstance(one, str)
-        else _leaves_of(one, f"{who}: number {place} of a list of episodes")
+        else _leaves_of(one, f"{who}: episode {place} of a list")
         for place, one in enumerate(episodes)
     ]
     lengths = []
@@ -113,8 +116,8 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
         if part.keys() != parts[0].keys() or len(of_leaves) != 1 or of_leaves <= {(), (0,)}:
             shapes = {"/".join(path): leaf.shape for path, leaf in part.items()}
             raise ValueError(
-                f"{who}: number {place} of a list of episodes has leaves of the shapes {shapes}: each has a row for each of "
-                f"its steps, 1 or more, and the leaves {sorted('/'.join(path) for path in parts[0])}."
+                f"{who}: episode {place} of a list has leaves of the shapes {shapes}, expected the leaves "
+                f"{sorted('/'.join(path) for path in parts[0])}, all with the same number of rows, 1 or more."
             )
         lengths.append(of_leaves.pop()[0])
     joined = {path: _concatenated(path, [part[path] for part in parts], who) for path in (parts[0] if parts else ())}
@@ -126,7 +129,7 @@ def episodes_from_list(episodes: Sequence[Any], who: str) -> Episodes:
 
 def _leaves_of(one: Any, what: str) -> dict[tuple[str, ...], Any]:
     if not is_tree(one) and not isinstance(one, Mapping):
-        raise TypeError(f"{what} is {one!r:.60}, a {type(one).__name__}: give a tree, or a dict of its leaves by name.")
+        raise TypeError(f"{what} is {one!r:.60} of type {type(one).__name__}, expected a tree, or a dict of leaves by name.")
     return {path: leaf if _is_object(leaf) else as_array(leaf) for path, leaf in flatten(nested(one))}
 
 
@@ -137,19 +140,21 @@ def _is_object(leaf: Any) -> bool:
 def _stacked(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[Any, Any]:
     shapes = {leaf.shape for leaf in leaves if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"}
     if len(shapes) > 1:
-        raise ValueError(f"{who}: {'/'.join(path)} of a list of transitions has the shapes {sorted(shapes)}: give the same.")
+        raise ValueError(
+            f"{who}: {'/'.join(path)} of a list of transitions has the shapes {sorted(shapes)}: give each the same shape."
+        )
     return stack_rows(leaves)
 
 
 def _concatenated(path: tuple[str, ...], leaves: list[Any], who: str) -> np.ndarray[Any, Any]:
     shapes = {leaf.shape[1:] for leaf in leaves}
     if len(shapes) > 1:
-        raise ValueError(f"{who}: {'/'.join(path)} of a list of episodes has the shapes {sorted(shapes)}: give the same.")
+        raise ValueError(f"{who}: {'/'.join(path)} of a list of episodes has the shapes {sorted(shapes)}: give each the same.")
     return np.concatenate(leaves)
 
 
 def _follows(one: tuple[Any, int, int], other: tuple[Any, int, int]) -> bool:
-    """Whether it is the next step of the same environment in the same rollout, without steps that are only a reset."""
+    """Whether `other` is the next real step of the same environment in the same rollout."""
     (rollout, env, step), (its_rollout, its_env, its_step) = one, other
     if rollout is not its_rollout or env != its_env or its_step <= step:
         return False
@@ -167,7 +172,7 @@ def _occurrences(places: list[tuple[Any, int, int]]) -> list[int]:
 
 
 def _arranged(places: list[tuple[Any, int, int]], begins: list[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """[T, P]: for each place its row, or the nearest one; and whether the row is real."""
+    """For each place [T, P], its row or the nearest one, and whether the row is real."""
     steps = np.array([step for _, _, step in places])
     spans = [steps[stop - 1] - steps[start] + 1 for start, stop in pairwise(begins)]
     num_steps = max(spans)

@@ -1,4 +1,4 @@
-"""Mixtures: several replay buffers sampled as one, mixed by shares or as a dict of batches."""
+"""Mixtures: several replay buffers sampled as one, by fixed fractions or as a dict of batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ding_lite.data.restoring import require_state, state_error, whole_number
 from ding_lite.data.trees import Tree, holds_objects, nested, tree
 
 Buffers: TypeAlias = "ReplayBuffer | Sequence[tuple[ReplayBuffer, float]] | Mapping[str, ReplayBuffer] | Sampler"
-"""One buffer; [(buffer, 0.75), (other, 0.25)], whose batches are joined from shares of each; {"name": buffer, ...}, whose
-batches hold a batch of each under its name; or what `sampler` made of one of these."""
-_FINEST = 10**9  # shares are fractions of denominators up to this
+"""One buffer; [(buffer, 0.75), (other, 0.25)] for batches with these fractions of rows from each buffer; {"name": buffer, ...}
+for a dict of batches, one of each buffer; or a result of `sampler`."""
+_FINEST = 10**9  # largest denominator of a fraction
 
 
 def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
@@ -28,14 +28,14 @@ def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
 
     Args:
         buffers: see `Buffers`. Any object with `sample` works.
-        who: asks, for messages.
+        who: the caller, for messages.
 
     Returns:
-        The interface; `buffers` itself where it is one already.
+        The interface; `buffers` itself if it is already a Sampler.
 
     Raises:
         TypeError: not a replay buffer, or not one of the three forms.
-        ValueError: shares are not above 0, or do not sum to 1.
+        ValueError: a fraction is not above 0, or the fractions do not sum to 1.
 
     Example:
         >>> old, new = ReplayBuffer(10), ReplayBuffer(10)
@@ -57,11 +57,13 @@ def sampler(buffers: Buffers, who: str = "sampler") -> Sampler:
         return Sampler([buffers])
     for pair in buffers:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[1], numbers.Real):
-            raise TypeError(f"{who} wants buffers with their shares, [(buffer, 0.75), (other, 0.25)], got {pair!r:.80} in it.")
+            raise TypeError(
+                f"{who} wants buffers with their fractions, [(buffer, 0.75), (other, 0.25)], got {pair!r:.80} in the list."
+            )
     _require_buffers({f"buffer {place}": buffer for place, (buffer, _) in enumerate(buffers)}, who)
     shares = [float(share) for _, share in buffers]
     if not min(shares) > 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-        raise ValueError(f"{who} was given buffers with the shares {shares}: each is above 0, and together they are 1.")
+        raise ValueError(f"{who} got buffers with the fractions {shares}: each must be above 0, and their sum must be 1.")
     return JoinedSampler([buffer for buffer, _ in buffers], shares)
 
 
@@ -94,7 +96,7 @@ class Sampler:
         return all(map(len, self.buffers)) and self._hold(count)
 
     def waited_for(self, count: int) -> list[str]:
-        """Names of the empty buffers, if these are the only reason why there is not enough."""
+        """Names of the empty buffers, if these are the only reason why `has_enough` is false."""
         empty = [name for name, buffer in zip(self._called, self.buffers) if not len(buffer)]
         return empty if self._hold(count) else []
 
@@ -104,7 +106,7 @@ class Sampler:
 
     @property
     def writes(self) -> int:
-        """A version that changes with every write to one of the buffers; only used with a `lead`."""
+        """A version that changes with every write to one of the buffers; only used if `lead` is above 0."""
         return sum(buffer.writes for buffer in self.buffers)
 
     def sample(self, size: int, columns: Collection[str] | None = None) -> Tree:
@@ -136,20 +138,20 @@ class Sampler:
 
 
 class JoinedSampler(Sampler):
-    """Batches with a share of rows from each buffer, in the order of the buffers.
+    """Batches with a fixed fraction of rows from each buffer, in the order of the buffers.
 
-    Parts of a row that a buffer owes are carried over to the next batch, so that each has given its share of all rows so far to
-    within one row.
+    Fractions of a row are counted from batch to batch, so that the number of rows from each buffer so far never differs from
+    its exact fraction by one row or more.
 
-    They have the leaves that all buffers have, of the dtypes of the first. Where one of the buffers goes by priority, rows of
-    the others have weight 1 and index -1, and the indices of each such buffer follow on those of the one before.
+    A batch has the leaves that all buffers have, with the dtypes of the first buffer. If some buffers are prioritised, rows of
+    the others have weight 1 and index -1, and the indices of each prioritised buffer begin after those of the previous one.
     """
 
     def __init__(self, buffers: Sequence[Any], shares: Sequence[float]) -> None:
         super().__init__(buffers, [f"buffer {place} of the list" for place in range(len(buffers))])
         exact = [max(Fraction(share).limit_denominator(_FINEST), Fraction(1, _FINEST)) for share in shares]
         scale = math.lcm(*(share.denominator for share in exact))
-        self._shares = [int(share * scale) for share in exact]  # in relation to their sum, as integers, so that nothing drifts
+        self._shares = [int(share * scale) for share in exact]  # integers, relative to their sum, so that nothing drifts
         self._given = [0] * len(shares)
         sizes = [buffer.capacity if _takes_priorities(buffer) else 0 for buffer in self.buffers]
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
@@ -158,10 +160,10 @@ class JoinedSampler(Sampler):
         """Draw the number of rows of each buffer in the next `size`, and the rows.
 
         Raises:
-            ValueError: an empty buffer that owes a row, or the size is negative.
+            ValueError: a buffer that has to give rows is empty, or the size is negative.
         """
         if size < 0:
-            raise ValueError(f"sample({size}): a sample has 0 transitions or more.")
+            raise ValueError(f"sample({size}): the size must be 0 or more.")
         sizes = self._sizes(size)
         places = [place for place, count in enumerate(sizes) if count or len(self.buffers[place])] or [0]
         drawn = [(place, sizes[place], self._drawn(place, sizes[place])) for place in places]
@@ -172,9 +174,9 @@ class JoinedSampler(Sampler):
         """These rows of these top-level leaves; None for those that all buffers have.
 
         Raises:
-            ValueError: a requested leaf, or `discount`, is missing in one of the buffers. Without its own discount, a
-                buffer's rewards would be bootstrapped with another's. Or a leaf differs in shape, or in dtype by more than a
-                cast of the same kind.
+            ValueError: only some of the buffers have a requested leaf, or, with `columns=None`, `discount`, because rewards
+                must not be bootstrapped with the discount of another buffer. Or a leaf differs in shape, or its dtype cannot be
+                cast to that of the first buffer.
         """
         parts = {self._called[place]: self._part(place, count, rows, columns) for place, count, rows in drawn}
         _require_leaves(parts, ("discount",) if columns is None else columns)
@@ -183,10 +185,10 @@ class JoinedSampler(Sampler):
         return tree({name: _joined(name, {called: part[name] for called, part in parts.items()}) for name in names})
 
     def _sizes(self, size: int) -> list[int]:
-        """Rows of each buffer: the whole rows that it owes, and one more of those that will owe it first.
+        """Number of rows from each buffer: the whole rows that are due, and one more from the buffers that are due next.
 
         Reference:
-            Baruah et al. (1996), "Proportionate progress": by the earliest deadline, shares stay within one row at all times.
+            Baruah et al. (1996), "Proportionate progress": with the earliest deadline first, the error stays below one row.
         """
         total, whole = sum(self._given) + size, sum(self._shares)
         owed = [share * total // whole - given for share, given in zip(self._shares, self._given)]
@@ -202,15 +204,15 @@ class JoinedSampler(Sampler):
         return {"given": list(self._given)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state. A state that is refused changes nothing.
+        """Continue from a saved state. A refused state changes nothing.
 
         Raises:
-            TypeError, ValueError: no state of a sampler of so many buffers.
+            TypeError, ValueError: not a state of a sampler of this number of buffers.
         """
         require_state(state, "sampler", ("given",))
         given = state["given"]
         if not isinstance(given, (list, tuple)) or len(given) != len(self.buffers):
-            raise state_error("sampler", "given", given, f"it has a number for each of {len(self.buffers)} buffers")
+            raise state_error("sampler", "given", given, f"a number for each of {len(self.buffers)} buffers")
         self._given = [whole_number({"given": rows}, "given", "sampler", 0) for rows in given]
 
     def _part(self, place: int, count: int, drawn: Any, columns: Collection[str] | None) -> dict[str, Any]:
@@ -247,9 +249,7 @@ class NamedSampler(Sampler):
         return [self._drawn(place, size) for place in range(len(self.buffers))]
 
     def take(self, drawn: Any, columns: Collection[str] | None = None) -> Tree:
-        """These rows of each buffer, of these top-level leaves. None, or names of buffers, mean all leaves, because it is
-        unknown which leaves of a buffer's batch are read.
-        """
+        """These rows of each buffer, with these top-level leaves; None, or names of buffers, for all leaves."""
         if columns is not None and any(name in columns for name in self._names):
             columns = None
         return tree({name: way.take(rows, columns) for name, way, rows in zip(self._names, self._ways, drawn)})
@@ -269,8 +269,8 @@ class NamedSampler(Sampler):
             priority = dict.fromkeys(wanted, priority) if len(wanted) == 1 else {}
         if missing := sorted(wanted.keys() - priority.keys()):
             raise ValueError(
-                f"the buffers {missing} are prioritised, and got no priorities: return 'priority' from the loss as a dict "
-                f"with [B] for each of {sorted(wanted)}."
+                f"update_priority() got no priorities for the prioritised buffers {missing}: return 'priority' from the loss "
+                f"as a dict with [B] for each of {sorted(wanted)}."
             )
         for name, buffer in wanted.items():
             buffer.update_priority(batch[name].index, priority[name])
@@ -312,8 +312,8 @@ def _require_leaves(parts: Mapping[str, Mapping[str, Any]], wanted: Collection[s
         for other, others in parts.items():
             if missing := sorted(name for name in wanted if name in others and name not in part):
                 raise ValueError(
-                    f"the leaves {missing} are needed of every buffer, and {called}, lacks them, which {other}, has: push them "
-                    "into both, or take buffers by name."
+                    f"sample() needs the leaves {missing} from every buffer, but {called}, lacks them, and {other}, has them: "
+                    "push them into both, or pass the buffers by name in a dict."
                 )
 
 
@@ -326,7 +326,7 @@ def _joined(where: str, leaves: Mapping[str, Any]) -> Any:
         if own != look and not (own[1] == look[1] and _can_cast(own[0], look[0])):
             raise ValueError(
                 f"rows of {where} cannot be joined: {called}, holds {look[0]} {look[1]}, and {other}, holds {own[0]} {own[1]}: "
-                "push the same into both, or take buffers by name."
+                "push the same shape and dtype into both, or pass the buffers by name in a dict."
             )
         rows.append(leaf if own == look else _cast(leaf, look[0], f"{where} of {called}, beside {other},"))
     if type(first) is dict:
@@ -348,6 +348,6 @@ def _look(leaf: Any) -> tuple[Any, Any]:
 
 
 def _can_cast(dtype: Any, to: Any) -> bool:
-    """Whether a replay buffer with one dtype would accept the other: the same kind of numbers, or a narrower one."""
+    """Whether a replay buffer with dtype `to` would accept numbers of `dtype`."""
     are_tensors = isinstance(dtype, torch.dtype) and isinstance(to, torch.dtype)
     return are_tensors and torch.can_cast(dtype, to) and (to.is_signed or not dtype.is_signed)

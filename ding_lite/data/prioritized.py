@@ -32,7 +32,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Args:
         capacity: maximum number of transitions.
-        seed: seed of its own random generator.
+        seed: random seed of the buffer's generator.
         spec: shape and dtype of each leaf of a transition; see ReplayBuffer.
         alpha: exponent of priorities, in [0, 1]; 0 samples uniformly.
         beta: initial exponent of the importance weights, in [0, 1].
@@ -75,17 +75,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> None:
         for name, value in {"alpha": alpha, "beta": beta, "beta_end": beta_end}.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"PrioritizedReplayBuffer({name}={value}): it lies in [0, 1].")
+                raise ValueError(f"PrioritizedReplayBuffer({name}={value}): expected a number in [0, 1].")
         if not 0 < eps <= 1:
-            raise ValueError(f"PrioritizedReplayBuffer(eps={eps}): it lies in (0, 1].")
+            raise ValueError(f"PrioritizedReplayBuffer(eps={eps}): expected a number in (0, 1].")
         if beta_samples < 1:
-            raise ValueError(f"PrioritizedReplayBuffer(beta_samples={beta_samples}): it is 1 or more.")
+            raise ValueError(f"PrioritizedReplayBuffer(beta_samples={beta_samples}): expected 1 or more.")
         if lag not in (0, 1):
-            raise ValueError(f"PrioritizedReplayBuffer(lag={lag!r}): it is 0, or 1.")
+            raise ValueError(f"PrioritizedReplayBuffer(lag={lag!r}): expected 0 or 1.")
         self._alpha, self._eps = float(alpha), float(eps)
         self._beta, self._beta_end, self._beta_samples = float(beta), float(beta_end), beta_samples
         self.lag = int(lag)
-        """Number of batches that a learner draws before a batch has its new priorities."""
+        """Number of batches that a learner draws before the priorities of the current batch are updated."""
         self._highest = 1.0
         self._sampled = 0
         self._tree = SumTree(0)
@@ -104,7 +104,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _allocate(self, spec: Spec) -> None:
         for name in _GIVEN:
             if isinstance(spec, Mapping) and name in spec:
-                raise ValueError(f"a prioritised replay buffer gives {name!r} with each batch: give that leaf another name.")
+                raise ValueError(
+                    f"a prioritised replay buffer adds {name!r} to each batch: rename this leaf of the transitions."
+                )
         super()._allocate(spec)
         self._tree = SumTree(self.capacity)
 
@@ -115,8 +117,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch: as for ReplayBuffer; optionally with a leaf `priority` [N].
 
         Raises:
-            ValueError: leaves differ from the stored ones, or priorities are not finite and >= 0, one per
-                transition. Nothing is added.
+            ValueError: leaves differ from the stored ones, a priority is negative or not finite, or their number differs from
+                the number of transitions. Nothing is added.
         """
         rows: Any = named_rows(batch)
         if isinstance(rows, Mapping) and "priority" in rows:
@@ -124,7 +126,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             rows = {name: row for name, row in rows.items() if name != "priority"}
             count = len(first_leaf(rows)) if rows else 0
             if given.shape != (count,):
-                raise ValueError(f"priority of shape {given.shape} was pushed beside {count} transitions: make it ({count},).")
+                raise ValueError(f"push() of {count} transitions got priority of shape {given.shape}, expected ({count},).")
             highest = _require_priorities(given, "push()")
         else:
             given = highest = self._highest
@@ -171,7 +173,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         index, priority = as_array(index), as_array(priority, np.float64)
         if index.shape != priority.shape or index.ndim != 1:
             raise ValueError(
-                f"update_priority() wants an index and a priority [B] for each transition, got {index.shape}, {priority.shape}."
+                f"update_priority() wants index [B] and priority [B], got shapes {index.shape} and {priority.shape}."
             )
         if not len(index):
             return
@@ -179,7 +181,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             index = _as_whole_numbers(index)
         if np.maximum.reduce(index.view(np.uint64)) >= self._size:  # negative numbers become very large
             wrong = index[(index < 0) | (index >= self._size)][0]
-            raise IndexError(f"update_priority() of index {wrong}: the buffer holds {self._size} transitions, 0 is the first.")
+            raise IndexError(
+                f"update_priority() got index {wrong}, but the buffer holds {self._size} transitions, counted from 0: pass "
+                "batch.index."
+            )
         self._highest = max(self._highest, _require_priorities(priority, "update_priority()", index))
         self._tree.put(index, self._scaled(priority))
 
@@ -204,19 +209,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         checked, kind = super()._checked(state), self._CALLED
         if state["alpha"] != self._alpha:
-            raise ValueError(f"priorities of alpha={state['alpha']} cannot go on with alpha={self._alpha}: make it the same.")
+            raise ValueError(
+                f"a state with alpha={state['alpha']} does not fit a buffer with alpha={self._alpha}: make the buffer with "
+                f"alpha={state['alpha']}."
+            )
         scaled, size = state["scaled"], checked["size"]
         if not isinstance(scaled, torch.Tensor) or scaled.dtype != torch.float64 or scaled.shape != (size,):
             found = f"{scaled.dtype} {tuple(scaled.shape)}" if isinstance(scaled, torch.Tensor) else type(scaled).__name__
-            raise state_error(kind, "scaled", found, f"it is a tensor of float64 ({size},), a priority for each transition")
+            raise state_error(kind, "scaled", found, f"a tensor of float64 ({size},), a priority for each transition")
         least, most = (0.0, self._scaled(_LARGEST) * (1 + 1e-9))
         wrong = ~((scaled > least) & (scaled <= most))  # nan is neither
         if wrong.any():
             place = int(wrong.to(torch.uint8).argmax())
-            raise state_error(kind, f"scaled[{place}]", scaled[place].item(), "a priority is finite and above 0")
+            raise state_error(kind, f"scaled[{place}]", scaled[place].item(), "a priority that is finite and above 0")
         highest = state["highest"]
         if not isinstance(highest, (int, float)) or not 0 < highest <= _LARGEST:
-            raise state_error(kind, "highest", highest, "the largest priority so far is finite and above 0")
+            raise state_error(kind, "highest", highest, "the largest priority so far, finite and above 0")
         sampled = whole_number(state, "sampled", kind, 0)
         return {**checked, "scaled": scaled.numpy(force=True), "highest": float(highest), "sampled": sampled}
 
@@ -229,20 +237,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _require_priorities(priority: Floats, call: str, index: Places | None = None) -> float:
-    """The largest priority, 0 if there are none; refuses invalid priorities."""
+    """The largest priority, 0 if there are none; raises an error for invalid priorities."""
     if not len(priority):
         return 0.0
     highest = float(np.maximum.reduce(priority))
     if not (np.minimum.reduce(priority) >= 0 and highest <= _LARGEST):  # nan is neither
         place = int((~((priority >= 0) & (priority <= _LARGEST))).argmax())
         raise ValueError(
-            f"{call}: the priority of index {place if index is None else index[place]} is {priority[place]}: it is finite (at "
-            f"most {_LARGEST:g}) and >= 0, such as the absolute TD error."
+            f"{call}: the priority of index {place if index is None else index[place]} is {priority[place]}, expected a number "
+            f"from 0 to {_LARGEST:g}, such as the absolute TD error."
         )
     return highest
 
 
 def _as_whole_numbers(index: Any) -> Any:
     if index.dtype.kind not in "iu":
-        raise TypeError(f"update_priority() wants an index of integers, got {index.dtype}: pass batch.index.")
+        raise TypeError(f"update_priority() wants integers as index, got {index.dtype}: pass batch.index.")
     return index.astype(np.int64)

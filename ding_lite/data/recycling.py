@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 _LARGE = 1 << 16  # bytes; below that, a new array is cheaper than a search
-# Arrays of one kind, such as obs and next_obs of a batch that is learned from, of one in the making, and of those that contexts
-# still hold: in asynchronous runs 6 were too few. If more are in use, new ones are allocated.
+# Maximum number of arrays of one shape and dtype: obs and next_obs of the batch that the learner uses, of the next one, and of
+# those that contexts still hold. In asynchronous runs 6 were too few. If more are in use, new ones are allocated.
 _KEPT = 12
 _HELD_HERE = 3  # references to an unused array: the list, the loop variable, and the argument of getrefcount
 
@@ -18,8 +18,8 @@ _HELD_HERE = 3  # references to an unused array: the list, the loop variable, an
 class Recycler:
     """Allocates uninitialised arrays, and reuses one when no array or tensor refers to it any more.
 
-    The system fills the pages of a new large array one by one, which takes three times as long as copying into
-    existing memory. It is safe with several threads: a thread that checks an array holds it, so no other gets it.
+    The operating system fills the pages of a new large array one by one, which takes three times as long as copying into
+    existing memory. Several threads may call `like`: a thread that checks an array refers to it, so no other thread gets it.
     """
 
     def __init__(self) -> None:

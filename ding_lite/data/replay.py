@@ -46,9 +46,9 @@ class ReplayBuffer:
 
     Args:
         capacity: maximum number of transitions.
-        seed: seed of its own random generator.
-        spec: shape and dtype of each leaf of a transition, to fix the layout and know the size before the
-            first push; by default, the first push fixes it.
+        seed: random seed of the buffer's generator.
+        spec: shape and dtype of each leaf of a transition, to allocate the memory at once; by default, the first push fixes
+            the layout.
 
     Raises:
         TypeError: capacity is not an integer.
@@ -70,18 +70,18 @@ class ReplayBuffer:
         if not isinstance(capacity, SupportsIndex) or isinstance(capacity, bool):
             raise TypeError(f"ReplayBuffer(capacity={capacity!r}) wants an integer, got a {type(capacity).__name__}.")
         if capacity < 1:
-            raise ValueError(f"ReplayBuffer(capacity={capacity}): it holds at least 1 transition.")
+            raise ValueError(f"ReplayBuffer(capacity={capacity}): the capacity must be at least 1.")
         self.capacity = int(capacity)
         self.rng = np.random.default_rng(seed_of(seed, f"{type(self).__name__}(seed={{}})"))
         self._spec: Any = None
         self._columns: Any = None
         self._size = self._next = 0
-        # The layout of the last push, and the columns in its order, because the next push usually has the same layout.
+        # Layout of the last push, and the columns in its order, because the next push usually has the same layout.
         self._signature: list[Any] = []
         self._order: list[Any] = []
         self._count = 0
         self._narrower: list[Path] = []
-        """The leaves of the last push whose column may not hold all numbers of their dtype."""
+        """Leaves of the last push whose column cannot hold all numbers of their dtype."""
         self._recycler = Recycler()
         self.writes = 0
         """Number of calls that wrote or removed transitions."""
@@ -112,7 +112,7 @@ class ReplayBuffer:
         if available is not None and needed > available:
             raise MemoryError(
                 f"a replay buffer of {self.capacity:,} transitions of {spec_bytes(spec):,} bytes needs {needed / 1e9:.1f} GB, "
-                f"and {available / 1e9:.1f} GB are left: lower replay_buffer_size."
+                f"but only {available / 1e9:.1f} GB are available: lower replay_buffer_size."
             )
 
     def push(self, batch: Pushed) -> None:
@@ -123,9 +123,9 @@ class ReplayBuffer:
                 transitions, trees or mappings, which are stacked. Only values of tensors are stored, not gradients.
 
         Raises:
-            ValueError: leaves that differ in name, shape, length or kind of dtype from those already here, that are single
-                values, or that hold a number which the dtype here cannot. Nothing is added.
-            TypeError: a list of transitions in which something else stands.
+            ValueError: leaves differ in name, shape, length or kind of dtype from the stored ones, a leaf is a single value, or
+                the stored dtype cannot hold a number. Nothing is added.
+            TypeError: a list holds something other than transitions.
         """
         self._store(named_rows(batch))
 
@@ -153,7 +153,7 @@ class ReplayBuffer:
         return where
 
     def _require_held(self, rows: Any) -> None:
-        """Refuse numbers that their column cannot hold."""
+        """Raise an error if a column cannot hold one of its numbers."""
         leaves, columns = dict(flatten(rows)), dict(flatten(self._columns))
         for path in self._narrower:
             who = f"a replay buffer's column {'/'.join(path)}"
@@ -164,35 +164,36 @@ class ReplayBuffer:
         by_path = dict(flatten(rows))
         if not by_path or () in by_path:
             raise ValueError(
-                f"push() wants a batch with named leaves, got {type(rows).__name__} with none: give a dict or tree of rows "
-                "[N, ...] by leaf name, a rollout, episodes, or a list of transitions."
+                f"push() wants a batch with named leaves, got a {type(rows).__name__} without leaves: pass a dict or tree of "
+                "rows [N, ...] by leaf name, a rollout, episodes, or a list of transitions."
             )
         leaves = {path: _rows_of(path, leaf) for path, leaf in by_path.items()}
         for path, leaf in leaves.items():
             if not leaf.ndim:
                 raise ValueError(
                     f"push() wants rows [N, ...] of each leaf, got {'/'.join(path)} = {leaf.item()!r:.40}, a single value: for "
-                    "one transition give [value], or value[None] of an array or tensor."
+                    "one transition pass [value], or value[None] of an array or tensor."
                 )
         count = max(map(len, leaves.values()))
         if self._columns is None:
             for path, leaf in leaves.items():
                 if leaf.shape[:1] != (count,):
                     raise ValueError(
-                        f"{'/'.join(path)} of shape {leaf.shape} was given beside {count} rows: give as many of each."
+                        f"push() got {'/'.join(path)} of shape {leaf.shape}, other leaves have {count} rows: pass the same "
+                        "number of rows of each leaf."
                     )
             self._allocate(spec_like(rows))
         columns = dict(flatten(self._columns))
         if leaves.keys() != columns.keys():
             held, given = (sorted("/".join(path) for path in paths) for paths in (columns, leaves))
-            raise ValueError(f"a replay buffer with the leaves {held} was given {given}: give it the same.")
+            raise ValueError(f"a replay buffer with the leaves {held} got {given}: pass the same leaves in each push.")
         for path, column in columns.items():
             shape, row = (count, *column.shape[1:]), leaves[path]
             fits = row.dtype.kind in "OUS" if column.dtype.hasobject else np.can_cast(row.dtype, column.dtype, "same_kind")
             if row.shape != shape or not fits:
                 raise ValueError(
-                    f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} was given {row.dtype} {row.shape}: "
-                    "give it the same."
+                    f"a replay buffer that holds {'/'.join(path)} as {column.dtype} {shape} got {row.dtype} {row.shape}: pass "
+                    "the same dtype and shape in each push."
                 )
         self._narrower = [path for path, column in columns.items() if may_lose(leaves[path].dtype, column.dtype)]
         return count
@@ -235,7 +236,7 @@ class ReplayBuffer:
 
     def _require_some(self, size: int) -> None:
         if size < 0:
-            raise ValueError(f"sample({size}): a sample has 0 transitions or more.")
+            raise ValueError(f"sample({size}): the size must be 0 or more.")
         if not self._size:
             raise ValueError("sample() from an empty replay buffer: push transitions first.")
 
@@ -290,10 +291,10 @@ class ReplayBuffer:
         """Restore a saved state. A refused state changes nothing.
 
         Raises:
-            TypeError: not a mapping, such as the path of a checkpoint.
-            ValueError: it is of a buffer with another capacity or class, its leaves differ from those here, or no buffer
-                can be in such a state.
-            MemoryError: its transitions would need more than the available memory.
+            TypeError: the state is not a mapping, for example the path of a checkpoint.
+            ValueError: the state is of a buffer with another capacity or class, its leaves differ from the stored ones, or it
+                is not a possible state of a buffer.
+            MemoryError: the transitions would need more than the available memory.
         """
         self._restore(self._checked(state))
 
@@ -303,23 +304,22 @@ class ReplayBuffer:
         require_state(state, kind, self._SAVED, optional=("shapes",))
         if state["capacity"] != self.capacity:
             raise ValueError(
-                f"a replay buffer of capacity {self.capacity} cannot load one of {state['capacity']}: make it as large."
+                f"a replay buffer of capacity {self.capacity} cannot load a state of capacity {state['capacity']}: make the "
+                f"buffer with capacity={state['capacity']}."
             )
         size = whole_number(state, "size", kind, 0, self.capacity)
         place = whole_number(state, "next", kind, 0, self.capacity - 1)
         if size < self.capacity and place != size:
-            raise state_error(
-                kind, "next", place, f"a buffer of {size} transitions, which is not full, puts the next one at {size}"
-            )
+            raise state_error(kind, "next", place, f"{size}, because the buffer is not full and holds {size} transitions")
         require_generator(state["rng"], kind, self.rng)
         return {"size": size, "next": place, "rng": state["rng"], "columns": self._checked_columns(state, size)}
 
     def _checked_columns(self, state: Mapping[str, Any], size: int) -> Any:
-        """Its columns as arrays by name, [size, ...], with the dtypes of this buffer; None if it has none."""
+        """The saved columns as arrays by name, [size, ...], with the dtypes of this buffer; None if there are none."""
         kind = self._CALLED
         if state["columns"] is None:
             if size:
-                raise state_error(kind, "columns", None, f"{size} transitions have columns")
+                raise state_error(kind, "columns", None, f"columns of {size} transitions")
             return None
         held = restored_columns(state["columns"], state.get("shapes", ()), size, kind)
         if self._columns is None:
@@ -329,7 +329,7 @@ class ReplayBuffer:
             for path, column in ours.items():
                 if theirs[path].dtype != column.dtype:
                     raise state_error(
-                        kind, "/".join(("columns", *path)), theirs[path].dtype, f"this buffer holds it as {column.dtype}"
+                        kind, "/".join(("columns", *path)), theirs[path].dtype, f"{column.dtype}, as in this buffer"
                     )
         return held
 
@@ -363,8 +363,8 @@ def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:
         return as_array(leaf)
     except (TypeError, ValueError):
         raise ValueError(
-            f"push() wants rows [N, ...] of one shape, got {'/'.join(path)} = {leaf!r:.60}: make each row the same shape, or "
-            "an array of objects, as to_objects makes one."
+            f"push() wants rows [N, ...] of one shape, got {'/'.join(path)} = {leaf!r:.60}: give each row the same shape, or "
+            "pass an array of objects, to_objects(rows)."
         ) from None
 
 

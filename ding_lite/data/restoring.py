@@ -16,10 +16,11 @@ from ding_lite.data.trees import flatten
 
 
 def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable[str] = ()) -> None:
-    """Refuse anything but a state with these keys.
+    """Raise an error if this is not a mapping with these keys.
 
     Args:
-        kind: name of the object that loads it.
+        state: argument of `load_state_dict`.
+        kind: name of the object that loads the state.
         keys: required keys.
         optional: optional keys.
 
@@ -34,54 +35,67 @@ def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable
             f"load_state_dict(load_checkpoint({path!r})), with load_checkpoint from ding_lite.engine."
         )
     if not isinstance(state, Mapping):
-        raise TypeError(f"load_state_dict() of a {kind} wants the dict that state_dict() gave, got a {type(state).__name__}.")
+        raise TypeError(f"load_state_dict() of a {kind} wants the dict from state_dict(), got a {type(state).__name__}.")
     if missing := set(keys) - set(state):
-        raise ValueError(f"this is no state of a {kind}: it lacks {sorted(missing)}, it has {sorted(map(str, state))}.")
+        raise ValueError(
+            f"this is not the state of a {kind}: the keys {sorted(missing)} are missing, it has {sorted(map(str, state))}. "
+            "Load it into the class that saved it."
+        )
     if unknown := set(map(str, state)) - {*keys, *optional}:
-        raise ValueError(f"this is no state of a {kind}, which has no {sorted(unknown)}: load it into the class that saved it.")
+        raise ValueError(
+            f"this is not the state of a {kind}: the keys {sorted(unknown)} are unknown. Load it into the class that saved it."
+        )
 
 
 def state_error(kind: str, key: str, found: object, expected: str) -> ValueError:
-    """The error for an impossible state of this kind of object."""
+    """The error for an invalid entry of a state of this kind of object.
+
+    Args:
+        kind: name of the object that loads the state.
+        key: key of the entry.
+        found: its value.
+        expected: a valid value, in words such as "an integer >= 0".
+    """
     return ValueError(
-        f"this state of a {kind} has {key} = {found!r:.60}, and {expected}: nothing was loaded. Take a checkpoint that "
-        "state_dict() made and that was not changed."
+        f"this state of a {kind} has {key} = {found!r:.60}, expected {expected}. Nothing was loaded. Load a checkpoint made by "
+        "state_dict(), without changes."
     )
 
 
 def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int | None = None) -> int:
-    """The integer under this key, if it is within these limits."""
+    """The integer under this key; raises an error if it is not an integer, below `least` or above `most`."""
     number = state[key]
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     if not is_whole or number < least or (most is not None and number > most):
-        raise state_error(
-            kind, key, number, f"it is an integer, {least} or more" + ("" if most is None else f", at most {most}")
-        )
+        raise state_error(kind, key, number, f"an integer >= {least}" if most is None else f"an integer from {least} to {most}")
     return int(number)
 
 
 def require_generator(saved: Any, kind: str, rng: np.random.Generator) -> None:
-    """Refuse anything but a state of such a random generator."""
+    """Raise an error if this is not a state of a random generator like `rng`."""
     try:
         require_generator_state("rng", saved, rng.bit_generator)
     except ValueError as error:
-        raise state_error(kind, "rng", saved, f"it is the state of a {type(rng.bit_generator).__name__} of numpy") from error
+        raise state_error(kind, "rng", saved, f"the state of a {type(rng.bit_generator).__name__} of numpy") from error
 
 
 def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
-    """Columns [size, ...] by name, nested, from tensors, and from flat lists of objects with their shapes.
+    """Saved columns as nested arrays [size, ...] by name.
 
     Args:
-        shapes: [[path, shape of one row], ...] of the lists.
+        saved: tensors, and flat lists of objects, by name.
+        shapes: [[path, shape of one row], ...] for the lists.
+        size: number of rows.
+        kind: name of the object that loads the state.
 
     Raises:
-        ValueError: a leaf is neither, or does not have `size` rows.
+        ValueError: a leaf is not a tensor or list, or does not have `size` rows.
     """
     if not isinstance(saved, Mapping):
-        raise state_error(kind, "columns", saved, "they are tensors and lists by name")
+        raise state_error(kind, "columns", saved, "tensors and lists by name")
     columns: dict[tuple[str, ...], Any] = dict(flatten(saved))
     if not columns:
-        raise state_error(kind, "columns", saved, "there is at least one")
+        raise state_error(kind, "columns", saved, "at least one column")
     of_lists = {tuple(path): tuple(shape) for path, shape in shapes}
     for path, leaf in columns.items():
         name = "/".join(("columns", *map(str, path)))
@@ -90,10 +104,10 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         elif isinstance(leaf, list) and path in of_lists:
             shape = (size, *of_lists[path])
             if len(leaf) != np.prod(shape):
-                raise state_error(kind, name, f"{len(leaf)} objects", f"{size} rows of {shape[1:]} are {np.prod(shape)}")
+                raise state_error(kind, name, f"{len(leaf)} objects", f"{np.prod(shape)} for {size} rows of shape {shape[1:]}")
             columns[path] = to_objects(leaf).reshape(shape)
         else:
-            raise state_error(kind, name, leaf, "it is a tensor, or a list of objects with its shape in `shapes`")
+            raise state_error(kind, name, leaf, "a tensor, or a list of objects with its shape in `shapes`")
         if columns[path].shape[:1] != (size,):
-            raise state_error(kind, name, columns[path].shape, f"it has {size} rows")
+            raise state_error(kind, name, columns[path].shape, f"{size} rows")
     return unflatten(columns)

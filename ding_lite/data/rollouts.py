@@ -18,7 +18,12 @@ Order: TypeAlias = Literal["whole", "pieces", "none"]
 class RolloutBuffer:
     """Arrays for one rollout, filled step by step: [T + 1, B, ...] observations, [T, B, ...] of everything else.
 
-    Newly allocated for each rollout, so that data already handed out is never overwritten.
+    A new one is made for each rollout, so that earlier results are never overwritten.
+
+    Args:
+        num_steps: T.
+        num_envs: B.
+        obs_spec: layout of one observation.
     """
 
     def __init__(self, num_steps: int, num_envs: int, obs_spec: Spec) -> None:
@@ -65,14 +70,16 @@ class RolloutBuffer:
         """Record step t; the observations after it are already in `obs_at(t + 1)`.
 
         Args:
-            outputs: outputs of the policy, arrays [B, ...], nested like the spaces: action, log_prob, ... Those of the
-                first step fix the columns; text is kept as objects.
+            t: number of the step, from 0.
+            outputs: outputs of the policy, arrays [B, ...], nested like the spaces: action, log_prob, ... The first step fixes
+                the columns; text is kept as objects.
+            reward, terminated, truncated: [B].
             final_obs: final observations by environment, if the row in `obs_at(t + 1)` is of the next episode.
-            valid: [B] bool, or None if all are valid.
+            valid: [B] bool, False for steps that are only a reset; None if all are real.
 
         Raises:
-            ValueError: an output does not have one row per environment, or has another shape or kind of dtype than before; one
-                is new, or one is missing.
+            ValueError: an output does not have one row per environment, differs in shape or kind of dtype from earlier steps,
+                is new, or is missing.
         """
         for name, output in outputs.items():
             look = self._looks.get(name)
@@ -86,7 +93,7 @@ class RolloutBuffer:
         if len(outputs) != len(self.outputs):
             missing = ", ".join(sorted(self.outputs.keys() - outputs.keys()))
             raise ValueError(
-                f"the policy's output {missing} is missing in step {t} of a rollout, and was there before: give the same "
+                f"the policy's output {missing} is missing in step {t} of a rollout, but was in earlier steps: return the same "
                 "outputs in every step."
             )
         self.reward[t], self.terminated[t], self.truncated[t] = reward, terminated, truncated
@@ -98,18 +105,18 @@ class RolloutBuffer:
             self.valid[t] = valid
 
     def _fit(self, t: int, name: str, output: Any) -> None:
-        """Create the column if it is missing, and refuse data that does not fit."""
+        """Create the column if it is missing; raise an error if the output does not fit it."""
         leaves = dict(flatten(output))
         for path, leaf in leaves.items():
             if leaf.shape[:1] != (self.num_envs,):
                 raise ValueError(
-                    f"the policy's output {'/'.join((name, *path))} has the shape {leaf.shape} in step {t} of a rollout: it "
-                    f"has one row for each of {self.num_envs} environments."
+                    f"the policy's output {'/'.join((name, *path))} has the shape {leaf.shape} in step {t} of a rollout, "
+                    f"expected one row for each of {self.num_envs} environments."
                 )
         if name not in self.outputs:
             if t:  # its earlier rows would be uninitialised
                 raise ValueError(
-                    f"the policy's output {name} comes first in step {t} of a rollout: give the same outputs in every step."
+                    f"the policy's output {name} is new in step {t} of a rollout: return the same outputs in every step."
                 )
             self.outputs[name] = allocate(spec_like(output), self.num_steps, self.num_envs)
             if type(output) is np.ndarray:
@@ -118,19 +125,22 @@ class RolloutBuffer:
         columns = dict(flatten(self.outputs[name]))
         if leaves.keys() != columns.keys():
             had, has = (sorted("/".join(path) for path in parts) for parts in (columns, leaves))
-            raise ValueError(f"the policy's output {name} has the parts {has} in step {t} of a rollout, and had {had} before.")
+            raise ValueError(
+                f"the policy's output {name} has the parts {has} in step {t} of a rollout, but {had} in earlier steps: return "
+                "the same parts in every step."
+            )
         for path, leaf in leaves.items():
             column = columns[path]
             if leaf.shape != column.shape[1:] or not np.can_cast(leaf.dtype, column.dtype, "same_kind"):
                 raise ValueError(
-                    f"the policy's output {'/'.join((name, *path))} is {leaf.dtype} {leaf.shape} in step {t} of a rollout, and "
-                    f"was {column.dtype} {column.shape[1:]} before: give the same in every step."
+                    f"the policy's output {'/'.join((name, *path))} is {leaf.dtype} {leaf.shape} in step {t} of a rollout, but "
+                    f"was {column.dtype} {column.shape[1:]} in earlier steps: return the same dtype and shape in every step."
                 )
             if may_lose(leaf.dtype, column.dtype):
                 require_held(leaf, column.dtype, f"the policy's output {'/'.join((name, *path))}")
 
     def trajectories(self, **columns: np.ndarray[Any, Any]) -> Trajectories:
-        """The recorded rollout with these extra columns [T, B, ...]; do not use the storage afterwards."""
+        """The recorded rollout with these extra columns [T, B, ...]; do not use this buffer afterwards."""
         columns_so_far = {
             "obs": map_leaves(lambda column: column[:-1], self.obs),
             **self.outputs,
@@ -166,19 +176,19 @@ class TreeSequence(Sequence[Tree]):
         kind = type(self).__name__
         if name in _OF_LISTS:
             raise AttributeError(
-                f"{kind} has no {name!r}, because it is arrays of a fixed size: make a list of it first, {self._name} = "
-                f"list({self._name}), which middleware takes as well."
+                f"{kind} has no {name!r}, because its arrays have a fixed size: make it a list first, {self._name} = "
+                f"list({self._name}), which middleware accepts too."
             )
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            f"{self._name}[{index!r}] cannot be replaced as a whole: write to its leaves, {self._name}[{index!r}].reward = "
-            f"..., or make a list first, {self._name} = list({self._name})."
+            f"{self._name}[{index!r}] cannot be replaced: write to its leaves, {self._name}[{index!r}].reward = ..., or make "
+            f"it a list first, {self._name} = list({self._name})."
         )
 
     def __delitem__(self, index: Any) -> None:
-        raise TypeError(f"{self._name}[{index!r}] cannot be deleted: make a list first, {self._name} = list({self._name}).")
+        raise TypeError(f"{self._name}[{index!r}] cannot be deleted: make it a list first, {self._name} = list({self._name}).")
 
 
 _OF_LISTS = frozenset(dir(list)) - frozenset(dir(TreeSequence)) - {"__iadd__", "__mul__", "__rmul__", "__imul__"}
@@ -206,12 +216,12 @@ class Trajectories(TreeSequence):
         self.columns: dict[str, Any] = {name: writable(column) for name, column in columns.items()}
         """[T, B, ...] arrays by leaf name."""
         self.order: Order = "whole"
-        """Whether its rows are the steps of environments one after the other: of all environments, or only pieces of them; or
-        single transitions side by side, [1, N], as of a list of which nothing else is known. See `rollout_from_list`."""
+        """What is known about the order of the rows: "whole" rollouts, "pieces" of consecutive steps, or "none" for single
+        transitions [1, N]. See `rollout_from_list`."""
         self.valid = valid
         """[T, B] bool, or None if every step is real."""
         self.limits: Mapping[str, Any] = {}
-        """Minimum and maximum of each element, by column, see `within`."""
+        """Minimum and maximum of each element, by column; see `with_limits`."""
         first = first_leaf(self.columns)
         self.num_steps, self.num_envs = int(first.shape[0]), int(first.shape[1])
         self._batch: Tree | None = None
@@ -225,7 +235,7 @@ class Trajectories(TreeSequence):
         return self._batch
 
     def with_limits(self, limits: Mapping[str, Any]) -> Trajectories:
-        """The same object, with these limits from now on: numbers outside cannot be written into a transition or the batch.
+        """Set limits and return this object. Writing a number outside of them into a transition or the batch is an error.
 
         Args:
             limits: (low, high) by column, nested like the column, see `ding_lite.envs.column_limits`.
@@ -235,7 +245,7 @@ class Trajectories(TreeSequence):
 
     @property
     def end_idx(self) -> list[int]:
-        """For each environment with transitions, the index of its last transition in this sequence."""
+        """Index of the last transition of each environment in this sequence; environments without transitions have none."""
         if self.valid is None:
             return list(range(self.num_steps - 1, self.num_steps * self.num_envs, self.num_steps))
         counts = self.valid.sum(axis=0)
@@ -261,8 +271,9 @@ class Trajectories(TreeSequence):
             for path, leaf in flatten(column):
                 if tuple(np.shape(leaf)[:2]) != (self.num_steps, self.num_envs):
                     raise ValueError(
-                        f"the column {'/'.join((name, *path))} of shape {tuple(np.shape(leaf))} was given to a rollout of "
-                        f"{self.num_steps} steps of {self.num_envs} environments: its shape begins with these."
+                        f"with_columns() got the column {'/'.join((name, *path))} of shape {tuple(np.shape(leaf))} for a "
+                        f"rollout of {self.num_steps} steps of {self.num_envs} environments, expected [{self.num_steps}, "
+                        f"{self.num_envs}, ...]."
                     )
         added = {name: map_leaves(np.asarray, nested(column)) for name, column in columns.items()}
         made = Trajectories({**self.columns, **added}, self.valid)
@@ -298,7 +309,7 @@ class Trajectories(TreeSequence):
 
 
 def writable(column: Any) -> Any:
-    """A column, with copies of read-only arrays."""
+    """The same column with writable arrays: read-only ones are copied."""
     if all(isinstance(leaf, np.ndarray) and leaf.flags.writeable for _, leaf in flatten(column)):
         return column
     return map_leaves(lambda leaf: np.require(leaf, requirements="W"), column)

@@ -26,9 +26,9 @@ def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> 
         overlap: steps that a sequence shares with the previous one, for instance to burn in a recurrent state.
 
     Returns:
-        Arrays [N, length, ...] by leaf name, the oldest sequences of all environments first; and `valid`
-        [N, length] bool, if some steps are only a reset. Of the columns `state_in_0`, `state_in_1`, ... only the first step of
-        each sequence, [N, ...]. Copies.
+        Copies: arrays [N, length, ...] by leaf name, the oldest sequences of all environments first; and `valid`
+        [N, length] bool, if some steps are only a reset. The columns `state_in_0`, `state_in_1`, ... hold only the first step
+        of each sequence, [N, ...].
 
     Raises:
         ValueError: T cannot be split into whole sequences, or overlap is not in 0 to length - 1.
@@ -43,13 +43,13 @@ def cut_sequences(trajectories: Trajectories, length: int, overlap: int = 0) -> 
         ([[0.0, 2.0], [1.0, 3.0], [4.0, 6.0], [5.0, 7.0]], [0, 1, 4, 5])
     """
     if not 0 <= overlap < length:
-        raise ValueError(f"cut_sequences(length={length}, overlap={overlap}): an overlap is at least 0, and below the length.")
+        raise ValueError(f"cut_sequences(length={length}, overlap={overlap}): expected 0 <= overlap < length.")
     num_steps, stride = trajectories.num_steps, length - overlap
     if num_steps < length or (num_steps - overlap) % stride:
         raise ValueError(
-            f"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: steps less overlap have "
-            f"to be a multiple of {stride}. There are policy.collect.n_sample / environments steps, and what a SequenceWindow "
-            "puts before them."
+            f"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: steps - overlap must "
+            f"be a positive multiple of {stride}. Set policy.collect.n_sample: a rollout has n_sample / number of environments "
+            "steps, and a SequenceWindow adds its own before them."
         )
     begins = np.arange(0, num_steps - overlap, stride)
     steps = begins[:, None] + np.arange(length)
@@ -73,8 +73,8 @@ class SequenceWindow:
 
     Args:
         overlap: number of steps of each environment.
-        stride: steps from the beginning of a sequence to that of the next, where the first rollout is to be cut too, as far as
-            it goes; without it, that one is only what the next one's sequences begin with.
+        stride: steps from the start of one sequence to the start of the next. If given, sequences are also cut from the first
+            rollout, as many as fit; else it is only the beginning of the sequences of the second rollout.
 
     Raises:
         ValueError: overlap < 0, or stride < 1.
@@ -92,20 +92,21 @@ class SequenceWindow:
 
     def __init__(self, overlap: int, stride: int | None = None) -> None:
         if overlap < 0:
-            raise ValueError(f"SequenceWindow(overlap={overlap}): it keeps 0 steps or more.")
+            raise ValueError(f"SequenceWindow(overlap={overlap}): expected 0 or more.")
         if stride is not None and stride < 1:
-            raise ValueError(f"SequenceWindow(stride={stride}): the next sequence begins 1 step later or more.")
+            raise ValueError(f"SequenceWindow(stride={stride}): expected 1 or more.")
         self.overlap, self.stride = overlap, stride
         self._kept: Trajectories | None = None
 
     def prepend(self, trajectories: Trajectories) -> Trajectories | None:
-        """The last `overlap` steps before this rollout and the rollout itself, as one of `overlap + T` steps.
+        """This rollout after the `overlap` steps before it, as one rollout of `overlap + T` steps.
 
-        While there are not so many before it, None; or with a stride, the last overlap + k * stride steps that there are, k as
-        large as fits, so that the next rollout's sequences follow on, and None where it is 0.
+        Returns:
+            None while there are fewer than `overlap` earlier steps. With a stride, then the last overlap + k * stride steps,
+            with k as large as possible, so that the sequences of the next rollout follow; None if k is 0.
 
         Raises:
-            ValueError: it has other leaves, or another number of environments, than the one before.
+            ValueError: the leaves or the number of environments differ from the rollout before.
         """
         kept, self._kept = self._kept, None
         joined = trajectories if kept is None else _joined(kept, trajectories)
@@ -128,8 +129,8 @@ class SequenceWindow:
         """Restore a saved state. A refused state changes nothing.
 
         Raises:
-            TypeError: not a mapping, such as the path of a checkpoint.
-            ValueError: an impossible state for a window of this overlap.
+            TypeError: the state is not a mapping, for example the path of a checkpoint.
+            ValueError: not a possible state of a window of this overlap.
         """
         require_state(state, "SequenceWindow", ("columns", "valid"))
         self._kept = None if state["columns"] is None else self._checked(state)
@@ -140,21 +141,17 @@ class SequenceWindow:
             lead = {name: leaf.shape[:2] for name, leaf in leaves.items()}
         except (TypeError, ValueError, KeyError, AttributeError):
             found = state["columns"]
-            raise state_error(
-                "SequenceWindow", "columns", found, "it is a list of [path, tensor or objects with shape]"
-            ) from None
+            raise state_error("SequenceWindow", "columns", found, "a list of [path, tensor or objects with shape]") from None
         if not lead or any(len(shape) < 2 or shape != next(iter(lead.values())) for shape in lead.values()):
             named = {"/".join(path): shape for path, shape in lead.items()}
-            raise state_error("SequenceWindow", "columns", named, "all of them begin with the same [steps, environments]")
+            raise state_error("SequenceWindow", "columns", named, "shapes that begin with the same [steps, environments]")
         shape = next(iter(lead.values()))
         if not 0 < shape[0] <= self.overlap:
-            raise state_error(
-                "SequenceWindow", "steps", shape[0], f"a window with overlap={self.overlap} keeps 1 to {self.overlap}"
-            )
+            raise state_error("SequenceWindow", "steps", shape[0], f"1 to {self.overlap}, the overlap of this window")
         valid = arrays(state["valid"])
         if valid is not None and (getattr(valid, "dtype", None) != np.bool_ or valid.shape != shape):
             found = f"{valid.dtype} {valid.shape}" if isinstance(valid, np.ndarray) else valid
-            raise state_error("SequenceWindow", "valid", found, f"it is None or bool {shape}")
+            raise state_error("SequenceWindow", "valid", found, f"None or bool {shape}")
         return Trajectories(unflatten(leaves), valid)
 
 
@@ -162,7 +159,10 @@ def _joined(earlier: Trajectories, later: Trajectories) -> Trajectories:
     before, after = dict(flatten(earlier.columns)), dict(flatten(later.columns))
     looks = [{"/".join(path): leaf.shape[1:] for path, leaf in leaves.items()} for leaves in (before, after)]
     if looks[0] != looks[1]:
-        raise ValueError(f"a SequenceWindow was given {looks[1]}, and before it {looks[0]}: give it rollouts that are alike.")
+        raise ValueError(
+            f"a SequenceWindow got a rollout with the leaves {looks[1]}, the one before had {looks[0]}: pass rollouts with the "
+            "same leaves and number of environments."
+        )
     columns = {name: map_leaves(_behind, earlier.columns[name], column) for name, column in later.columns.items()}
     if earlier.valid is None and later.valid is None:
         return Trajectories(columns)

@@ -1,4 +1,4 @@
-"""Sum trees: sampling of positions in proportion to numbers."""
+"""Sum trees: sampling in proportion to numbers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class SumTree:
         self._levels = [np.zeros((upper, _WIDTH)) for _, upper in pairwise(sizes)]
         self._flat = [*(level.reshape(-1) for level in self._levels), np.zeros(sizes[-1])]
         self._before = np.zeros(sizes[-1] + 1)
-        """Of each number of the top level, the sum of those before it; and the sum of all."""
+        """For each number of the top level, the sum of the numbers before it; at the end, the sum of all."""
         self._top, self._sums = torch.from_numpy(self._flat[-1]), torch.from_numpy(self._before[1:])
 
     def __reduce__(self) -> Any:
-        return _tree_of, (self.values,)  # what are views of one memory here would be copied one by one
+        return _tree_of, (self.values,)  # pickling the attributes would copy views of the same memory one by one
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
@@ -69,17 +69,17 @@ class SumTree:
             upper[index] = _sums(lower.take(index, 0))
 
     def fill(self, start: int, stop: int, value: float | Floats) -> None:
-        """Set the numbers from `start` on, before `stop`: all to one, or each to its own [stop - start]."""
+        """Set the numbers from `start` to `stop` (exclusive), to one number or to an array [stop - start]."""
         self._flat[0][start:stop] = value
         for lower, upper in zip(self._levels, self._flat[1:]):
             start, stop = start >> _SHIFT, (stop + _WIDTH - 1) >> _SHIFT
             upper[start:stop] = _sums(lower[start:stop])
 
     def draw(self, where: Floats) -> Places:
-        """The positions of these fractions of the cumulative sum; never one that holds 0.
+        """The positions at these fractions of the cumulative sum; never a position with the number 0.
 
         Args:
-            where: [B] float, each in [0, 1]: uniform ones sample positions in proportion to their numbers.
+            where: [B] float in [0, 1]. Uniform random fractions sample positions in proportion to their numbers.
 
         Returns:
             [B] int64.
@@ -88,19 +88,19 @@ class SumTree:
             ValueError: every number is 0.
         """
         before = self._before
-        torch.cumsum(self._top, 0, out=self._sums)  # a third of what numpy's takes
+        torch.cumsum(self._top, 0, out=self._sums)  # three times as fast as numpy
         total = float(before[-1])
         if not total > 0:
-            raise ValueError("every number of this sum tree is 0: there is none to draw.")
+            raise ValueError("every number of this sum tree is 0: set a number above 0 before draw().")
         rest = where * total
-        np.minimum(rest, math.nextafter(total, 0.0), out=rest)  # at the total itself, where rounding may lead, nothing is
+        np.minimum(rest, math.nextafter(total, 0.0), out=rest)  # rounding may lead to the total itself, which is no position
         place = before[1:].searchsorted(rest, "right")
         rest -= before.take(place)
         first = np.arange(0, len(place) * _WIDTH, _WIDTH)
         for level in reversed(self._levels):
             block = level.take(place, 0)
-            # A product in place of a running sum, which takes five times as long. The first child with no more than the rest
-            # behind it is the one; among those above 0, so that rounding cannot lead to another.
+            # A matrix product, because a cumulative sum takes five times as long. `later` is the sum of the children that are
+            # stored after each child and counted before it. Chosen is the first child above 0 with later <= rest.
             later = block @ _LATER
             chosen = later <= rest[:, None]
             chosen &= block > 0
@@ -117,7 +117,7 @@ def _tree_of(values: Floats) -> SumTree:
 
 
 def _sizes(capacity: int) -> list[int]:
-    """How many numbers each level holds, without what fills up the last node; the lowest first."""
+    """Number of entries of each level, without padding of the last node; the lowest level first."""
     sizes = [capacity]
     while sizes[-1] > _TOP:
         sizes.append(-(-sizes[-1] // _WIDTH))
@@ -125,6 +125,6 @@ def _sizes(capacity: int) -> list[int]:
 
 
 def _sums(blocks: Floats) -> Floats:
-    # einsum, not a product with ones: it sums each row in the same order, independent of other rows.
+    # einsum, not a product with ones, because it sums each row in the same order, independent of the other rows.
     sums: Floats = np.einsum("ij->i", blocks)
     return sums

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 with warnings.catch_warnings():
-    # Its import warns three times about internals of torch and numpy that it touches.
+    # The import warns three times about internals of torch and numpy.
     warnings.filterwarnings("ignore", category=FutureWarning, module="treevalue")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="treetensor")
     import treetensor.torch as treetensor
@@ -47,8 +47,8 @@ Path = tuple[str, ...]
 class Row(Tree):
     """A tree for use in lists, such as a transition: `in` and `remove` work.
 
-    `t == u` of two trees is true if all leaves are equal and, for two transitions of a rollout, they are
-    the same step. NaN is equal to NaN. A comparison with anything else, such as a number, returns a tree.
+    `t == u` of two trees is a bool. It is true if all leaves are equal and, for two transitions of rollouts, if they are the
+    same step of the same rollout. NaN is equal to NaN. A comparison with anything else, such as a number, returns a tree.
     """
 
     def __eq__(self, other: Any) -> Any:
@@ -72,7 +72,7 @@ class Row(Tree):
 class View(Row):
     """A tree over the memory of a rollout or of episodes: writing to a leaf changes them. Made by `view`.
 
-    `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, of several steps, `e[3].reward = 1` and
+    `t.reward = 1`, `t["reward"] = 1`, `t.reward.fill_(1)`, `t.obs.x = 1` and, for several steps, `e[3].reward = 1` and
     `e[2:5].reward = 1` write into that memory, in its dtype. Leaves cannot be added or removed.
 
     Slices are views. Other results, such as `t.clone()`, `e[mask]`, or a copy by `copy` or `pickle`, are independent
@@ -117,22 +117,22 @@ class View(Row):
         super().__delitem__(key)
 
     def pop(self, key: Any, *default: Any, **more: Any) -> Any:
-        """Refused: leaves cannot be removed."""
+        """Raises ValueError, because leaves of a view cannot be removed."""
         self._keep(key)
         return super().pop(key, *default, **more)
 
     def popitem(self) -> Any:
-        """Refused: leaves cannot be removed."""
+        """Raises ValueError, because leaves of a view cannot be removed."""
         self._keep("any leaf")
         return super().popitem()
 
     def clear(self) -> None:
-        """Refused: leaves cannot be removed."""
+        """Raises ValueError, because leaves of a view cannot be removed."""
         self._keep("all leaves")
         super().clear()
 
     def setdefault(self, key: Any, *default: Any, **more: Any) -> Any:
-        """The leaf of this name; refuses to add one."""
+        """The leaf of this name; raises ValueError if there is none."""
         if _OF in vars(self) and not Tree._detach(self).contains(key):
             raise _no_such_leaf(self, key)
         return super().setdefault(key, *default, **more)
@@ -140,15 +140,13 @@ class View(Row):
     def _keep(self, key: Any) -> None:
         if _OF in vars(self):
             raise ValueError(
-                f"{key} cannot be taken out of {vars(self)[_OF]}, which is a view: make a tree without it, such as "
+                f"{key} cannot be removed from a view of {vars(self)[_OF]}: make a tree without it, such as "
                 "tree({name: leaf for name, leaf in t.items() if name != ...})."
             )
 
 
 _OF, _PLACE = "_of", "_place_of"  # description of the viewed object; origin of a transition
-_IS_ONE = "_is_one"  # whether it is a single step, which accepts a single number
-
-
+_IS_ONE = "_is_one"  # whether it is a single step, to which values must have the exact shape
 _LIMITS = "_limits"  # minimum and maximum of leaves with limits
 
 
@@ -158,10 +156,10 @@ def view(
     place: tuple[Any, int, int] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> View:
-    """A view of this memory.
+    """A view of these leaves.
 
     Args:
-        leaves: tensors, arrays of objects, and mappings of them, all views of the memory to write to.
+        leaves: tensors, arrays of objects, and mappings of them; views of the memory to write to.
         of: name of the viewed object for messages: "a rollout" or "episodes".
         place: (rollout, environment, step) of a transition.
         limits: minimum and maximum by name, nested like the leaves.
@@ -241,7 +239,7 @@ def _no_such_leaf(target: View, name: Any) -> ValueError:
     )
     return ValueError(
         f"{name!r} cannot be set in a view of {of} with the leaves {has}: it has no such leaf, and a new one would be lost. "
-        f"{added}; with_leaves(t, {name}=...) makes a tree of its own."
+        f"{added}; with_leaves(t, {name}=...) makes a new tree."
     )
 
 
@@ -251,7 +249,7 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
         names = {inner for inner, _ in leaf.iter_items()}
         if not isinstance(value, Mapping) or set(value) != names:
             given = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise ValueError(f"{name} of {of} has the leaves {sorted(names)}, and was given {given}: give the same.")
+            raise ValueError(f"{name} of {of} has the leaves {sorted(names)}, got {given}: give the same leaves.")
         for inner, own in leaf.iter_items():
             _collect(f"{name}.{inner}", own, value[inner], of, found, is_one, _inner(limits, inner))
         return
@@ -260,14 +258,14 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
         raise ValueError(f"{name} of {of} is {leaf.dtype}, which cannot hold {array[is_cut].flat[0]!r}: give shorter text.")
     if is_one and isinstance(leaf, torch.Tensor) and array.shape != tuple(leaf.shape):
         raise ValueError(
-            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given values of shape {array.shape}: give as many; "
-            f"t.{name}.fill_(...) sets all of them to one."
+            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, got values of shape {array.shape}: give the same shape, or "
+            f"set all of them to one number with t.{name}.fill_(...)."
         )
     try:
         fitted = np.broadcast_to(array, tuple(leaf.shape))
     except ValueError:
         raise ValueError(
-            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given values of shape {array.shape}: give as many."
+            f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, got values of shape {array.shape}: give the same shape."
         ) from None
     _require_within(name, fitted, limits, of)
     found.append((leaf, fitted))
@@ -275,11 +273,11 @@ def _collect(name: str, leaf: Any, value: Any, of: str, found: list[tuple[Any, A
 
 def _require_within(name: str, array: np.ndarray[Any, Any], limits: Any, of: str) -> None:
     if not isinstance(limits, tuple) or np.shape(limits[0]) != array.shape[array.ndim - np.ndim(limits[0]) :]:
-        return  # no limits, or none for such a slice
+        return  # no limits, or an index that does not fit their shape
     if (outside := (array < limits[0]) | (array > limits[1])).any():
         place = tuple(np.argwhere(outside)[0])
         least, most = (np.broadcast_to(limit, array.shape)[place] for limit in limits)
-        raise ValueError(f"{name} of {of} cannot be {array[place]}: its space has {least} to {most} there. Give one of these.")
+        raise ValueError(f"{name} of {of} cannot be {array[place]}: its space allows {least} to {most} there.")
 
 
 def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[Any, Any]:
@@ -288,7 +286,7 @@ def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[A
     except (TypeError, ValueError):
         array = np.asarray(None)
     if array.dtype.kind not in "biufc":
-        raise TypeError(f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, and was given {value!r:.60}: give numbers.")
+        raise TypeError(f"{name} of {of} is {leaf.dtype} {tuple(leaf.shape)}, got {value!r:.60}: give numbers.")
     with np.errstate(all="ignore"):
         cast = array.astype(leaf.numpy().dtype)
     if leaf.dtype.is_floating_point and array.dtype.kind in "biuf":
@@ -303,7 +301,7 @@ def _numbers(name: str, leaf: torch.Tensor, value: Any, of: str) -> np.ndarray[A
 
 
 def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
-    """An array of objects, each of them one element; numpy would unpack lists."""
+    """An array of objects with one element for each, because numpy would unpack lists."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
         return value.astype(object)
     boxed = np.empty(len(value) if leaf.ndim and isinstance(value, (list, tuple)) else (), object)
@@ -316,8 +314,8 @@ def _objects(leaf: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
 def tree(leaves: Mapping[str, Any]) -> Tree:
     """A tree of these leaves: tensors, arrays or numbers, and mappings of them.
 
-    Tensors and arrays are not copied. Arrays of objects or text stay arrays. `treetensor.Tensor(dict)` gives the same, but
-    calls `repr()` on every leaf, which takes hundreds of microseconds, and milliseconds for images; this function takes two
+    Tensors and arrays are not copied. Arrays of objects or text stay arrays. `treetensor.Tensor(dict)` returns the same, but
+    calls `repr()` on every leaf, which takes hundreds of microseconds, and milliseconds for images. This function takes two
     microseconds.
 
     Raises:
@@ -349,12 +347,12 @@ def with_leaves(batch: Tree | Mapping[str, Any], **leaves: Any) -> Tree:
 
 
 def is_tree(thing: Any) -> TypeGuard[Tree]:
-    """Whether it is a tree, of any class of trees."""
+    """Whether it is a tree of any class."""
     return isinstance(thing, Tree)
 
 
 def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
-    """Whether the batch has this top-level leaf; `in` of a tree would search the leaves.
+    """Whether the batch has this top-level leaf; `name in tree` would search the values.
 
     Raises:
         TypeError: `batch` is neither a tree nor a mapping.
@@ -365,12 +363,12 @@ def has_leaf(batch: Tree | Mapping[str, Any], name: str) -> bool:
 
 
 def _required(batch: Any, who: str) -> Mapping[str, Any]:
-    """The batch if it is a mapping; anything else is refused, because treevalue would crash on it."""
+    """The batch, which must be a mapping, because treevalue crashes with anything else."""
     if isinstance(batch, Mapping):
         return batch
     raise TypeError(
-        f"{who}() wants a batch, a tree or a mapping of leaves by name, got a {type(batch).__name__}: give it a tree, as "
-        'tree({"obs": ..., "reward": ...}) makes one.'
+        f"{who}() wants a tree or a mapping of leaves by name, got a {type(batch).__name__}: pass a tree, such as "
+        'tree({"obs": ..., "reward": ...}).'
     )
 
 
@@ -415,7 +413,7 @@ def map_leaves(fn: Callable[..., Any], structure: Any, *others: Any) -> Any:
 
 
 def first_leaf(structure: Any) -> Any:
-    """Any leaf, for properties that all share: leading dimensions, device."""
+    """The first leaf, to read a property that all leaves share, such as leading dimensions or device."""
     while type(structure) is dict:
         structure = next(iter(structure.values()))
     return structure if hasattr(structure, "dtype") and not isinstance(structure, Tree) else next(flatten(structure))[1]
@@ -432,7 +430,7 @@ def merge_lead(leaf: Any) -> Any:
 
 
 def _own(leaf: Any) -> Any:
-    """A copy in new memory of minimal size."""
+    """A copy that does not share memory."""
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 
@@ -444,7 +442,7 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
     converted: dict[str, Any] = {}
     for name, leaf in leaves.items():
         if not isinstance(name, str):
-            raise TypeError(f"{where} has the key {name!r} of type {type(name).__name__}: names of leaves are strings.")
+            raise TypeError(f"{where} has the key {name!r} of type {type(name).__name__}: names of leaves must be strings.")
         if isinstance(leaf, (torch.Tensor, TreeStorage)):
             converted[name] = leaf
         elif isinstance(leaf, np.ndarray):
@@ -456,7 +454,7 @@ def _tensors(leaves: Mapping[str, Any], where: str = "tree") -> dict[str, Any]:
         elif isinstance(leaf, (bool, int, float, np.generic)):
             converted[name] = torch.as_tensor(leaf)
         else:
-            raise TypeError(f"{where}.{name} is a {type(leaf).__name__}: a leaf is a tensor, an array or a number.")
+            raise TypeError(f"{where}.{name} is a {type(leaf).__name__}, expected a tensor, an array or a number.")
     return converted
 
 
@@ -464,4 +462,4 @@ def _from_numpy(array: np.ndarray[Any, Any], where: str) -> torch.Tensor:
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{where} is an array of {array.dtype}, which no tensor holds as it is: {error}") from None
+        raise TypeError(f"{where} is an array of {array.dtype}, which torch cannot convert to a tensor: {error}") from None

@@ -35,15 +35,18 @@ class VectorEnvAdapter:
     - NEXT_STEP: the step returns it; the next step is only a reset, and is marked as not valid.
     - DISABLED: the step returns it; the finished environments are reset here.
 
-    EpisodeResult statistics are counted here: gymnasium's wrapper loses them on partial resets.
+    Episode statistics are counted here, because gymnasium's wrapper loses them on partial resets.
+
+    Raises:
+        EnvDataError: the environment's metadata do not name its autoreset mode.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         mode = env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise EnvDataError(
-                f"{env} does not say how it resets: env.metadata['autoreset_mode'] is {mode!r}. Set it to the member of "
-                "gymnasium.vector.AutoresetMode that describes the environment."
+                f"{env} does not say how it resets: env.metadata['autoreset_mode'] is {mode!r}, expected a member of "
+                "gymnasium.vector.AutoresetMode. Set it to the mode of the environment."
             )
         self.env, self.mode, self.num_envs = env, mode, env.num_envs
         self.single_observation_space, self.single_action_space = env.single_observation_space, env.single_action_space
@@ -71,9 +74,9 @@ class VectorEnvAdapter:
         self._valid: np.ndarray[Any, Any] | None = None
 
     def first_seed(self, seed: int) -> int | None:
-        """What to seed its first episodes with: `seed`; None where they have begun, or the caller has reset the environment.
+        """The random seed for the first episodes: `seed`, or None if the environment was reset before.
 
-        Warns in the latter case, since its seed cannot be known.
+        Warns if it was reset outside of this adapter, because then its seed is unknown.
         """
         if self._numbers[0] >= 0:
             return None
@@ -82,8 +85,8 @@ class VectorEnvAdapter:
         if all(getattr(one, "_np_random", None) is None for one in generated):
             return seed
         warnings.warn(
-            f"{self.env} was reset before the run, which therefore does not seed it: pass it without a reset, and it is seeded "
-            f"from cfg.seed, or see to it that the reset had a seed, env.reset(seed={seed}).",
+            f"{self.env} was reset before the run, so the run does not seed it: pass it without a reset to seed it from "
+            f"cfg.seed, or reset it with a seed, env.reset(seed={seed}).",
             stacklevel=2,
         )
         return None
@@ -93,9 +96,9 @@ class VectorEnvAdapter:
         seed = None if seed is None else seed_of(seed, "reset(seed={})")
         try:
             if self._resetting is not None:
-                self.env.step(self._action)  # completes pending resets of gymnasium, which would otherwise follow this one
+                self.env.step(self._action)  # completes pending resets of gymnasium, which would happen after this one
             obs, _ = self.env.reset(seed=seed)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
         self._resetting = self._valid = None
         self._seed = self._seed if seed is None else seed
@@ -116,7 +119,7 @@ class VectorEnvAdapter:
         self._action = to_gymnasium(self.single_action_space, action) if type(action) is dict else action
         try:
             result = self.env.step(self._action)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self._place_of_all())  # noqa: B904  mostly it is the same error
         self._clock += 1
         self._resets, self._next = None, 0
@@ -132,8 +135,8 @@ class VectorEnvAdapter:
         terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
         if not reward.shape == terminated.shape == truncated.shape == self._shape:
             raise EnvDataError(
-                f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}: each "
-                f"has to be {self._shape}."
+                f"{self.env} returned reward {reward.shape}, terminated {terminated.shape}, truncated {truncated.shape}, "
+                f"expected {self._shape} for each: correct the environment."
             )
         require_finite(reward, "the reward")
         if self._lent:
@@ -143,10 +146,10 @@ class VectorEnvAdapter:
         if self._resetting is not None:
             valid = ~self._resetting
             terminated, truncated = terminated & valid, truncated & valid
-            self._returns *= valid  # the step of the others was only a reset
+            self._returns *= valid  # for the others, this step was only a reset
         truncated = truncated > terminated  # if both are set, termination counts
         ended = terminated | truncated
-        # Which observations come from a reset, and how many episodes these are ahead of the counted ones.
+        # Which observations come from a reset, and by how many episodes they are ahead of `_numbers`.
         self._resets, self._next = (ended, 1) if self.mode is AutoresetMode.SAME_STEP else (self._resetting, 0)
         if type(obs) is np.ndarray and obs.dtype is self._dtype and obs.shape == self._obs_shape:
             out[...] = obs
@@ -175,7 +178,7 @@ class VectorEnvAdapter:
         return reward
 
     def _placed(self, error: EnvDataError) -> BaseException:
-        """The error with the place of its environment, or of all if the affected one is unknown."""
+        """The error with the place of its environment, or of all environments if its environment is unknown."""
         index = error.env
         if index is None:
             return with_location(error, self._place_of_all(taken=1))
@@ -185,7 +188,7 @@ class VectorEnvAdapter:
         return f"environment {index}", self._place_of(index).sentence
 
     def _place_of(self, index: int) -> ErrorLocation:
-        """The place of its last step, which is already counted, or of the reset of its observation."""
+        """The place of its last step, which `_clock` already includes, or of the reset that returned its observation."""
         is_reset = self._resets is not None and bool(self._resets[index])
         place = ErrorLocation(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
         if not is_reset:
@@ -197,7 +200,7 @@ class VectorEnvAdapter:
         """The place of the joint step of all environments.
 
         Args:
-            taken: 1 if it is already counted.
+            taken: 1 if `_clock` already includes the step.
         """
         steps = [self._clock - begun - taken for begun in self._begun_at]
         seeded = "" if self._seed is None else f", since reset(seed={self._seed})"
@@ -228,14 +231,17 @@ class VectorEnvAdapter:
             self._resets, self._next = ended, 1
             try:
                 obs, _ = self.env.reset(options={"reset_mask": ended.copy()})  # gymnasium pops the key: a new dict each time
-            except (Exception, SystemExit) as error:  # noqa: BLE001  anybody's code; raised below
+            except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
                 who = f"{self.env}, of its environments {shown(indices, 200)},"
                 raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
             self._write(obs, out)
             return finals
         found = infos.get("final_obs", infos.get("final_observation"))
         if found is None:
-            raise EnvDataError(f"{self.env} resets in the same step, but its infos hold no 'final_obs'.")
+            raise EnvDataError(
+                f"{self.env} has autoreset mode SAME_STEP, but its infos have no 'final_obs' in the step that ends an "
+                "episode: add it, or set another autoreset_mode in its metadata."
+            )
         finals = {}
         for index in indices:
             finals[index] = final_obs(
@@ -248,9 +254,9 @@ class VectorEnvAdapter:
         return finals
 
     def _refuse_overwritten(self, index: int, final: Any, out: Any) -> None:
-        """Refuse an environment that writes every observation into one array: its final observation is lost.
+        """Raise an error if the environment writes every observation into one array, which overwrites the final observation.
 
-        An environment that really ends in its first observation is refused too, because the two cannot be distinguished.
+        Also raised if an episode really ends in the first observation of the next one, because both look the same.
         """
         began, before = dict(flatten(out)), dict(flatten(self.current))
         for path, leaf in flatten(final):
@@ -266,8 +272,9 @@ class VectorEnvAdapter:
 
     def _overwritten(self, who: str) -> str:
         return (
-            f"{who} of {self.env} seems to end where its next episode begins: it writes all observations into one array, and "
-            "the last one is lost. Return a new array each step, take another autoreset_mode, or use make_envs()."
+            f"{who} of {self.env} seems to end in the first observation of its next episode: it writes all observations into "
+            "one array, which overwrites the final one. Return a new array each step, take another autoreset_mode, or use "
+            "make_envs()."
         )
 
     def _finish(self, indices: list[int], infos: dict[str, Any]) -> list[EpisodeResult]:
@@ -297,7 +304,7 @@ class VectorEnvAdapter:
         self._boxes.check(out, self._where)
 
     def _require_rows(self, obs: Any) -> None:
-        """Check row by row, if there is one per environment, so that the message names the environment."""
+        """Check row by row, if there is one row per environment, so that the message names the environment."""
         try:
             batch = dict(flatten(to_nested(self.single_observation_space, obs)))
             specs = dict(flatten(self._obs_spec))

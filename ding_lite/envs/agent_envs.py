@@ -1,4 +1,4 @@
-"""Copies: single multi-agent environments whose data is checked."""
+"""Agent environments: single multi-agent environments whose data is checked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class AgentEnv:
 
     Args:
         factory: returns a new environment with PettingZoo's parallel API.
-        index: of the environment.
-        run_seed: of the run.
+        index: index of the environment.
+        run_seed: random seed of the run.
 
     Raises:
-        TypeError: the factory returned something else.
+        TypeError: the factory did not return such an environment.
+        SpaceError: a space has no fixed layout, or its elements hold no numbers.
     """
 
     def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
@@ -37,11 +38,11 @@ class AgentEnv:
         self.possible = tuple(self.env.possible_agents)
         """All agents that may take part."""
         self.spaces = {agent: (self.env.observation_space(agent), self.env.action_space(agent)) for agent in self.possible}
-        """Of observations and of actions."""
+        """Observation space and action space of each agent."""
         for agent, (observation_space, action_space) in self.spaces.items():
             require_elements(observation_space, f"environment {index}, observation_space of agent {agent!r}")
             require_elements(action_space, f"environment {index}, action_space of agent {agent!r}")
-            space_spec(observation_space), space_spec(action_space)  # refuses what has no fixed layout
+            space_spec(observation_space), space_spec(action_space)  # raises SpaceError for spaces without a fixed layout
         self.acting: frozenset[Any] = frozenset()
         """The agents of the next step."""
         self._left: frozenset[Any] = frozenset()
@@ -53,7 +54,7 @@ class AgentEnv:
         self.seed(run_seed)
 
     def seed(self, run_seed: int) -> None:
-        """Seed the next episodes like a new copy in a run with this seed."""
+        """Seed the next episodes as in a new environment of a run with this seed."""
         self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index)
 
     @property
@@ -71,20 +72,20 @@ class AgentEnv:
 
     @property
     def earned(self) -> float:
-        """The sum of all rewards of its episode so far, whatever the order of the agents."""
+        """The sum of all rewards of its episode so far; it does not depend on the order of the agents."""
         return math.fsum(self._returns.values())
 
     def require_earned(self, before: float) -> None:
-        """Refuse a replay that did not earn this.
+        """Raise an error if the replayed episode has another return than before.
 
         Raises:
-            EnvDataError
+            EnvDataError: the returns differ.
         """
         if self.earned != before:
             raise EnvDataError(
-                f"environment {self.index} did not come back to its rewards: replayed from its seed its episode earned "
-                f"{self.earned}, and {before} before, so a saved run cannot go on in it. A wrapper whose statistics outlive an "
-                "episode does that: leave it out.",
+                f"environment {self.index} did not come back to its rewards: replayed from its seed, its episode has the "
+                f"return {self.earned}, before it was {before}, so a saved run cannot continue in it. The cause may be a "
+                "wrapper that keeps statistics across episodes: remove it.",
                 self.index,
             )
 
@@ -109,7 +110,12 @@ class AgentEnv:
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def play(self, actions: dict[Any, Any], remembered: dict[Any, Any]) -> AgentStepResult:
-        """One step with the actions of the current agents, and a copy of these for recording."""
+        """One step with the actions of the current agents.
+
+        Args:
+            actions: actions by agent.
+            remembered: a copy of them, to record.
+        """
         acted, step = self.acting, self._length
         self.starts.actions.append(remembered)
         try:
@@ -130,19 +136,22 @@ class AgentEnv:
         """Begin an episode: observations and infos by agent.
 
         Raises:
-            EnvDataError: there are none, or no agent takes part.
+            EnvDataError: an observation is missing, or no agent takes part.
         """
         result = self.env.reset(seed=seed, options=options)
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, Mapping) for part in result)):
             raise EnvDataError(
-                f"environment {self.index} returned {shown(result, 80)} from reset(): it has to return (obs, infos), both by "
-                "agent."
+                f"environment {self.index} returned {shown(result, 80)} from reset(), expected (obs, infos), both by agent: "
+                "correct the environment."
             )
         self._left, self._length = frozenset(), 0
         self.acting = self._present(self.env.agents)
         self._returns, self._infos = dict.fromkeys(self.acting, 0.0), dict(result[1])
         if not self.acting:
-            raise EnvDataError(f"environment {self.index} begins an episode without agents: env.agents is empty.")
+            raise EnvDataError(
+                f"environment {self.index} begins an episode without agents: env.agents is empty after reset(). Correct the "
+                "environment."
+            )
         self._require(self.acting, result[:1], "reset")
         return result
 
@@ -150,14 +159,15 @@ class AgentEnv:
         """One step: observations, rewards, terminations, truncations and infos by agent.
 
         Raises:
-            EnvDataError: a value of an agent that takes part is missing, or an agent leaves without an ending.
+            EnvDataError: a value of an agent that takes part is missing, or an agent leaves without being terminated or
+                truncated.
         """
         acted = self.acting
         result = self.env.step(actions)
         if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, Mapping) for part in result)):
             raise EnvDataError(
-                f"environment {self.index} returned {shown(result, 80)} from step(): it has to return ({', '.join(_PARTS)}), "
-                "each by agent."
+                f"environment {self.index} returned {shown(result, 80)} from step(), expected ({', '.join(_PARTS)}), each by "
+                "agent: correct the environment."
             )
         self._require(acted, result[:4], "step")
         _, rewards, terminations, truncations, infos = result
@@ -167,8 +177,8 @@ class AgentEnv:
         missing = acted - self.acting - self._left
         if missing:
             raise EnvDataError(
-                f"agent {min(map(repr, missing))} of environment {self.index} is no longer in env.agents, and neither "
-                "terminated nor truncated: who leaves has one of them set in that step."
+                f"agent {min(map(repr, missing))} of environment {self.index} is no longer in env.agents, but was neither "
+                "terminated nor truncated: set one of them in the step in which an agent leaves."
             )
         self._require(self.acting, result[:1], "step")
         self._length += 1
@@ -182,7 +192,10 @@ class AgentEnv:
         present = frozenset(agents)
         unknown = present.difference(self.possible)
         if unknown:
-            raise EnvDataError(f"environment {self.index} has the agents {sorted(map(repr, unknown))}, not in possible_agents.")
+            raise EnvDataError(
+                f"environment {self.index} has the agents {sorted(map(repr, unknown))}, which are not in possible_agents: add "
+                "them there."
+            )
         return present - self._left
 
     def _require(self, agents: Iterable[Any], parts: Sequence[Mapping[Any, Any]], of: str) -> None:
@@ -190,8 +203,8 @@ class AgentEnv:
             for name, part in zip(_PARTS, parts):
                 if agent not in part:
                     raise EnvDataError(
-                        f"environment {self.index} returned no {name} of agent {agent!r} from {of}(), who takes part: each "
-                        "agent has all of them, also in its last step."
+                        f"environment {self.index} returned no {name} of agent {agent!r} from {of}(), but it takes part: "
+                        "return every value for each agent, also in its last step."
                     )
 
     def _number(self, agent: Any, reward: Any) -> float:
@@ -205,10 +218,11 @@ class AgentEnv:
 
 
 def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
-    """Refuse an environment that is used twice, and environments with different agents or spaces.
+    """Raise an error if an environment is used twice, or environments have different agents or spaces.
 
     Raises:
-        ValueError, SpaceError
+        ValueError: two factories returned the same environment.
+        SpaceError: agents or spaces differ.
     """
     first = agent_envs[0]
     for position, one in enumerate(agent_envs):
@@ -218,15 +232,15 @@ def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
             )
         if one.possible != first.possible:
             raise SpaceError(
-                f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: all "
-                "have to be alike."
+                f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: they "
+                "must be the same in all environments."
             )
         for agent, (observation_space, action_space) in one.spaces.items():
             like = first.spaces[agent]
             if action_space != like[1] or not same_layout(observation_space, like[0]):
                 raise SpaceError(
                     f"agent {agent!r} has the spaces {observation_space}, {action_space} in environment {one.index}, and "
-                    f"{like[0]}, {like[1]} in environment {first.index}: all have to be alike."
+                    f"{like[0]}, {like[1]} in environment {first.index}: they must be the same in all environments."
                 )
 
 
@@ -236,17 +250,18 @@ def _made_by(factory: Callable[[], Any], index: int) -> Any:
     except SystemExit as error:
         raise exit_error(error, f"the factory of environment {index}") from error
     except Exception as error:
-        add_note(error, f"raised where environment {index} was made")
+        add_note(error, f"raised while environment {index} was made")
         raise
     if hasattr(env, "agent_iter"):
         raise TypeError(
-            f"the factory of environment {index} returned {env} of type {type(env).__name__}, whose agents take turns: use "
-            "what its module calls parallel_env, or pettingzoo.utils.conversions.aec_to_parallel."
+            f"the factory of environment {index} returned {env} of type {type(env).__name__}, whose agents take turns: return "
+            "a parallel environment, made by parallel_env of the same module, or by "
+            "pettingzoo.utils.conversions.aec_to_parallel."
         )
     for name in _WANTED:
         if not hasattr(env, name):
             raise TypeError(
-                f"the factory of environment {index} returned a {type(env).__name__}, which has no {name!r}: it has to return "
-                "a new environment with PettingZoo's parallel API."
+                f"the factory of environment {index} returned a {type(env).__name__}, which has no {name!r}: return a new "
+                "environment with PettingZoo's parallel API."
             )
     return env

@@ -1,4 +1,4 @@
-"""Seats: the rows of one policy, which acts for some agents in every environment."""
+"""Agent slots: the rows of one policy, which acts for some agents in every environment."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class AgentStepResult(NamedTuple):
 class AgentSlots:
     """The agents of one policy in N environments, as rows [N * agents, ...]: those of environment 0, then those of 1, ...
 
-    If an agent takes no part in a step, because it has left while others continue, its row is unchanged: its observation
+    If an agent takes no part in a step, because it has left while others continue, its row does not change: its observation
     stays, its reward is 0, and the step is not valid.
 
     Args:
-        agents: in the order of the environment's `possible_agents`; all have the same spaces.
-        observation_space, action_space: of each of them.
-        copies: N.
+        agents: the agents, in the order of the environment's `possible_agents`; all have the same spaces.
+        observation_space, action_space: spaces of each agent.
+        num_envs: N.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class AgentSlots:
         self.rows = [(index, agent) for index in range(num_envs) for agent in agents]
         """Environment and agent of each row."""
         self.num_envs = len(self.rows)
-        """Number of rows, under the name that code for B environments uses."""
+        """Number of rows, named as in code for B environments."""
         self.obs_spec = space_spec(observation_space)
         self.current: Any = None
         """The observations to act on next, nested arrays [rows, ...]; None before `begin`."""
         self.restarted: np.ndarray[Any, Any] | None = None
-        """[rows] bool: whether `current` is the start of an episode; None if it is for none."""
+        """[rows] bool: whether `current` is the start of an episode; None if no row is."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
-        """Action and reward of the last step, set by the worker that took it; None where it is not known."""
+        """Action and reward of the last step, set by the worker that took it; None if unknown."""
         self.stepped_by: Any = None
-        """What took the last step, set by it; None where unknown."""
+        """The object that took the last step, set by that object; None if unknown."""
         self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)
@@ -88,7 +88,7 @@ class AgentSlots:
         # A copy, because the environment or the caller may change the array.
         each = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
         if len(each) != self.num_envs:
-            raise ValueError(f"{self.num_envs} rows want as many actions, got {len(each)}.")
+            raise ValueError(f"expected {self.num_envs} actions, one for each row, got {len(each)}.")
         for (index, agent), one in zip(self.rows, each):
             if agent in acting[index]:
                 to[index][agent] = one
@@ -97,7 +97,7 @@ class AgentSlots:
         """The result of a step as rows; the next observations are written to `out`, nested arrays [rows, ...].
 
         Raises:
-            EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite.
+            EnvDataError: an observation, reward or flag has the wrong shape, type or range, or is not finite.
         """
         pairs = [(played[index], agent) for index, agent in self.rows]
         acted = [agent in one.acted for one, agent in pairs]
@@ -121,7 +121,7 @@ class AgentSlots:
         self.current, self.restarted, self.last = out, np.array(begins) if any(begins) else None, None
         self.stepped_by = None
         valid = None if all(acted) else np.array(acted)
-        # Where both endings are claimed, the task itself ended.
+        # If both flags are set, termination counts.
         return Step(reward, terminated, truncated > terminated, finals, valid, [])
 
     def _write(self, elements: Sequence[Any], out: Any, before: Any) -> None:
@@ -164,7 +164,7 @@ class AgentSlots:
             raise
 
     def _checked(self, check: Callable[[int], object]) -> None:
-        """Check row by row, so that the message names environment and agent."""
+        """Check row by row, so that the message names the environment and the agent."""
         for row, (_, agent) in enumerate(self.rows):
             try:
                 check(row)
@@ -185,7 +185,7 @@ class AgentSlots:
         """Restore a saved state, after replayed environments returned these observations by agent.
 
         Raises:
-            EnvDataError: an environment did not come back to the same observation.
+            EnvDataError: a replayed environment does not return the same observation.
         """
         self.current, self.restarted, self.stepped_by = arrays(state["current"]), arrays(state["restarted"]), None
         now = self._blank()
@@ -197,7 +197,8 @@ class AgentSlots:
                 index, agent = self.rows[int(np.argmin(same))]
                 raise EnvDataError(
                     f"environment {index} did not come back to its observation of agent {agent!r}: replayed from its seed it "
-                    "went another way, so a saved run cannot go on in it.",
+                    "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
+                    "seed.",
                     index,
                 )
 

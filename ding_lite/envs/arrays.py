@@ -1,4 +1,4 @@
-"""Arrays: observations as tensors for a policy, its outputs as arrays, and its actions as the environment takes them."""
+"""Arrays: conversion of observations to tensors, of policy outputs to arrays, and of actions to the environment's form."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ding_lite.envs.spaces import subspaces, to_nested
 
 
 def to_tensors(obs: Any, device: torch.device) -> Any:
-    """Arrays or tensors as tensors on `device`, without a copy where none is needed."""
+    """Arrays or tensors as tensors on `device`, copied only if necessary."""
     if type(obs) is np.ndarray:
         obs = torch.from_numpy(obs)
     if isinstance(obs, Tensor):
         return obs if device.type == "cpu" else obs.to(device, non_blocking=True)
     obs = nested(obs)
     if not isinstance(obs, Mapping):
-        raise TypeError(f"an observation is an array or a tensor, or nested as its space is, got a {type(obs).__name__}.")
+        raise TypeError(f"an observation must be an array or a tensor, or nested like its space, got a {type(obs).__name__}.")
     return map_leaves(lambda leaf: to_tensors(leaf, device), obs)
 
 
 def to_arrays(output: Any) -> Any:
-    """Tensors, numbers and lists [B] as arrays; text and other objects as arrays of objects; what already is one stays."""
+    """Tensors, numbers and lists [B] as arrays; text and other objects as arrays of objects; arrays are not copied."""
     if type(output) is np.ndarray:
         return output.astype(object) if output.dtype.kind in "US" else output
     if isinstance(output, Tensor):
@@ -40,12 +40,15 @@ def to_arrays(output: Any) -> Any:
         return stack_rows(output)
     output = nested(output)
     if not isinstance(output, Mapping):
-        raise TypeError(f"a policy gives arrays, tensors or lists, or nested dicts of them, got a {type(output).__name__}.")
+        raise TypeError(
+            "an output of a policy must be an array, a tensor or a list, or a nested dict of them, got a "
+            f"{type(output).__name__}."
+        )
     return map_leaves(to_arrays, output)
 
 
 def actions_to_arrays(action: Any, space: gymnasium.Space[Any]) -> Any:
-    """A policy's actions [B, ...] as arrays, nested as the space is; also where they came as a list of B actions."""
+    """A policy's actions [B, ...], or a list of B actions, as arrays nested like the space."""
     if isinstance(action, (list, tuple)) and subspaces(space) is not None:
         rows = [to_nested(space, row) for row in action]
         return map_leaves(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
@@ -55,20 +58,20 @@ def actions_to_arrays(action: Any, space: gymnasium.Space[Any]) -> Any:
 
 
 def clipper(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
-    """A function that clips the Box parts of nested actions [B, ...] to their bounds, and gives the rest as it is."""
+    """A function that clips the Box parts of nested actions [B, ...] to their bounds; other parts are unchanged."""
     parts = subspaces(space)
     if parts is not None:
         return partial(_clip_parts, {name: clipper(part) for name, part in parts.items()})
     if isinstance(space, spaces.Box):
         return partial(np.clip, a_min=space.low, a_max=space.high)
-    return _as_it_is
+    return _identity
 
 
 def _clip_parts(clip: Mapping[str, Callable[[Any], Any]], action: Any) -> Any:
     return {name: clip_part(action[name]) for name, clip_part in clip.items()}
 
 
-def _as_it_is(action: Any) -> Any:
+def _identity(action: Any) -> Any:
     return action
 
 

@@ -1,4 +1,4 @@
-"""Bounds: a warning for observations outside of their Box, which are used unchanged."""
+"""Bounds: a warning for observations outside the bounds of their Box. They are used unchanged."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ Where = Callable[[int], tuple[str, str]]
 
 
 class BoxBounds:
-    """Warns, once, of an observation outside the bounds of its Box.
-
-    There is one warning for all environments checked here, because they share one space.
+    """Warns of an observation outside the bounds of its Box, once for all environments checked here.
 
     Args:
-        each: the observation space of each environment, which may differ in their bounds. Parts other than Box, and Boxes that
-            allow every value of their dtype, cost nothing.
+        each: the observation space of each environment; their bounds may differ. Parts other than Box, and Boxes that
+            allow every value of their dtype, are not checked.
     """
 
     def __init__(self, each: Sequence[gymnasium.Space[Any]]) -> None:
@@ -35,7 +33,7 @@ class BoxBounds:
         self._leaves = [_Leaf(path, boxes) for path, boxes in leaves if not all(map(_holds_all, boxes))]
 
     def check(self, batch: Any, where: Where) -> None:
-        """Warn if the observations [rows, ...], nested arrays, leave their bounds.
+        """Warn if the observations [rows, ...], nested arrays, are outside their bounds.
 
         Args:
             where: called with the affected row.
@@ -65,9 +63,9 @@ class BoxBounds:
         name = "obs" + "".join(f"[{part!r}]" for part in leaf.path)
         element = f"{name}[{', '.join(map(str, place))}]" if place else name
         text = (
-            f"{who} returned {element} = {found[at]}, its Box holds {box.low[at]} to {box.high[at]} there: correct the bounds "
-            "of its observation_space, or scale or clip observations in a wrapper. They are used as they are, and this is said "
-            "once. "
+            f"{who} returned {element} = {found[at]}, its Box allows {box.low[at]} to {box.high[at]} there: correct the bounds "
+            "of its observation_space, or scale or clip observations in a wrapper. Observations are used unchanged, and this "
+            "warning is given once. "
         )
         warnings.warn((text + when).rstrip(), stacklevel=3)
 

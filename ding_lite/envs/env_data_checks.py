@@ -31,7 +31,7 @@ class EnvDataError(ValueError):
 
 
 def shown(value: Any, limit: int = 60) -> str:
-    """`repr(value)`, shortened to `length` characters, even if `repr` fails."""
+    """`repr(value)`, shortened to `limit` characters; the name of the type if `repr` fails."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  user code, and integers with more digits than Python prints
@@ -40,10 +40,12 @@ def shown(value: Any, limit: int = 60) -> str:
 
 
 def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.ndarray[Any, Any]:
-    """`value` with exactly this shape and dtype, without changing a number.
+    """`value` as an array of exactly this shape and dtype. Numbers do not change, except by rounding of floats.
 
     Args:
-        who: its name in the message, such as "environment 3, obs".
+        value: a number, an array or a list.
+        leaf: expected shape and dtype.
+        who: name of the value in messages, such as "environment 3, obs".
         env: index of the environment.
 
     Raises:
@@ -53,19 +55,19 @@ def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.
         array = np.asarray(value)
     except Exception as error:
         raise EnvDataError(
-            f"{who} is {shown(value)}, of which numpy makes no array ({type(error).__name__}: {error}), its space says "
+            f"{who} is {shown(value)}, which numpy cannot convert to an array ({type(error).__name__}: {error}), expected "
             f"{leaf.shape} {leaf.dtype}: correct the environment.",
             env,
         ) from error
     if array.shape != leaf.shape:
         raise EnvDataError(
-            f"{who} has shape {array.shape}, its space says {leaf.shape}: correct the space or the environment.", env
+            f"{who} has shape {array.shape}, its space has {leaf.shape}: correct the space or the environment.", env
         )
     if array.dtype == leaf.dtype:
         return array
     if array.dtype == object or not (np.can_cast(array.dtype, leaf.dtype, "same_kind") or _are_integers(array, leaf)):
         raise EnvDataError(
-            f"{who} has dtype {array.dtype}, its space says {leaf.dtype}: correct the space or the environment.", env
+            f"{who} has dtype {array.dtype}, its space has {leaf.dtype}: correct the space or the environment.", env
         )
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(leaf.dtype)
@@ -73,7 +75,7 @@ def to_leaf(value: Any, leaf: LeafSpec, who: str, env: int | None = None) -> np.
     if not exact.all():
         worst = array[~exact].flat[0]
         raise EnvDataError(
-            f"{who} holds {worst}, which {leaf.dtype} cannot: correct the space's dtype or the environment.", env
+            f"{who} is {worst}, which {leaf.dtype} cannot hold: correct the space's dtype or the environment.", env
         )
     return cast
 
@@ -103,7 +105,7 @@ def to_element(space: gymnasium.Space[Any], value: Any, spec: Spec, who: str, en
 
 
 def require_finite(batch: Any, what: str, first: int = 0) -> None:
-    """Refuse NaN and infinities in a batch [B, ...], nested or not; `first` is the index of the environment of row 0.
+    """Raise an error for NaN or infinity in a batch [B, ...], nested or not; `first` is the index of the first environment.
 
     Raises:
         EnvDataError: with the index of the first affected environment.
@@ -132,7 +134,7 @@ def all_finite(numbers: np.ndarray[Any, Any]) -> bool:
 
 
 def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None:
-    """Refuse integers in a batch [B, ...] that are outside of their space; `bounds` is the result of `integer_bounds`.
+    """Raise an error for integers of a batch [B, ...] outside of their space; `bounds` is a result of `integer_bounds`.
 
     Raises:
         EnvDataError: with the index of the first affected environment.
@@ -149,7 +151,7 @@ def require_in_range(batch: Any, bounds: Any, what: str, first: int = 0) -> None
         row = int(np.argwhere(wrong)[0][0])
         found = batch[row] if batch[row].size < 10 else "..."
         raise EnvDataError(
-            f"environment {first + row} returned {what} {found}, its space holds {low} to {high}: correct the space or the "
+            f"environment {first + row} returned {what} {found}, its space allows {low} to {high}: correct the space or the "
             "environment.",
             first + row,
         )

@@ -1,4 +1,4 @@
-"""Episodes: the start of each episode, so that it can be replayed, and its summary."""
+"""Episode starts: how each episode began, so that it can be replayed, and the result of a finished episode."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class EpisodeResult(NamedTuple):
     """Number of earlier episodes of this environment."""
 
     return_: float
-    """Sum of its rewards, undiscounted."""
+    """Undiscounted sum of its rewards."""
 
     length: int
-    """Steps."""
+    """Number of steps."""
 
     seed: int | None = None
-    """The argument of `env.reset(seed=...)`; None if the start is stored in another way, or unknown."""
+    """Argument of `env.reset(seed=...)`; None if the start is stored in another way, or unknown."""
 
     info: Mapping[str, Any] = MappingProxyType({})
     """The info of its last step."""
@@ -59,10 +59,15 @@ def _seeds(run_seed: int, env: int, block: int) -> tuple[int, ...]:
 
 
 class EpisodeStarts:
-    """Starts the episodes of one environment, each from its own seed, and records the actions since.
+    """Starts the episodes of one environment, each from its own seed, and records its actions.
 
-    If a seeded reset is expensive (ALE restarts its emulator, 90 ms instead of 3.5), only the first one is seeded, and `start`
-    holds the simulator's state and generators before the reset instead.
+    If a seeded reset is expensive (ALE restarts its emulator, 90 ms instead of 3.5), only the first reset is seeded. For later
+    episodes, `start` holds the state of the simulator and its generators before the reset.
+
+    Args:
+        env: the environment.
+        run_seed: random seed of the run.
+        index: index of the environment.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], run_seed: int, index: int) -> None:
@@ -72,20 +77,21 @@ class EpisodeStarts:
         self.start: dict[str, Any] = {}
         """Start of the current episode: {"seed": ...} or the simulator's state, and {"options": ...} if there were any."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
-        """The actions since, at most a million steps."""
+        """The actions of the current episode, at most a million."""
         self.earned = 0.0
-        """By the current episode; set before the next one begins."""
+        """Return of the current episode; set before the next one begins."""
         self._previous: dict[str, Any] | None = None
-        """The episode before, and what it earned, until the current one has a step: a replay without steps shows nothing."""
-        self._is_dear = hasattr(env.unwrapped, "ale")
+        """The previous episode and its return, saved while the current one has no steps, to check the replay with its
+        rewards."""
+        self._has_expensive_resets = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
         self.replayed: int | None = None
-        """The next step while a saved episode is replayed; None until its reset is done."""
+        """Number of replayed steps while a saved episode is replayed; None until its reset is done."""
 
     @property
     def described(self) -> str:
         """Number and start of the current episode, for messages."""
-        return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a kept state'}"
+        return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a saved state'}"
 
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for its next episode. Returns its observation and info."""
@@ -95,7 +101,7 @@ class EpisodeStarts:
         self.number += 1
         self.actions.clear()
         given = {} if options is None else {"options": copy.deepcopy(options)}
-        if self._is_dear and self.number > 0:
+        if self._has_expensive_resets and self.number > 0:
             self.start = {**simulator_state(self.env), **given}
             return self.env.reset(options=options)
         place = self.number % _SEEDS
@@ -105,23 +111,27 @@ class EpisodeStarts:
         return self.env.reset(seed=self._seeds[place], options=options)
 
     def state_dict(self) -> dict[str, Any]:
-        """The current episode: its number, its start, and what was done since; where that is nothing, also the one before.
+        """Number, start and actions of the current episode; before its first step, also those of the previous episode.
 
         Raises:
-            RuntimeError: the episode is longer than the recorded steps.
+            RuntimeError: the episode has more steps than are recorded.
         """
         if len(self.actions) == _LONGEST:
-            raise RuntimeError(f"environment {self.index} is in an episode of over {_LONGEST:,} steps, and cannot be saved.")
+            raise RuntimeError(
+                f"environment {self.index} is in an episode of {_LONGEST:,} steps or more, which cannot be saved: give it a "
+                "time limit."
+            )
         state = {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
         if self._previous is not None and not self.actions:
             state["previous"] = {**self._previous, "actions": _packed(self._previous["actions"])}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, list[Any]]:
-        """Bring the environment back to where it was, by playing the episode again. Returns its observation, and the rewards.
+        """Restore the environment by replaying the saved episode. Returns its current observation, and the rewards.
 
         Args:
-            played: called with the number of steps after each step.
+            state: a result of `state_dict`.
+            played: called with the number of replayed steps after the reset and after each step.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self._previous = state.get("previous")
@@ -146,7 +156,7 @@ def _packed(actions: Iterable[Any]) -> Any:
 
 
 def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """State and generators of an ALE environment between two episodes, as plain data."""
+    """State of the simulator and generator of an ALE environment between two episodes, as plain data."""
     inner: Any = env.unwrapped
     state = np.frombuffer(inner.clone_state(include_rng=True).serialize(), np.uint8)
     return {"ale": state, "np_random": inner.np_random.bit_generator.state}

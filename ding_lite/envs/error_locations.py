@@ -1,4 +1,4 @@
-"""Places: environment, episode and step of an error."""
+"""Error locations: environment, episode and step of an error."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class ErrorLocation(NamedTuple):
     """Which episode, such as "episode 2, which began with {'seed': 5}"."""
 
     step: int | None = None
-    """Of the episode, counted from 0; None in its reset."""
+    """Step of the episode, from 0; None in the reset."""
 
     action: Any = None
     """The action of that step."""
 
     given: str = "action"
-    """Its name in messages: "actions" if there are several."""
+    """Name of `action` in messages: "actions" if there are several."""
 
     is_replay: bool = False
     """Whether a saved episode was being replayed."""
 
     together: str = ""
-    """For a joint step of several environments, the place of each; `episode` and `step` are then ignored."""
+    """For a joint step of several environments, the place of each; then `episode` is ignored."""
 
     @property
     def words(self) -> str:
@@ -46,20 +46,21 @@ class ErrorLocation(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A sentence about what it returned there."""
+        """A sentence with the place of wrong data."""
         lead, again = "in the reset " if self.step is None else "", self.again
         return f"It was {lead}{self.words}{again}."
 
     @property
     def again(self) -> str:
         """The part of a sentence about a replay."""
-        return ", where it was played again" if self.is_replay else ""
+        return ", while it was replayed" if self.is_replay else ""
 
 
 def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
-    """The error to raise, with a note on the place: the same error, or a RuntimeError if an environment called `sys.exit`.
+    """The error to raise, with its location: the same error, or a RuntimeError if an environment called `sys.exit`.
 
-    An error raised by a signal handler is unchanged.
+    The location is added to the message of an EnvDataError, and as a note to other errors. A SystemExit raised by a signal
+    handler is unchanged.
     """
     again = place.again
     if isinstance(error, EnvDataError):
@@ -74,7 +75,7 @@ def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
 
 
 def exit_error(error: SystemExit, who: str) -> RuntimeError:
-    """The error to raise if code of an environment called `sys.exit`, which would end the run silently."""
+    """The error to raise if an environment called `sys.exit`, which would end the run without a message."""
     ended = RuntimeError(f"{who}, called sys.exit({shown(error.code, 60)}). {_NO_EXIT}")
     ended.__cause__ = error
     return ended

@@ -15,10 +15,10 @@ EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
-    """A new environment, number `index`; errors of the factory get a note with the number.
+    """A new environment with this index; errors of the factory get a note with the index.
 
     Raises:
-        TypeError: the factory returned something else.
+        TypeError: the factory did not return a gymnasium environment, or one of its spaces is missing.
         SpaceError: a space is empty, or its elements hold no numbers.
         RuntimeError: the factory called `sys.exit`.
     """
@@ -27,12 +27,12 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
     except SystemExit as error:
         raise exit_error(error, f"the factory of environment {index}") from error
     except Exception as error:
-        add_note(error, f"raised where environment {index} was made")
+        add_note(error, f"raised while environment {index} was made")
         raise
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
-            f"the factory of environment {index} returned a {type(env).__name__}, it has to return a new gymnasium.Env. "
-            "Environments of the old gym need a shim such as shimmy."
+            f"the factory of environment {index} returned a {type(env).__name__}, expected a new gymnasium.Env. Wrap "
+            "environments of the old gym with a library such as shimmy."
         )
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), gymnasium.Space):
@@ -42,10 +42,11 @@ def made_by(factory: EnvFactory, index: int) -> gymnasium.Env[Any, Any]:
 
 
 def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
-    """Refuse an environment that is used twice, and environments with different spaces.
+    """Raise an error if an environment is used twice, or environments have different spaces.
 
     Raises:
-        ValueError, SpaceError
+        ValueError: two factories returned the same environment.
+        SpaceError: the spaces differ.
     """
     first = envs[0]
     for index, env in enumerate(envs):
@@ -56,5 +57,5 @@ def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         if env.action_space != first.action_space or not same_layout(env.observation_space, first.observation_space):
             raise SpaceError(
                 f"environment {index} has the spaces {env.observation_space}, {env.action_space}, environment 0 has "
-                f"{first.observation_space}, {first.action_space}: all have to be alike."
+                f"{first.observation_space}, {first.action_space}: they must be the same in all environments."
             )

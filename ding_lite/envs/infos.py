@@ -14,7 +14,7 @@ from ding_lite.basics import did_you_mean
 
 
 def number_of(value: Any) -> float | None:
-    """A number, or the only element of an array or tensor; None for anything else.
+    """A number, or the single element of an array or tensor, as a float; None for anything else.
 
     Integers too large for a float become infinite.
 
@@ -36,12 +36,12 @@ def number_of(value: Any) -> float | None:
 class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds the episode means of some numbers in the infos to the info of the last step.
 
-    Loggers log every number in an episode's last info, so these are logged under their names. Steps without a number, and NaN,
-    are left out of its mean. A name that is missing in the whole first episode causes one warning.
+    Loggers log every number in an episode's last info, so these means are logged under the same names. Steps without the
+    number, and NaN, do not count. A name that is missing in the whole first episode causes one warning.
 
     Args:
         env: the environment.
-        names: of the numbers.
+        names: names of the numbers.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], names: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         if value is not None and name not in self._odd:
             self._odd.add(name)
             warnings.warn(
-                f"log_info names {name!r}, but in the infos of {self.env} that is {value!r:.60}, no number: it is left out.",
+                f"log_info names {name!r}, which is not a number in the infos of {self.env}, but {value!r:.60}: it is ignored.",
                 stacklevel=3,
             )
 
@@ -93,7 +93,7 @@ class MeanInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         for name in self._names:
             if not self._counts[name] and name not in self._odd:
                 warnings.warn(
-                    f"log_info names {name!r}, which no info of the first episode of {self.env} had{did_you_mean(name, known)} "
-                    f"It had {', '.join(map(str, known)) or 'nothing at all'}.",
+                    f"log_info names {name!r}, which is in no info of the first episode of {self.env}"
+                    f"{did_you_mean(name, known)} The infos have {', '.join(map(str, known)) or 'no keys'}.",
                     stacklevel=2,
                 )

@@ -41,23 +41,23 @@ def make_envs(
 ) -> LocalVectorEnv | SplitVectorEnv:
     """Create B environments as one `gymnasium.vector.VectorEnv`, stepped in this process or in worker processes.
 
-    A worker process owns its environments and, once a collector or an evaluator uses them, a copy of the acting policy:
-    it returns whole rollouts through shared memory. The processes end with `task.stop()`, with `close()`, and with this
-    process. If they are used again, they are restarted in the same state.
+    A worker process owns its environments and, once a collector or an evaluator uses them, a copy of the acting policy.
+    It returns whole rollouts through shared memory. The processes end with `task.stop()`, with `close()`, and with this
+    process. If they are used after `task.stop()`, they are restarted in the same state.
 
     Args:
         env: an id that `gymnasium.make` knows, or a function that returns a new environment each time.
         num_envs: B.
-        seed: seed of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the
+        seed: random seed of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the
             episode).
         wrappers: wrappers for each environment, the innermost first.
-        log_info: names in the infos of steps. Their mean over each episode is added to the info of its last step, of which
-            every number is logged.
-        workers: number of pieces into which the environments are split, each with its own random generator for acting. Another
-            number gives another run; the same number gives the same run on either backend.
-        backend: "process" for one process per piece; "local" to step the pieces one after another.
-        restart: if a worker process is killed, hangs or raises, restart it in the same state and repeat the request: the run
-            continues with the same result. Each answer costs a little more.
+        log_info: names in the infos of steps. Their means over an episode are added to the info of its last step, and all
+            numbers in that info are logged.
+        workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
+            depend on this number, but not on the backend.
+        backend: "process" for one process per piece; "local" to step the pieces one after another in this process.
+        restart: if a worker process is killed, hangs or raises an error, restart it in the same state and repeat the request,
+            with the same result. Each request takes a little longer.
         timeout_s: maximum seconds for a step of an environment, or a forward pass of the policy, in a worker process. With
             `restart`, a worker that hangs in every attempt is an error after about three times as long, for any number of
             workers.
@@ -85,12 +85,13 @@ def make_envs(
     if isinstance(env, str):
         _register(env)
         spec = copy.deepcopy(gymnasium.spec(env))
-        spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks what comes back
+        spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
         factory: EnvFactory = partial(_made, spec, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
         if kwargs:
             raise TypeError(
-                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but makes environments by your function: set them there."
+                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: set them in your "
+                "function."
             )
         factory = env
     else:
@@ -102,16 +103,17 @@ def make_envs(
     for wrapper in wrappers:
         if not callable(wrapper) or isinstance(wrapper, gymnasium.Env):
             raise TypeError(
-                f"make_envs(wrappers=...) wants classes or functions that are given an environment, got {wrapper!r:.80} of "
-                f"type {type(wrapper).__name__}: pass the class, or functools.partial of it."
+                f"make_envs(wrappers=...) wants classes or functions of an environment, got {wrapper!r:.80} of type "
+                f"{type(wrapper).__name__}: pass the class, or functools.partial of it."
             )
     factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
     if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
         raise ValueError(
-            f"make_envs(workers={workers!r}) for {num_envs} environments: each worker needs one, so 1 to {num_envs}."
+            f"make_envs(workers={workers!r}) for {num_envs} environments: each worker needs at least one environment, "
+            f"expected 1 to {num_envs}."
         )
     if backend not in ("local", "process"):
-        raise ValueError(f"make_envs(backend={backend!r}): there is no such backend, use 'local' or 'process'.")
+        raise ValueError(f"make_envs(backend={backend!r}): unknown backend, use 'local' or 'process'.")
     if backend == "local" and workers == 1:
         return LocalVectorEnv(factories, seed)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
@@ -130,7 +132,7 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
         return env  # type: ignore[return-value]
     if not isinstance(env, VectorEnv):
         raise TypeError(
-            f"a vector environment is wanted, got {env!r} of type {type(env).__name__}: make one with make_envs(...), or take "
+            f"expected a vector environment, got {env!r} of type {type(env).__name__}: make one with make_envs(...) or "
             "gymnasium.make_vec(...)."
         )
     found = env.__dict__.get(_STEPPER)
@@ -140,7 +142,7 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
 
 
 def _register(env_id: str) -> None:
-    """Import the package that registers Atari games, because gymnasium does not import it."""
+    """Register Atari games, because gymnasium does not import the package that does."""
     if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
         require_extra("ale_py", "atari", f"make_envs({env_id!r})")
         gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -153,7 +155,7 @@ def _made(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         known = [*inspect.signature(make_envs).parameters, *inspect.signature(gymnasium.make).parameters]
         for name in kwargs.keys() - set(known):
             if (meant := did_you_mean(name, known)) != ".":
-                add_note(error, f"make_envs() handed {name!r} on to {spec.id}{meant}")
+                add_note(error, f"make_envs() passed {name!r} to {spec.id}{meant}")
         raise
 
 

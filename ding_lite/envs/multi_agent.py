@@ -34,11 +34,11 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
     Args:
         factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
         num_envs: N.
-        seed: seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
+        seed: random seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
 
     Raises:
         ValueError: num_envs < 1.
-        TypeError: not a function, or it does not return such an environment.
+        TypeError: `factory` is not a function, or does not return such an environment.
         SpaceError: the copies have different agents or spaces.
     """
     if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
@@ -57,19 +57,19 @@ class MultiAgentStep(NamedTuple):
     """The step for each policy, with rows as in `AgentSlots`, without finished episodes."""
 
     finished: list[EpisodeResult]
-    """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` that of each agent, and
+    """Episodes that ended with this step: `return_` is the sum over agents, `info["return"]` the return of each agent, and
     `info["info"]` the last info of each agent."""
 
 
 class AgentVectorEnv:
-    """N copies of a multi-agent environment, each of which is reset in the step that ends its episode.
+    """N copies of a multi-agent environment. Each is reset in the step that ends its episode.
 
-    An episode ends when no agent is left. The rows of an agent that leaves earlier stay unchanged until the next episode; see
+    An episode ends when no agent is left. The row of an agent that leaves earlier does not change until the next episode; see
     `AgentSlots`. An agent may join later, but cannot return within an episode.
 
     Args:
         factories: one per copy, each returning a new environment.
-        seed: of the run.
+        seed: random seed of the run.
     """
 
     def __init__(self, factories: Sequence[AgentEnvFactory], seed: int = 0) -> None:
@@ -87,11 +87,11 @@ class AgentVectorEnv:
         return [agent_env.env for agent_env in self.agent_envs]
 
     def observation_space(self, agent: Any) -> gymnasium.Space[Any]:
-        """Of this agent."""
+        """Observation space of this agent."""
         return self._spaces(agent)[0]
 
     def action_space(self, agent: Any) -> gymnasium.Space[Any]:
-        """Of this agent."""
+        """Action space of this agent."""
         return self._spaces(agent)[1]
 
     def _spaces(self, agent: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
@@ -109,15 +109,16 @@ class AgentVectorEnv:
             agent_env.seed(seed)
 
     def assign_slots(self, policy_of: Callable[[Any], str] | Mapping[Any, str], names: Sequence[str]) -> dict[str, AgentSlots]:
-        """Assign each agent to a policy, permanently; a second call with the same assignment returns the same rows.
+        """Assign each agent to a policy. The assignment is permanent; a second call with the same one returns the same rows.
 
         Args:
             policy_of: function or mapping from an agent to the name of its policy.
             names: names of the policies.
 
         Raises:
-            TypeError: neither a function nor a mapping.
-            ValueError: an agent has none of these policies, a policy has no agent, or the policies differ from those before.
+            TypeError: `policy_of` is neither a function nor a mapping.
+            ValueError: an agent has none of these policies, a policy has no agent, or the assignment differs from the first
+                one.
             SpaceError: the agents of one policy have different spaces.
         """
         name_of = policy_of.get if isinstance(policy_of, Mapping) else policy_of
@@ -131,13 +132,13 @@ class AgentVectorEnv:
             name = name_of(agent)
             if name not in agents:
                 near = did_you_mean(str(name), names)
-                raise ValueError(f"policy_of({agent!r}) gave {name!r}, and the policies are {', '.join(names)}{near}")
+                raise ValueError(f"policy_of({agent!r}) returned {name!r}, but the policies are {', '.join(names)}{near}")
             agents[name].append(agent)
         slots_of = {name: self._make_slots(name, members) for name, members in agents.items()}
         before, now = ({name: slots.agents for name, slots in each.items()} for each in (self.slots_of, slots_of))
         if self.slots_of and before != now:
             raise ValueError(
-                f"these environments serve the policies {before}, and not {now}: make others with make_agent_envs()."
+                f"these environments have the policies {before}, got {now}: make new environments with make_agent_envs()."
             )
         self.slots_of = self.slots_of or slots_of
         return self.slots_of
@@ -145,14 +146,14 @@ class AgentVectorEnv:
     def _make_slots(self, name: str, agents: Sequence[Any]) -> AgentSlots:
         if not agents:
             known = ", ".join(map(str, self.possible_agents))
-            raise ValueError(f"policy_of() gives no agent to the policy {name!r}: leave it out. The agents are {known}.")
+            raise ValueError(f"policy_of() assigns no agent to the policy {name!r}: remove the policy. The agents are {known}.")
         observation_space, action_space = self._spaces(agents[0])
         for agent in agents[1:]:
             one, other = self._spaces(agent)
             if other != action_space or not same_layout(one, observation_space):
                 raise SpaceError(
                     f"the agents {agents[0]!r} and {agent!r} of the policy {name!r} have the spaces {observation_space}, "
-                    f"{action_space} and {one}, {other}: give agents of different spaces to different policies."
+                    f"{action_space} and {one}, {other}: assign agents with different spaces to different policies."
                 )
         return AgentSlots(agents, observation_space, action_space, self.num_envs)
 
@@ -164,7 +165,7 @@ class AgentVectorEnv:
     def begin(self, seed: int | None = None) -> None:
         """Begin an episode in every environment; with a seed, as if newly made with that seed."""
         if not self.slots_of:
-            raise RuntimeError("no policies are assigned yet: assign them to the agents with seat(policy_of, names).")
+            raise RuntimeError("no agent has a policy yet: assign policies with assign_slots(policy_of, names) first.")
         if seed is not None:
             self._seed(seed_of(seed, "begin(seed={})"))
         obs = [agent_env.begin() for agent_env in self.agent_envs]
@@ -181,7 +182,7 @@ class AgentVectorEnv:
             Exception: the error of an environment, with a note that names the environment, its step and the actions.
         """
         if not self.is_begun:
-            raise gymnasium.error.ResetNeeded("the environments were not begun: call begin() before advance().")
+            raise gymnasium.error.ResetNeeded("advance() before begin(): call begin() first.")
         acting = [agent_env.acting for agent_env in self.agent_envs]
         taken: list[dict[Any, Any]] = [{} for _ in self.agent_envs]
         kept: list[dict[Any, Any]] = [{} for _ in self.agent_envs]  # recorded actions must not be shared
@@ -203,7 +204,7 @@ class AgentVectorEnv:
 
     @contextmanager
     def _placing(self, played: Sequence[AgentStepResult] = ()) -> Iterator[None]:
-        """Wrong data tells the place of its environment, in the step that was played."""
+        """Adds the location in the environment to an EnvDataError."""
         try:
             yield
         except EnvDataError as error:
@@ -227,20 +228,20 @@ class AgentVectorEnv:
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again; where the agents have their policies.
-        Where that fails, each comes back to where it stood, in the same way.
+        """Restore each environment by replaying its saved episode. Call `assign_slots` before.
+
+        If a replay fails, the environments are restored to their state before the call, also by replays.
 
         Raises:
-            TypeError, ValueError: no state of such environments, or of another number of them, or of agents with other
-                policies; nothing was changed.
-            EnvDataError: an environment does not come back to the same observations, or earns something else on the way: it is
-                not a function of its seed.
+            TypeError, ValueError: not a state of such environments, or their number or the policies of the agents differ;
+                nothing was changed.
+            EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
         self._require_state(state)
         run_seed, starts = self.run_seed, [agent_env.starts for agent_env in self.agent_envs]
         rows = {name: (slots.current, slots.restarted, slots.last) for name, slots in self.slots_of.items()}
         before = None
-        with suppress(RuntimeError):  # an episode that is too long to be played again
+        with suppress(RuntimeError):  # an episode that is too long to be replayed
             before = self.state_dict()
         try:
             self._go_to(state)
@@ -255,7 +256,7 @@ class AgentVectorEnv:
             raise
 
     def _require_state(self, state: Any) -> None:
-        """Refuse what is no state of these environments, before anything is changed by it."""
+        """Raise an error if this is not a state of these environments, before any of them changes."""
         require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns"))
         whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
         saved = state["seats"]
@@ -265,7 +266,7 @@ class AgentVectorEnv:
         if not isinstance(saved, Mapping) or not all(
             isinstance(one, Mapping) and {"current", "restarted"} <= set(one) for one in saved.values()
         ):
-            raise state_error(_KIND, "seats", saved, "it is a dict of current and restarted by policy")
+            raise state_error(_KIND, "seats", saved, "a dict of current and restarted by policy")
         require_episodes(state["episodes"], _KIND)
         count = len(state["episodes"])
         had = {name: _rows_of(slots["current"]) for name, slots in saved.items()}
@@ -273,7 +274,7 @@ class AgentVectorEnv:
         if count != self.num_envs or had != has:
             raise ValueError(
                 f"the state of {count} environments with the rows {had} does not fit {self.num_envs} with the rows {has}: make "
-                "as many, and give the agents to the same policies."
+                "the same number of environments, and assign the agents to the same policies."
             )
         for name, slots in self.slots_of.items():
             require_rows(saved[name], slots.num_envs, slots.obs_spec, _KIND, f"seats/{name}/")
@@ -281,7 +282,7 @@ class AgentVectorEnv:
             require_returns(state["returns"], self.num_envs, _KIND)
 
     def _go_to(self, state: Mapping[str, Any]) -> None:
-        """Be where this state says, with nothing of what was before."""
+        """Replay the saved episodes."""
         self._seed(int(state["run_seed"]))
         if state["seats"] is None:
             for slots in self.slots_of.values():
@@ -295,15 +296,15 @@ class AgentVectorEnv:
                 agent_env.require_earned(earned)
 
     def _come_back(self, before: Mapping[str, Any] | None, refusal: Exception) -> None:
-        """Bring each environment back to where it stood, after the refusal of a state."""
+        """Restore the state before the call, after a state was refused."""
         try:
             if before is None:
-                raise RuntimeError("an episode is too long to be played again.")
+                raise RuntimeError("an episode is too long to be replayed.")
             self._go_to(before)
-        except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
+        except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
             for slots in self.slots_of.values():
                 slots.current = None
-            add_note(refusal, f"the environments could not come back to where they stood, and begin anew: {error}")
+            add_note(refusal, f"the environments could not be restored to their earlier state, and will be reset: {error}")
 
     def close(self) -> None:
         """Close each environment."""

@@ -12,7 +12,7 @@ def name_of_envs(env: Any) -> str:
 
 
 def name_of_env(env: Any) -> str:
-    """The name of one environment, in the same way."""
+    """The gymnasium id of this environment, PettingZoo's name, or its class name."""
     bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
     if spec is not None:
         return str(spec.id)
@@ -20,7 +20,7 @@ def name_of_env(env: Any) -> str:
 
 
 def threshold_of_envs(env: Any) -> float | None:
-    """The mean return at which gymnasium considers these environments solved, or None if it has none."""
+    """The mean return at which gymnasium considers these environments solved; None if it defines none."""
     threshold = getattr(getattr(_one_of(env), "spec", None), "reward_threshold", None)
     return None if threshold is None else float(threshold)
 

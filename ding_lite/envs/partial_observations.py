@@ -1,4 +1,4 @@
-"""Masked environments: partially observable versions of known tasks, which need memory."""
+"""Partial observations: partially observable versions of known tasks, which need recurrent policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CARTPOLE_POSITIONS = "CartPoleNoVel-v1"
 
 
 class PartialObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Keeps only these elements of a vector observation.
+    """Removes all but these elements of a vector observation.
 
     Args:
         env: an environment with a Box [N] as observation space.

@@ -1,4 +1,4 @@
-"""Watches: environments that record what they are doing, so that an error can say where a worker died."""
+"""Progress: environments that record what they are doing, so that an error can say where a worker died."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from ding_lite.envs.vectors import LocalVectorEnv
 _ACTION = 64  # maximum size of a recorded action
 _NUMBERS = "biuf"
 _NOWHERE = -1
-_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # a trace of zeros means that environments are being made
+_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # zeros mean that environments are being made
 
 
 def progress_size(num_envs: int) -> int:
-    """The size of the trace of `num_envs` environments, in int64."""
+    """The size of the array `progress` for `num_envs` environments, in int64."""
     return 4 + num_envs * (2 + _ACTION)
 
 
 def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int) -> str:
-    """A description of what the environments with this trace were doing."""
+    """A description of what the environments were doing.
+
+    Args:
+        progress: the array that a `ProgressVectorEnv` wrote to.
+        num_envs: number of its environments.
+        first_env: index of the first one.
+    """
     fields = _Fields(progress, num_envs)
     index, what = int(fields.place[0]), int(fields.place[1])
     if what == _MAKES or index == _NOWHERE:
@@ -35,13 +41,13 @@ def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int
         return f"{where}, in its reset"
     step, size = int(fields.place[2] - fields.begun[index]), int(fields.place[3])
     if what == _REPLAYS:
-        return f"{where}, which is played again up to where it was, step {step} of it"
+        return f"{where}, in step {step} of its replay"
     action = [int(number) if number.is_integer() else number for number in fields.actions[index, :size].tolist()]
     return f"{where}, step {step} of it" + (f", action {action[0] if size == 1 else action}" if size else "")
 
 
 class _Fields:
-    """The fields of these numbers."""
+    """The fields of the array `progress`, as views."""
 
     def __init__(self, progress: NDArray[np.int64], num_envs: int) -> None:
         self.place = progress[:4]
@@ -52,7 +58,7 @@ class _Fields:
 
 
 class ProgressVectorEnv(LocalVectorEnv):
-    """A LocalVectorEnv that records in `crumbs` which environment it steps, when, and with which action."""
+    """A LocalVectorEnv that records in `progress` which environment it steps, when, and with which action."""
 
     def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
         self._fields = _Fields(progress, len(factories))
@@ -98,7 +104,7 @@ class ProgressVectorEnv(LocalVectorEnv):
             place[0], place[1] = _NOWHERE, _STEPS
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again."""
+        """Restore each environment by replaying its saved episode."""
         try:
             super().load_state_dict(state)
         finally:
@@ -115,10 +121,7 @@ def _watched(step: Callable[[Any], Any], place: memoryview, index: int) -> Calla
 
 
 def _write(action: Any, rows: NDArray[np.float64]) -> int:
-    """Write actions [B, ...] as rows of numbers. Returns the size of a row, 0 if there is not enough space.
-
-    Invalid actions are refused by the environments.
-    """
+    """Write actions [B, ...] as rows of numbers. Returns the size of a row, 0 if they do not fit or are invalid."""
     if type(action) is np.ndarray and action.shape == (len(rows),) and action.dtype.kind in _NUMBERS:
         rows[:, 0] = action
         return 1

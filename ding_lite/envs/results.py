@@ -30,7 +30,7 @@ def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ..
         wrong = [(i, one) for i, one in enumerate(results) if not isinstance(one, (tuple, list)) or len(one) != 5]
         index, found = wrong[0]
         raise EnvDataError(
-            f"environment {first + index} returned {shown(found, 80)} from step(): it has to return {_PARTS}.", first + index
+            f"environment {first + index} returned {shown(found, 80)} from step(), expected {_PARTS}.", first + index
         ) from None
     return obs, rewards, terminations, truncations, infos
 
@@ -42,9 +42,9 @@ def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]
         EnvDataError: a reward is not a number, or not finite in float32.
     """
     try:
-        sum(rewards)  # numpy would take None and strings for numbers
+        sum(rewards)  # raises for None and strings, which numpy would convert to numbers
         reward: np.ndarray[Any, Any] = np.array(rewards, np.float32)
-    except Exception:  # noqa: BLE001  any object may come; the wrong one is found below
+    except Exception:  # noqa: BLE001  from any object; the wrong one is found below
         reward = np.empty(0, np.float32)
     if reward.shape != (len(rewards),) or not isfinite(sum(reward.tolist())):
         for index, one in enumerate(rewards):
@@ -54,7 +54,7 @@ def to_rewards(rewards: tuple[Any, ...], first: int = 0) -> np.ndarray[Any, Any]
 
 def _require_reward(reward: Any, env: int) -> None:
     if not (is_number(reward) or (isinstance(reward, numbers.Real) and not hasattr(reward, "shape"))):
-        raise EnvDataError(f"environment {env} returned the reward {shown(reward)}: a reward is one number.", env)
+        raise EnvDataError(f"environment {env} returned the reward {shown(reward)}, expected one number.", env)
     try:
         with np.errstate(over="ignore"):
             stored = np.float32(reward)
@@ -69,26 +69,26 @@ def _require_reward(reward: Any, env: int) -> None:
 
 
 def none_true(flags: tuple[Any, ...]) -> bool:
-    """Whether all flags are False, in one pass; what is neither True nor False counts as true, for a closer look."""
+    """Whether all flags are False, in one pass. Invalid flags count as true, so that the caller checks them."""
     return _all_in(_FALSE, flags)
 
 
 def are_flags(flags: tuple[Any, ...]) -> bool:
-    """Whether all flags are True or False, in one pass that also lets 1 and 0 pass."""
+    """Whether all flags are True or False, in one pass. 1 and 0 count as flags."""
     return _all_in(_FLAGS, flags)
 
 
 def require_flags(terminations: tuple[Any, ...], truncations: tuple[Any, ...], first: int = 0) -> None:
-    """Refuse flags that are neither True nor False.
+    """Raise an error for flags that are neither True nor False.
 
     Raises:
-        EnvDataError: there is one.
+        EnvDataError: naming the first invalid flag.
     """
     for name, flags in (("terminated", terminations), ("truncated", truncations)):
         for index, flag in enumerate(flags):
             if not isinstance(flag, (bool, np.bool_)):
                 raise EnvDataError(
-                    f"environment {first + index} returned {name}={shown(flag)}: it is True or False.", first + index
+                    f"environment {first + index} returned {name}={shown(flag)}, expected True or False.", first + index
                 )
 
 
@@ -113,8 +113,8 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
     A copy, because an environment may write its next episode's first observation into the same array.
     """
     if isinstance(spec, LeafSpec):
-        as_it_should = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
-        leaf = (obs if as_it_should else to_leaf(obs, spec, f"environment {index}, {what}", index)).copy()
+        fits = type(obs) is np.ndarray and obs.shape == spec.shape and obs.dtype == spec.dtype
+        leaf = (obs if fits else to_leaf(obs, spec, f"environment {index}, {what}", index)).copy()
         require_finite(leaf[None], what, first=index)
         require_in_range(leaf[None], bounds, what, first=index)
         return leaf
@@ -126,14 +126,14 @@ def final_obs(obs: Any, index: int, space: gymnasium.Space[Any], spec: Spec, bou
 
 
 def _stack(obs: Sequence[Any], out: np.ndarray[Any, Any], leaf: LeafSpec, first: int) -> None:
-    """In one call where all are arrays as they should be, else each one checked."""
+    """Write the observations in one call if all have the right shape and dtype, else check and convert each one."""
     try:
         rows = np.array(obs)
-    except Exception:  # noqa: BLE001  of different shapes, or anybody's objects
+    except Exception:  # noqa: BLE001  different shapes, or any objects
         rows = np.empty(0)
     if rows.shape == out.shape and rows.dtype == out.dtype:
         out[...] = rows
-    else:  # each on its own, to convert it or to say which is wrong
+    else:  # one by one, to convert each, or to name the wrong one
         for index, one in enumerate(obs):
             out[index] = to_leaf(one, leaf, f"environment {first + index}, obs", first + index)
     require_finite(out, "obs", first)

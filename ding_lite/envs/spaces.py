@@ -1,6 +1,6 @@
 """Spaces: conversion between elements of gymnasium spaces and arrays.
 
-Everywhere in the engine a nested space is nested dicts: a Tuple's parts are named "0", "1", ...
+Elements of Dict and Tuple spaces are nested dicts everywhere in this library. The parts of a Tuple are named "0", "1", ...
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SpaceError(TypeError, ValueError):
 def space_spec(space: spaces.Space[Any]) -> Spec:
     """Shape and dtype of an element of this space, with the same nesting.
 
-    Box of float64 is stored as float32, which is what networks read.
+    Box of float64 is stored as float32, the dtype of networks.
 
     Raises:
         SpaceError: Text, Graph, Sequence and other spaces whose elements have no fixed shape.
@@ -46,21 +46,22 @@ def space_spec(space: spaces.Space[Any]) -> Spec:
 
 
 def require_elements(space: spaces.Space[Any], who: str) -> None:
-    """Refuse a space with a part that holds no numbers.
+    """Raise an error if elements of a space, or of a part of it, hold no numbers.
 
     Args:
-        who: its name in the message, such as "environment 3, observation_space".
+        space: the space.
+        who: name of the space in messages, such as "environment 3, observation_space".
 
     Raises:
-        SpaceError
+        SpaceError: naming the empty part.
     """
     parts = subspaces(space)
     for name, part in (parts or {}).items():
         require_elements(part, f"{who}[{name!r}]")
     if parts == {} or (space.shape is not None and 0 in space.shape):
         raise SpaceError(
-            f"{who} is {space}, whose elements hold no numbers: leave such a part out, or where it is the whole space, "
-            "have one number that does not change, spaces.Box(0, 1, (1,))."
+            f"{who} is {space}, whose elements hold no numbers: remove this part, or if it is the whole space, use "
+            "spaces.Box(0, 1, (1,)) with a constant number."
         )
 
 
@@ -94,7 +95,7 @@ def to_nested(space: spaces.Space[Any], value: Any) -> Any:
         value = {str(position): part for position, part in enumerate(value)}
     if not isinstance(value, Mapping) or value.keys() != parts.keys():
         found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-        raise SpaceError(f"an element of {space} has the parts {sorted(parts)}, got {found}.")
+        raise SpaceError(f"an element of {space} must have the parts {sorted(parts)}, got {found}.")
     return {name: to_nested(part, value[name]) for name, part in parts.items()}
 
 
@@ -108,14 +109,14 @@ def to_gymnasium(space: spaces.Space[Any], nested: Any) -> Any:
 
 
 def is_scalar(space: spaces.Space[Any]) -> bool:
-    """Whether its elements are numbers, which are immutable."""
+    """Whether its elements are single numbers, which are immutable."""
     return isinstance(space, spaces.Discrete)
 
 
 def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
-    """A function from a batch [B, ...] of actions, nested, to the list of B actions that B environments take.
+    """A function that splits a nested batch [B, ...] of actions into a list of B actions in gymnasium's form.
 
-    It raises TypeError for floats instead of integers, and ValueError if the parts have different numbers of rows.
+    The function raises TypeError for floats instead of integers, and ValueError if parts have different numbers of rows.
     """
     parts = subspaces(space)
     if parts is None:
@@ -123,8 +124,8 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
 
         def rows_of(batch: Any) -> list[Any]:
             if whole and batch.dtype.kind not in "iu":
-                raise TypeError(f"actions of {space} are integers, got an array of {batch.dtype}.")
-            # For Discrete, numpy integers as in sample(), which contains() checks fastest.
+                raise TypeError(f"actions of {space} must be integers, got an array of {batch.dtype}.")
+            # For Discrete, numpy integers as from sample(), because contains() checks these fastest.
             return list(batch) if is_scalar(space) else list(batch.astype(space.dtype, copy=False))
 
         return rows_of
@@ -134,7 +135,7 @@ def splitter(space: spaces.Space[Any]) -> Callable[[Any], list[Any]]:
         columns = [split[name](batch[name]) for name in parts]
         if len({len(column) for column in columns}) > 1:
             counts = ", ".join(f"{name}: {len(column)}" for name, column in zip(parts, columns))
-            raise ValueError(f"each part of the actions has one row for each environment, got {counts}.")
+            raise ValueError(f"each part of the actions must have one row for each environment, got {counts}.")
         rows = zip(*columns)
         return list(rows) if isinstance(space, spaces.Tuple) else [dict(zip(parts, row)) for row in rows]
 
@@ -161,7 +162,7 @@ def column_limits(observation_space: spaces.Space[Any], action_space: spaces.Spa
 
 
 def random_state(space: spaces.Space[Any]) -> dict[str, Any]:
-    """The state of the generators that `space.sample()` draws from, of every part, as plain data."""
+    """The state of the generators of `space.sample()`, for every part, as plain data."""
     parts = subspaces(space)
     if parts is None:
         return dict(space.np_random.bit_generator.state)

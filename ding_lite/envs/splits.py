@@ -30,11 +30,11 @@ ENV = "env"
 class SplitVectorEnv(SameStepVectorEnv):
     """B environments in pieces, each with its own host. Rollouts run in the process of the environments.
 
-    The environments behave like those of a LocalVectorEnv with the same seed, with any host.
+    With any host, the environments behave like those of a LocalVectorEnv with the same seed.
 
     Args:
         factories: one per environment, each returning a new one.
-        seed: of the run.
+        seed: random seed of the run.
         sizes: number of environments in each piece.
         make_host: function of a piece's first environment and size that returns its host.
 
@@ -67,7 +67,8 @@ class SplitVectorEnv(SameStepVectorEnv):
                 if not alike or other.action_space != first.action_space:
                     raise SpaceError(
                         f"environment {piece.start} has the spaces {other.observation_space}, {other.action_space}, "
-                        f"environment 0 has {first.observation_space}, {first.action_space}: all have to be alike."
+                        f"environment 0 has {first.observation_space}, {first.action_space}: they must be the same in all "
+                        "environments."
                     )
         except BaseException:
             release_hosts(self.hosts, for_good=True)
@@ -102,11 +103,11 @@ class SplitVectorEnv(SameStepVectorEnv):
     def advance(self, action: Any, out: Any) -> Step:
         """Step with nested actions [B, ...], and write the next observations to `out`."""
         if self.current is None:
-            raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
+            raise gymnasium.error.ResetNeeded("step() before reset(): call reset() first.")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
         for _, leaf in flatten(action):
             if len(leaf) != self.num_envs:
-                raise ValueError(f"{self.num_envs} environments want as many actions, got {len(leaf)}.")
+                raise ValueError(f"expected {self.num_envs} actions, one for each environment, got {len(leaf)}.")
         answers = self.ask(_advance, [map_leaves(lambda leaf, at=piece: leaf[at], action) for piece in self.slices])
         steps: list[Step] = self._join(answers, out)
         terminated = np.concatenate([step.terminated for step in steps])
@@ -135,11 +136,14 @@ class SplitVectorEnv(SameStepVectorEnv):
         return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was. Where that fails, each comes back to where it stood.
+        """Restore each environment by replaying its saved episode.
+
+        If a replay fails, the environments are restored to their state before the call, also by replays.
 
         Raises:
-            TypeError, ValueError: no state of such environments, or of another number of pieces; nothing was changed.
-            EnvDataError: an environment does not come back: it is not a function of its seed.
+            TypeError, ValueError: not a state of such environments, or their number or the number of pieces differs; nothing
+                was changed.
+            EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
         pieces = pieces_of(state)
         if len(pieces) != len(self.hosts):
@@ -156,7 +160,7 @@ class SplitVectorEnv(SameStepVectorEnv):
                 self.hosts[index].load_state({ENV: own})
                 changed.append(index)
         except Exception as error:
-            for index in changed:  # the one that refused has come back by itself
+            for index in changed:  # the host that raised the error has restored its own environments
                 _bring_back(self.hosts[index], before[index], error)
             raise
         self.run_seed = int(pieces[0]["run_seed"])
@@ -205,14 +209,14 @@ def len_of(piece: slice) -> int:
 
 
 def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> None:
-    """Bring the environments of a host back to where they stood, after another one refused a state."""
+    """Restore the earlier state of the environments of a host, after another host refused a state."""
     try:
         host.load_state(before)
-    except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
-        add_note(refusal, f"some environments could not come back to where they stood: {error}")
+    except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
+        add_note(refusal, f"some environments could not be restored to their earlier state: {error}")
 
 
-# What runs where the environments are.
+# Functions that run in the process of the environments.
 
 
 def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:

@@ -17,7 +17,7 @@ class Step(NamedTuple):
     """[B] float32."""
 
     terminated: np.ndarray[Any, Any]
-    """[B] bool: the task itself ended. If an environment sets both flags, only this one is set here."""
+    """[B] bool: the task itself ended. If an environment sets both flags, only `terminated` is set here."""
 
     truncated: np.ndarray[Any, Any]
     """[B] bool: a time limit cut the episode."""
@@ -47,11 +47,11 @@ class Stepper(Protocol):
     """Nested actions [B, ...] and rewards [B] of the last recorded step; None if unknown."""
 
     stepped_by: Any
-    """What took the last step, set by it; None where unknown."""
+    """The object that took the last step, set by that object; None if unknown."""
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
-        """[B] bool: whether `current` is the start of an episode, or the next step will be; None if for none."""
+        """[B] bool: whether `current` is the start of an episode, or the next step is a reset; None if all are False."""
 
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...].

@@ -1,4 +1,4 @@
-"""Gymnasium's vector API on top of the one that rollouts use."""
+"""Base class of vector environments: gymnasium's vector API on top of the interface for rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ding_lite.envs.steps import Step
 
 
 class Traits(NamedTuple):
-    """Attributes that all environments of a vector share."""
+    """Attributes that all environments of a vector environment share."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -29,22 +29,22 @@ class Traits(NamedTuple):
 
     @classmethod
     def of(cls, env: gymnasium.Env[Any, Any]) -> Traits:
-        """Those of this environment."""
+        """The attributes of this environment."""
         return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
 
 
 class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
-    """B environments that are each reset in the step that ends their episode.
+    """B environments. Each is reset in the step that ends its episode.
 
-    `reset` and `step` are those of gymnasium, in autoreset mode SAME_STEP. They use `begin` and `advance`, like rollouts:
-    these write observations into arrays of the caller, and create no info dicts.
+    `reset` and `step` have gymnasium's API, with autoreset mode SAME_STEP. They call `begin` and `advance`, which rollouts use
+    directly: these write observations into arrays of the caller, and create no joined info dicts.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
     first_env = 0
-    """Index of its first environment, if it is a part of several."""
+    """Index of its first environment, if it is one of several pieces."""
     _info: tuple[dict[str, Any], ...]
-    """Of each environment, from the last step."""
+    """Info of each environment from the last step or reset."""
 
     def _describe(self, num_envs: int, traits: Traits) -> None:
         self.num_envs = num_envs

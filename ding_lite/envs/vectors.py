@@ -24,7 +24,7 @@ from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
 class LocalVectorEnv(SameStepVectorEnv):
-    """B environments of this process as one vector environment, with resets in the step that ends an episode.
+    """B environments of this process as one vector environment. Each is reset in the step that ends its episode.
 
     It is nearly twice as fast as gymnasium's SyncVectorEnv, and checks every observation, reward and flag. Observations outside
     the bounds of a Box are used unchanged; the first one causes a warning.
@@ -33,8 +33,8 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     Args:
         factories: one per environment, each returning a new one.
-        seed: of the run.
-        first_env: index of the first environment, if they are a part of several.
+        seed: random seed of the run.
+        first_env: index of the first environment, if this is one of several pieces.
 
     Raises:
         SpaceError: the environments have different spaces, or a space has no fixed layout.
@@ -42,7 +42,7 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def __init__(self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0) -> None:
         if not factories:
-            raise ValueError("a vector environment needs at least one environment, got none.")
+            raise ValueError("a vector environment needs at least one environment, got no factories.")
         self.first_env = first_env
         self.envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
         require_alike(self.envs)
@@ -103,13 +103,13 @@ class LocalVectorEnv(SameStepVectorEnv):
 
         Raises:
             gymnasium.error.ResetNeeded: `begin` was not called.
-            EnvDataError: an observation, reward or flag of the wrong shape, type or range, or not finite; it names environment,
-                episode, step, action and seed.
+            EnvDataError: an observation, reward or flag has the wrong shape, type or range, or is not finite; the message names
+                environment, episode, step, action and seed.
             RuntimeError: an environment called `sys.exit`.
             Exception: the error of an environment, with a note that names the environment, its step and its action.
         """
         if self.current is None:
-            raise gymnasium.error.ResetNeeded("the environments were not begun: call reset() before step().")
+            raise gymnasium.error.ResetNeeded("step() before reset(): call reset() first.")
         action = np.asarray(action) if isinstance(action, (list, tuple)) else action
         results = self._play(action)
         self._clock += 1
@@ -151,9 +151,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         return Step(reward, terminated, truncated, finals, None, finished)
 
     def pause(self, indices: Iterable[int]) -> None:
-        """Pause these environments, which are at the start of an episode: `advance` skips them until `wake` or `begin`.
+        """Pause these environments, which must be at the start of an episode. `advance` skips them until `resume` or `begin`.
 
-        Their observations are unchanged, their rewards are 0, and `restarted` stays true.
+        Their observations do not change, their rewards are 0, and `restarted` stays true.
         """
         for index in indices:
             row = map_leaves(lambda leaf, at=index: np.copy(leaf[at]), self.current)
@@ -179,7 +179,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             raise with_location(error, ErrorLocation(self._who(index), start.described))  # noqa: B904  mostly it is the same error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise EnvDataError(
-                f"environment {start.index} returned {shown(result, 80)} from reset(): it has to return (obs, info).",
+                f"environment {start.index} returned {shown(result, 80)} from reset(), expected (obs, info).",
                 start.index,
             )
         return result
@@ -195,7 +195,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         return self._who(index), self._place_of(index).sentence
 
     def _place_of(self, index: int) -> ErrorLocation:
-        """The place of its last step, which is already counted, or of the reset."""
+        """The place of its last step, which `_clock` already includes, or of the reset."""
         start = self.starts[index]
         step = self._clock - self._begun_at[index] - 1
         place = ErrorLocation(self._who(index), start.described)
@@ -206,7 +206,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         # Copies, because the environment or the caller may change the array.
         kept = actions if self._actions_are_values else self._split(map_leaves(np.copy, action))
         if len(actions) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments want as many actions, got {len(actions)}.")
+            raise ValueError(f"expected {self.num_envs} actions, one for each environment, got {len(actions)}.")
         results: list[Any] = []
         append = results.append
         try:
@@ -246,17 +246,17 @@ class LocalVectorEnv(SameStepVectorEnv):
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring each environment back to where it was, by playing its episode again. Where that fails, each comes back to where
-        it stood, in the same way.
+        """Restore each environment by replaying its saved episode.
+
+        If a replay fails, the environments are restored to their state before the call, also by replays.
 
         Raises:
-            TypeError, ValueError: no state of such environments, or of another number of them; nothing was changed.
-            EnvDataError: an environment does not come back to the same observation, or earns something else on the way: it is
-                not a function of its seed.
+            TypeError, ValueError: not a state of such environments, or their number differs; nothing was changed.
+            EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
         if len(pieces := pieces_of(state)) != 1:
             raise ValueError(
-                f"the state of environments in {len(pieces)} pieces does not fit these, in one: make them with "
+                f"the state of environments in {len(pieces)} pieces does not fit environments in one piece: make them with "
                 f"workers={len(pieces)}."
             )
         require_env_state(pieces[0], self.num_envs, self._obs_spec)
@@ -271,7 +271,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.action_space.seed(self.run_seed)
 
     def _go_to(self, state: Mapping[str, Any]) -> None:
-        """Be where this state says, with nothing of what was before."""
+        """Replay the saved episodes."""
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
             return
@@ -283,17 +283,17 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._returns[:] = returns
 
     def _come_back(self, refusal: Exception) -> None:
-        """Bring each environment back to where it stands, after the refusal of a state."""
+        """Replay the current episodes, after a state was refused."""
         if self.current is None:
             return
         try:
             self._replayed([start.state_dict() for start in self.starts], self.current, self._returns)
-        except Exception as error:  # noqa: BLE001  told with the refusal, which is what went wrong first
+        except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
             self.current = None
-            add_note(refusal, f"the environments could not come back to where they stood, and begin anew: {error}")
+            add_note(refusal, f"the environments could not be restored to their earlier state, and will be reset: {error}")
 
     def _replayed(self, episodes: Sequence[Mapping[str, Any]], current: Any, returns: np.ndarray[Any, Any]) -> Any:
-        """The observations to which these episodes lead, which are `current`, on a way that earns `returns`."""
+        """Replay these episodes. Returns the observations, which must equal `current`; the returns must equal `returns`."""
         played = [self._restore(index, one) for index, one in enumerate(episodes)]
         found = allocate(self._obs_spec, self.num_envs)
         try:
@@ -306,30 +306,32 @@ class LocalVectorEnv(SameStepVectorEnv):
         return found
 
     def _require_same(self, found: Any, current: Any) -> None:
-        """Refuse environments that did not come back to these observations."""
+        """Raise an error if the replayed observations differ from the saved ones."""
         for (path, now), (_, then) in zip(flatten(found), flatten(current)):
             same = (now == then).reshape(self.num_envs, -1).all(axis=1)
             if not same.all():
                 env = self.first_env + int(np.argmin(same))
                 raise EnvDataError(
                     f"environment {env} did not come back to its observation{'/'.join(('', *path))}: replayed from its seed it "
-                    "went another way, so a saved run cannot go on in it.",
+                    "returned other observations, so a saved run cannot continue in it. Make its steps depend only on its "
+                    "seed.",
                     env,
                 )
 
     def _require_same_return(self, index: int, now: float, then: float) -> None:
-        """Refuse an environment that did not earn what it had earned."""
+        """Raise an error if the replayed return differs from the saved one."""
         if now != then:
             env = self.first_env + index
             raise EnvDataError(
-                f"environment {env} did not come back to its rewards: replayed from its seed its episode earned {now}, and "
-                f"{then} before, so a saved run cannot go on in it. A wrapper whose statistics outlive an episode, such as "
-                "NormalizeReward, does that: leave it out, and scale what was collected, for instance by reward_normalizer().",
+                f"environment {env} did not come back to its rewards: replayed from its seed, its episode has the return "
+                f"{now}, before it was {then}, so a saved run cannot continue in it. The cause may be a wrapper that keeps "
+                "statistics across episodes, such as NormalizeReward: remove it, and scale collected rewards with "
+                "reward_normalizer().",
                 env,
             )
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
-        """Play a saved episode again. Returns its last observation, and what it earned."""
+        """Replay a saved episode. Returns its current observation and its return."""
         start = self.starts[index]
         try:
             if previous := state.get("previous"):
@@ -354,7 +356,8 @@ class LocalVectorEnv(SameStepVectorEnv):
 
 
 def _sum_of(rewards: Sequence[Any], env: int) -> float:
-    """The return of rewards, as rollouts count it: of float32, one by one, since `sum` rounds in another way."""
+    """The sum of these rewards in float32, added one by one as in rollouts, because `sum` of the originals rounds
+    differently."""
     total = 0.0
     for reward in rewards:
         total += float(to_rewards((reward,), env)[0])

@@ -1,4 +1,4 @@
-"""Metrics: loggers and statistics, and the sinks of `ding_lite.sinks`."""
+"""Metrics: loggers and statistics; also exports the sinks of `ding_lite.sinks`."""
 
 from ding_lite.metrics.bases import StatsBase
 from ding_lite.metrics.extremes import MaxStats, MinStats

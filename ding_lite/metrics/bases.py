@@ -18,8 +18,8 @@ _LARGEST = sys.float_info.max
 class StatsBase(abc.ABC):
     """The statistics of one key since the last `reduce`.
 
-    A custom kind implements `push`, `peek`, `clear` and `merge`, takes its settings as keyword arguments of its
-    constructor, passes them to this one, and is registered by
+    A custom kind implements `push`, `peek`, `clear` and `merge`. It takes its settings as keyword arguments of its constructor,
+    and passes them to the constructor of this class. Register it with
     `MetricsLogger(stats_cls_lookup={**DEFAULT_STATS_CLS_LOOKUP, "name": Kind})`.
 
     Args:
@@ -30,10 +30,10 @@ class StatsBase(abc.ABC):
     """Its name in `reduce=`."""
 
     is_root = False
-    """Whether this is the root, which hands nothing on."""
+    """Whether it belongs to the root logger, whose results are not aggregated again."""
 
     owner: str | None = ""
-    """The component that logs it, see `MetricsLogger`; None if unknown, as in a saved state."""
+    """The component that logs it, see `MetricsLogger`; None if unknown, as after `set_state`."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -49,11 +49,11 @@ class StatsBase(abc.ABC):
 
     @abc.abstractmethod
     def peek(self, compile: bool = True) -> Any:
-        """The result so far; with `compile=False`, a list of the values behind it."""
+        """The result so far; with `compile=False`, a list of values."""
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Start the next cycle. Containers are replaced, not emptied, because they may have been handed on."""
+        """Start the next cycle. Containers must be replaced, not emptied, because copies of these statistics share them."""
 
     @abc.abstractmethod
     def merge(self, incoming_stats: Sequence[Any]) -> None:
@@ -61,22 +61,22 @@ class StatsBase(abc.ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to hand on."""
+        """Whether there are no values for `aggregate`."""
         return False
 
     def reduce(self, compile: bool = True) -> Any:
-        """End the cycle. Returns the result, or with `compile=False` a copy of these statistics to hand on."""
+        """End the cycle. Returns the result, or with `compile=False` a copy of these statistics for `aggregate`."""
         handed = self.peek() if compile else self.__copy__()
         self.clear()
         return handed
 
     def __copy__(self) -> Any:
-        new = object.__new__(type(self))  # what copy.copy() does, in a quarter of the time, and without __getstate__
+        new = object.__new__(type(self))  # like copy.copy(), in a quarter of the time and without __getstate__
         vars(new).update(vars(self))
         return new
 
     def get_state(self) -> dict[str, Any]:
-        """The state for `set_state` of statistics with the same settings: plain data, if the values are."""
+        """The state for `set_state` of statistics with the same settings; plain data, if the values are plain."""
         state = {name: value for name, value in vars(self).items() if name not in _NO_STATE}
         return {name: list(value) if isinstance(value, deque) else copy.copy(value) for name, value in state.items()}
 
@@ -93,7 +93,7 @@ class StatsBase(abc.ABC):
 
 
 class WindowedStats(StatsBase):
-    """Of all values, or of the last `window` ones."""
+    """Statistics of all values, or of the last `window` ones."""
 
     def __init__(self, window: float | None = None, **settings: Any) -> None:
         self._window = checked_window(window)
@@ -113,7 +113,7 @@ def checked_window(window: float | None) -> int | None:
     if number == math.inf:
         return None
     if number is None or number != number or number != int(number) or number < 1:
-        raise ValueError(f"window={window!r} is not an integer above 0: set the number of values, or leave it out for all.")
+        raise ValueError(f"window={window!r}, expected an integer above 0: set the number of values, or leave it out for all.")
     return int(number)
 
 
@@ -134,7 +134,7 @@ def off_device(value: Any) -> Any:
 
 
 def fetched(values: Iterable[Any]) -> list[Any]:
-    """The numbers, with scalar tensors converted, in order; one transfer per device and dtype."""
+    """The numbers in order, with scalar tensors converted to numbers by one transfer per device and dtype."""
     numbers = list(values)
     where: dict[Any, list[int]] = {}
     for index, value in enumerate(numbers):
@@ -149,17 +149,17 @@ def fetched(values: Iterable[Any]) -> list[Any]:
 
 
 def at_once(values: Any) -> list[Any]:
-    """Several values as a list; as numbers, where they are an array, or tensors of one number, in this process' memory.
+    """Several values as a list. Arrays of one dimension and scalar tensors on the CPU are converted to numbers.
 
     Raises:
-        TypeError: they are text, names that lead to values, or a single value.
+        TypeError: the values are text, a mapping, or a single value.
     """
     is_array = hasattr(values, "shape")
     is_one = len(values.shape) == 0 if is_array else not isinstance(values, Iterable)
     if is_one or isinstance(values, (str, bytes, Mapping)):
         other = "log_dict() takes names with their values" if isinstance(values, Mapping) else "log_value() takes a single one"
         raise TypeError(
-            f"log_values() takes several values, as a list, an array or a tensor, got {values!r:.60} "
+            f"log_values() wants several values, as a list, an array or a tensor, got {values!r:.60} "
             f"of type {type(values).__name__}: {other}."
         )
     if is_array and len(values.shape) == 1 and getattr(values, "is_cpu", True) and hasattr(values, "tolist"):
@@ -174,14 +174,14 @@ def at_once(values: Any) -> list[Any]:
 
 
 def detached(value: Any, what: str) -> Any:
-    """A number; or, for a tensor on a device that would have to be waited for, a detached copy [] there.
+    """A number; or, for a tensor on another device, a detached scalar copy there, without waiting for the device.
 
-    A copy, because optimizers and running statistics change their tensors in place. A number too large for a float becomes
+    A copy, because optimizers and running statistics change their tensors in place. Numbers too large for a float become
     infinite.
     """
     if hasattr(value, "detach"):
         if value.numel() != 1:
-            raise ValueError(f"{what} takes numbers, got a tensor of shape {tuple(value.shape)}: reduce it before.")
+            raise ValueError(f"{what} wants numbers, got a tensor of shape {tuple(value.shape)}: reduce it before logging.")
         if not value.is_cpu and not value.is_complex():
             return value.detach().reshape(()).clone()
     try:
@@ -189,7 +189,7 @@ def detached(value: Any, what: str) -> Any:
         return held(number) if type(number) in (int, float) else float(number)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{what} takes numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
+            f"{what} wants numbers, got {value!r} of type {type(value).__name__}: log it with reduce='item' or 'item_series'."
         ) from error
     except OverflowError:  # a fraction, say
         return math.inf if number > 0 else -math.inf
@@ -203,7 +203,7 @@ def held(number: float) -> float:
 
 
 def total_of(values: Iterable[float]) -> float:
-    """Their sum, whole where they are; infinite where no float can hold it, NaN for infinities of both signs."""
+    """The sum of the values; an integer if all are integers, infinite on overflow, NaN for infinities of both signs."""
     total: float = 0
     for value in values:
         total = held(total + value)

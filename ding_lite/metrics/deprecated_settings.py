@@ -1,4 +1,4 @@
-"""Settings of a metric, with conversion from earlier spellings."""
+"""Deprecated settings: conversion of earlier names of a metric's settings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import warnings
 from typing import Any, Final
 
 ABSENT: Final = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
-"""Marks a missing argument, where None is valid."""
+"""Marks a missing argument if None is valid."""
 
 
 def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """A kind and its settings in the current spelling; the kind is None if it was not given.
+    """The kind and the settings under their current names; the kind is None if it was not given.
 
-    Earlier spellings are accepted with a warning: `reduce=None` for item_series, mean with `ema_coeff` for ema,
-        `clear_on_reduce`.
+    Earlier names are accepted with a warning: `reduce=None` for item_series, mean with `ema_coeff` for ema, and
+    `clear_on_reduce`.
 
     Raises:
-        ValueError: a window and an `ema_coeff`.
+        ValueError: both a window and an `ema_coeff` are given.
     """
     given = dict(settings)
     kind: str | None = None if reduce is ABSENT else reduce
@@ -25,7 +25,7 @@ def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None,
         kind = "item_series"
     if "ema_coeff" in given:
         if given.get("window") is not None:
-            raise ValueError(f"window={given['window']!r} excludes ema_coeff={given['ema_coeff']!r}: leave out one.")
+            raise ValueError(f"got both window={given['window']!r} and ema_coeff={given['ema_coeff']!r}: leave one out.")
         if kind == "mean":
             warn_deprecated("reduce='mean' with ema_coeff", "reduce='ema'")
         if kind in (None, "mean"):
@@ -45,5 +45,5 @@ def current_settings(reduce: Any, settings: dict[str, Any]) -> tuple[str | None,
 
 
 def warn_deprecated(old: str, new: str, stacklevel: int = 5) -> None:
-    """Warn the caller, `stacklevel` frames up, of an earlier spelling."""
-    warnings.warn(f"{old} is an earlier spelling: write {new}.", DeprecationWarning, stacklevel=stacklevel)
+    """Warn the caller, `stacklevel` frames up, of a deprecated name."""
+    warnings.warn(f"{old} is deprecated: write {new}.", DeprecationWarning, stacklevel=stacklevel)

@@ -37,7 +37,7 @@ class _ExtremeStats(NumberStats):
 
 
 class MinStats(_ExtremeStats):
-    """The smallest of all values, or of the last `window` ones. NaN is left out."""
+    """The smallest of all values, or of the last `window` ones. NaN is ignored."""
 
     stats_cls_identifier = "min"
     _pick = staticmethod(min)
@@ -49,7 +49,7 @@ class MinStats(_ExtremeStats):
 
 
 class MaxStats(_ExtremeStats):
-    """The largest of all values, or of the last `window` ones. NaN is left out."""
+    """The largest of all values, or of the last `window` ones. NaN is ignored."""
 
     stats_cls_identifier = "max"
     _pick = staticmethod(max)

@@ -19,23 +19,23 @@ from ding_lite.metrics.paths import Key, Path, StatsTree, joined, no_key, path_o
 
 _Asked = tuple[Any, ...]
 _COMMON = ("window", "ema_coeff", "percentiles", "with_throughput")
-_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # no call asks for (), so that nothing is ever printed
+_UNKNOWN: tuple[Callable[[Any], None], _Asked] = (print, ())  # settings are never (), so `print` is never called
 
 
 class MetricsLogger:
     """Logs values by name, and computes their statistics.
 
-    Every component (a worker, a learner) has its own logger. At the end of its task, the component reduces it: this returns
-    the statistics and starts a new cycle. Its parent aggregates them into its own logger, and the root reports. Means are over
-    all values of all components.
+    Every component (a worker, a learner) has its own logger. At the end of its task, the component calls `reduce`, which
+    returns the statistics and starts a new cycle. Its parent aggregates them into its own logger, and the root reports values.
+    Means are over all values of all components.
 
-    The first call for a key fixes its settings; they need not be repeated, and different ones are an error. Only one thread may
+    The first call for a key fixes its settings. Later calls may omit them; different ones are an error. Only one thread may
     log at a time.
 
     Args:
         root: whether this is the root, which keeps lifetime sums.
-        owner: description of the component that owns the names. `aggregate` refuses values of different owners under one
-            name.
+        owner: description of the component that owns the names. `aggregate` raises an error for values of different owners
+            under one name.
         stats_cls_lookup: kinds by their name in `reduce=`; see `DEFAULT_STATS_CLS_LOOKUP`.
 
     Example:
@@ -57,12 +57,12 @@ class MetricsLogger:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all keys and values."""
         self._tree = StatsTree()
         self._stats = self._tree.stats
         self._merged: set[Path] = set()
         self._latest: dict[Path, Sequence[StatsBase]] = {}
-        # By key as spelt in the call: the function that takes its values, and the last settings.
+        # By key as given in the call: the function that takes its values, and the last settings.
         self._known: dict[Key, tuple[Callable[[Any], None], _Asked]] = {}
 
     # Logging.
@@ -79,11 +79,11 @@ class MetricsLogger:
         with_throughput: bool | None = None,
         **settings: Any,
     ) -> None:
-        """Take one value.
+        """Log one value.
 
         Args:
             key: a name, or a path as a tuple of names.
-            value: a number, or a tensor of one element, without waiting for its device; for "item" and "item_series", anything.
+            value: a number, or a tensor of one element, which is not waited for; any object for "item" and "item_series".
             reduce: mean (the default), ema, min, max, sum, lifetime_sum, percentiles, item, item_series, or a
                 custom kind.
             window: number of latest values that count; all by default.
@@ -93,8 +93,8 @@ class MetricsLogger:
             **settings: settings of a custom kind.
 
         Raises:
-            ValueError: an unknown kind or setting, or not those of the first call for the key; or the key is a prefix of
-                another one, or the other way round.
+            ValueError: the kind or a setting is unknown or differs from the first call for the key; or the key is a prefix of
+                another one, or has one as prefix.
             TypeError: the value is not a number.
         """
         if percentiles is not None and hasattr(percentiles, "tolist"):
@@ -161,7 +161,7 @@ class MetricsLogger:
             push = self._find(key, (reduce, window, ema_coeff, None, None), settings, "ema").push
         return Timer(push)
 
-    # Looking.
+    # Reading.
 
     def peek(
         self,
@@ -178,7 +178,7 @@ class MetricsLogger:
         Args:
             key: key of a value, or a prefix for a nested dict of several. None for all.
             default: returned instead of an error if there is no such key.
-            compile: False for a list of the values behind it.
+            compile: False for a list of values.
             throughput: return the throughput of a sum, which must be logged `with_throughput=True`.
             latest_merged_only: only the values of the last `aggregate`.
             empty: whether to include keys without values since the last `reduce`.
@@ -204,12 +204,12 @@ class MetricsLogger:
         return unflatten({there[len(path) :]: self._guarded(there, look) for there, look in looks.items()})
 
     def _look(self, path: Path, compile: bool, throughput: bool, latest_merged_only: bool) -> Callable[[], Any]:
-        """A function that returns the value; the key is checked at once."""
+        """A function that returns the value. The key and the options are checked before it is called."""
         stats = self._stats[path]
         if throughput:
             clock = getattr(stats, "clock", None)
             if clock is None:
-                raise ValueError(f"{path!r} has no throughput: log it as a sum, with_throughput=True.")
+                raise ValueError(f"{path!r} has no throughput: log it with reduce='sum', with_throughput=True.")
             return lambda: clock.rate(stats.peek())
         if latest_merged_only:
             if path not in self._merged:
@@ -229,13 +229,13 @@ class MetricsLogger:
     def __contains__(self, key: Key) -> bool:
         return path_of(key) in self._tree
 
-    # Handing on.
+    # Reducing and aggregating.
 
     def reduce(self, compile: bool = False) -> dict[Any, Any]:
         """End the cycle, and start the next.
 
         Args:
-            compile: return plain values, see `compile`; else non-empty statistics for `aggregate` of another logger.
+            compile: whether to return plain values, see `compile`; else non-empty statistics for `aggregate` of another logger.
         """
         if compile:
             return self.compile()
@@ -271,8 +271,8 @@ class MetricsLogger:
             key: prefix for the names.
 
         Raises:
-            ValueError: kinds or settings under one name differ, or something was logged here under this name. Nothing is
-                merged then.
+            ValueError: kinds or settings under one name differ, or a value was logged here under this name. Then nothing is
+                merged.
             TypeError: not a result of `reduce()`.
         """
         together = list(matched([one for one in stats_dicts if one], path_of(key)))
@@ -292,9 +292,12 @@ class MetricsLogger:
         if stats is None:
             self._tree.require_free(path)
         elif path not in self._merged:
-            raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: aggregate it under a key=.")
+            raise ValueError(f"{path!r} was logged here, and cannot be aggregated too: pass aggregate() another key=.")
         elif type(stats) is not type(incoming) or stats.settings != incoming.settings:
-            raise ValueError(f"{path!r} came as {describe(stats)} before, and as {describe(incoming)} now.")
+            raise ValueError(
+                f"{path!r} was first aggregated as {describe(stats)}, now as {describe(incoming)}: log it with the same "
+                "settings."
+            )
         else:
             require_one_owner(path, stats, incoming)
 
@@ -313,14 +316,12 @@ class MetricsLogger:
             return call()
         except Exception as error:  # noqa: BLE001  a custom kind may raise anything
             kind = type(self._stats[path]).__name__
-            warnings.warn(
-                f"{path!r} is lost, but no other value: its kind, {kind}, raised {type(error).__name__}: {error}", stacklevel=4
-            )
+            warnings.warn(f"the value of {path!r} is lost, because {kind} raised {type(error).__name__}: {error}", stacklevel=4)
             if otherwise is not None:
                 otherwise()
             return math.nan
 
-    # Keeping.
+    # Deleting, saving and loading.
 
     def delete(self, *path: str | int, key_error: bool = True) -> None:
         """Remove the value of this key, or all values under this prefix.
@@ -368,7 +369,7 @@ class MetricsLogger:
                 self._merged.add(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_known": {}}  # bound methods, which are found again
+        return {**vars(self), "_known": {}}  # a cache of bound methods
 
     # Statistics by key.
 
@@ -382,7 +383,7 @@ class MetricsLogger:
         if stats is None:
             stats = self._tree.add(path, self._new(path, kind or usual, given))
         elif path in self._merged:
-            raise ValueError(f"{key!r} comes from other loggers, and cannot be logged here as well: take another name.")
+            raise ValueError(f"{key!r} is aggregated from other loggers, and cannot be logged here too: take another name.")
         else:
             self._require_same(path, stats, kind, given)
         if not settings:
@@ -401,7 +402,7 @@ class MetricsLogger:
     def _kind(self, path: Path, kind: str) -> type[StatsBase]:
         if not isinstance(kind, str) or kind not in self._lookup:
             hint = did_you_mean(str(kind), self._lookup)
-            raise ValueError(f"{path!r}: there is no reduce={kind!r}{hint} Take one of {', '.join(self._lookup)}.")
+            raise ValueError(f"{path!r}: unknown reduce={kind!r}{hint} Use one of {', '.join(self._lookup)}.")
         return self._lookup[kind]
 
     def _new(self, path: Path, kind: str, settings: dict[str, Any]) -> StatsBase:
@@ -410,12 +411,12 @@ class MetricsLogger:
         try:
             stats = cls(**settings)
         except TypeError as error:
-            raise ValueError(f"{path!r}: reduce={kind!r} does not go with {settings!r}: {error}") from error
+            raise ValueError(f"{path!r}: reduce={kind!r} does not accept the settings {settings!r}: {error}") from error
         stats.is_root, stats.owner = self.root, self.owner
         return stats
 
     def _require_known(self, path: Path, kind: str, settings: Mapping[str, Any]) -> None:
-        """Refuse settings that the kind does not have, and name the kinds that have them."""
+        """Raise an error for settings that the kind does not have, naming the kinds that have them."""
         wrong = next((name for name in settings if not _takes(self._lookup[kind], name)), None)
         if wrong is None:
             return
@@ -423,7 +424,7 @@ class MetricsLogger:
         others = [repr(name) for name, cls in self._lookup.items() if _takes(cls, wrong)]
         raise ValueError(
             f"{path!r}: reduce={kind!r} has no setting {wrong!r}, it has {', '.join(own) or 'none'}: leave {wrong}="
-            f"{settings[wrong]!r} out{', or take ' + ' or '.join(others) if others else ''}."
+            f"{settings[wrong]!r} out{', or use ' + ' or '.join(others) if others else ''}."
         )
 
     def _made(self, like: StatsBase) -> StatsBase:
@@ -442,7 +443,7 @@ def _takes(cls: type[StatsBase], name: str) -> bool:
 
 
 class Timer:
-    """Measures its block."""
+    """Measures the seconds that its block takes."""
 
     __slots__ = ("_begun", "_push")
 

@@ -29,7 +29,7 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
             yield from matched(found, (*path, name))
         elif dict in kinds:
             raise ValueError(
-                f"{(*path, name)!r} is a value in one component, and leads to values in another: take another name in one."
+                f"{(*path, name)!r} is a value in one component, and a prefix of others in another: rename one of them."
             )
         else:
             _require_alike((*path, name), found, kinds)
@@ -38,26 +38,28 @@ def matched(dicts: Sequence[Mapping[Any, Any]], path: Path) -> Iterator[tuple[Pa
 
 def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
     for kind in kinds:
-        if StatsBase not in kind.__mro__:  # which is issubclass(), without the price that abstract classes have there
-            raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() takes what reduce() gave, without compile=True.")
+        if StatsBase not in kind.__mro__:  # like issubclass(), which is slow for abstract classes
+            raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() wants results of reduce() without compile=True.")
     first = found[0]
     for one in found:
         require_one_owner(path, first, one)
     settings = first.settings
     if len(kinds) > 1 or [one for one in found if one.settings != settings]:
         other = next(other for other in found if describe(other) != describe(first))
-        raise ValueError(f"{path!r} came in two ways, {describe(first)} and {describe(other)}: log it alike everywhere.")
+        raise ValueError(
+            f"{path!r} was logged as {describe(first)} and as {describe(other)}: log it with the same settings everywhere."
+        )
 
 
 def require_one_owner(path: Path, one: StatsBase, other: StatsBase) -> None:
-    """Refuse to merge statistics of two different owners.
+    """Raise an error if these statistics have different owners.
 
     Raises:
         ValueError: the owners differ.
     """
     if one.owner != other.owner and one.owner is not None and other.owner is not None:
-        first, second = (it.owner or "a logger that was not made by it" for it in sorted((one, other), key=_has_no_owner))
-        raise ValueError(f"{path!r} is a name of {first}, and {second} has logged it too: take another name there.")
+        first, second = (it.owner or "a logger without an owner" for it in sorted((one, other), key=_has_no_owner))
+        raise ValueError(f"{path!r} is logged by {first}, and also by {second}: take another name there.")
 
 
 def _has_no_owner(stats: StatsBase) -> bool:

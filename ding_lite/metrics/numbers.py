@@ -16,8 +16,8 @@ _PENDING = 1000  # maximum number of pending tensors, which are then fetched tog
 class NumberStats(WindowedStats):
     """Statistics of numbers. Without a window, numbers are summed; with one, the latest numbers are kept.
 
-    The value of a tensor on another device is fetched when it is needed, also after it was handed on: to ask for it would wait
-    for the device. What comes after it waits too, so that the order stays. Values in a window wait as long as they are in it.
+    A tensor on another device stays pending until its value is needed, also in a copy for `aggregate`, because fetching it
+    waits for the device. Later values are pending too, to keep the order. With a window, all values in it are pending.
     """
 
     def push(self, value: Any) -> None:
@@ -40,7 +40,7 @@ class NumberStats(WindowedStats):
         return super().get_state()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()  # the process that unpickles it may lack the device
+        self._settle()  # the process that unpickles it may not have the device
         return vars(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class NumberStats(WindowedStats):
             self._add(number)
 
     def _wait_for(self, incoming: Sequence[NumberStats]) -> None:
-        """Take over the pending values of others; all of them without a window."""
+        """Append the pending values of other statistics without a window."""
         waiting = [other._waiting for other in incoming if other._waiting]
         if not waiting:
             return

@@ -16,7 +16,7 @@ def path_of(key: Key) -> Path:
     """The names of a key, from the outermost.
 
     Raises:
-        TypeError: it is a list or another thing that cannot be a key of a dict.
+        TypeError: the key is not hashable, for example a list.
     """
     path: Path = key if type(key) is tuple else (key,)
     try:
@@ -31,12 +31,14 @@ def no_key(key: Any, name: Any = "") -> TypeError:
     instead = (
         f": write {tuple(key)!r}" if isinstance(key, list) and key and all(isinstance(it, (str, int)) for it in key) else ""
     )
-    why = "" if name == "" else f" A name is text or an integer, and {name!r:.60} is a {type(name).__name__}."
-    return TypeError(f"{key!r:.60} of type {type(key).__name__} is no key: a key is a name, or a tuple of names{instead}.{why}")
+    why = "" if name == "" else f" A name must be text or an integer, {name!r:.60} is a {type(name).__name__}."
+    return TypeError(
+        f"{key!r:.60} of type {type(key).__name__} is not a key: a key is a name, or a tuple of names{instead}.{why}"
+    )
 
 
 def joined(path: Path) -> str:
-    """The path joined to one name, as in a row of metrics."""
+    """The names of the path joined by "/", as in a row of metrics."""
     return "/".join(map(str, path))
 
 
@@ -45,10 +47,10 @@ class StatsTree:
 
     def __init__(self) -> None:
         self.stats: dict[Path, StatsBase] = {}
-        """Of each value."""
+        """Statistics by path."""
         self.written: dict[str, Path] = {}
-        """By the path as one name, such as "a/b" for both ("a", "b") and "a/b"."""
-        self._groups: dict[Path, int] = {}  # what leads to values, and to how many
+        """Path by joined name; ("a", "b") and "a/b" have the same joined name."""
+        self._groups: dict[Path, int] = {}  # number of values under each prefix
 
     def __contains__(self, path: Path) -> bool:
         return path in self.stats or path in self._groups
@@ -67,25 +69,25 @@ class StatsTree:
         return stats
 
     def require_free(self, path: Path) -> None:
-        """Refuse a path that is a prefix of another one, or that has one as prefix, or the same joined name.
+        """Raise an error if a path cannot be added: it is a prefix of another one, has one as prefix, or the same joined name.
 
         Raises:
             ValueError: the path clashes, or it or one of its names is empty.
             TypeError: one of its names is neither text nor an integer.
         """
         if not path or "" in path:
-            raise ValueError(f"a value needs a name: the key {path!r} is empty, or a part of it is.")
+            raise ValueError(f"a value needs a name: the key {path!r} is empty, or has an empty part.")
         for name in path:
             if isinstance(name, bool) or not isinstance(name, (str, int)):
                 raise no_key(path[0] if len(path) == 1 else path, name)
         other = self.written.get(joined(path), path)
         if other != path:
-            raise ValueError(f"{path!r} is written {joined(path)!r} in a row, and so is {other!r}: take another name.")
+            raise ValueError(f"{path!r} and {other!r} have the same name {joined(path)!r} in a row: take another name.")
         if path in self._groups:
-            raise ValueError(f"{path!r} leads to other values, so that it cannot be one: take another name.")
+            raise ValueError(f"{path!r} is a prefix of other keys, so it cannot be a value: take another name.")
         for length in range(1, len(path)):
             if path[:length] in self.stats:
-                raise ValueError(f"{path!r} leads through {path[:length]!r}, which is a value itself: take another name.")
+                raise ValueError(f"{path!r} has the prefix {path[:length]!r}, which is a value: take another name.")
 
     def under(self, path: Path) -> dict[Path, StatsBase]:
         """The statistics at this path, or below it."""

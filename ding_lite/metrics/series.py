@@ -43,14 +43,14 @@ class _CollectedStats(WindowedStats):
         self._values = deque(self._values, None if was_merged else self._window)
 
     def merge(self, incoming_stats: Sequence[_CollectedStats]) -> None:
-        if self._values.maxlen is not None:  # a window is one of each component: here all that came in the cycle counts
+        if self._values.maxlen is not None:  # each component has its own window: after merging, all values of the cycle count
             self._values = deque(self._values)
         for other in incoming_stats:
             self._values.extend(other._values)
 
 
 class ItemSeriesStats(_CollectedStats):
-    """Every value, in order, or the last `window` ones; anything can be one. Merged, component after component."""
+    """A list of all values in order, or of the last `window` ones, of any type. When merged, component after component."""
 
     stats_cls_identifier = "item_series"
 
@@ -95,7 +95,7 @@ class PercentilesStats(_CollectedStats):
         self._wanted = tuple(it for it in found if it is not None and 0 <= it <= 100)
         if not self._wanted or len(self._wanted) < len(found):
             raise ValueError(
-                f"percentiles={percentiles!r} are not numbers from 0 to 100, nor True for the usual ones: write [50, 90], say."
+                f"percentiles={percentiles!r}, expected numbers from 0 to 100 such as [50, 90], or True for the default ones."
             )
         super().__init__(window, percentiles=self._wanted)
 
@@ -106,7 +106,7 @@ class PercentilesStats(_CollectedStats):
         values = [value for value in fetched(self._values) if value == value]
         if not compile:
             return values
-        values = np.sort(np.array(values, np.float64)).tolist()  # a thousand numbers in a tenth of Python's time
+        values = np.sort(np.array(values, np.float64)).tolist()  # ten times as fast as Python for a thousand numbers
         return {wanted: _percentile(values, wanted) for wanted in self._wanted}
 
 
@@ -117,6 +117,6 @@ def _percentile(values: Sequence[float], wanted: float) -> float:
     place = wanted * (len(values) - 1) / 100
     share, below = math.modf(place)
     low, high = values[int(below)], values[min(int(below) + 1, len(values) - 1)]
-    if not share or low == high:  # not by the formula, in which 0 * inf is NaN
+    if not share or low == high:  # because in the formula 0 * inf is NaN
         return low
     return between(low, high, share)

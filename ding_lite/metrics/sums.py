@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 _LARGEST = sys.float_info.max
-_SHIFT = 64  # powers of two that a total which no float can hold is made smaller by
+_SHIFT = 64  # a total that overflows is divided by 2**_SHIFT
 
 
 def added(total: float, power: int, other: float, other_power: int = 0) -> tuple[float, int]:
-    """`total * 2**power + other * 2**other_power`, in the same form: a sum that no float can hold has a power above 0."""
+    """`total * 2**power + other * 2**other_power` as (total, power); the power is above 0 if the sum overflows a float."""
     wide = max(power, other_power)
     total, other = math.ldexp(total, power - wide), math.ldexp(other, other_power - wide)
     found = total + other
@@ -29,17 +29,17 @@ def times(value: float, count: int) -> tuple[float, int]:
 
 
 def share(total: float, power: int, count: int) -> float:
-    """`total * 2**power / count`, which a float can hold where it is a mean; NaN of none."""
+    """`total * 2**power / count`; NaN if `count` is 0."""
     if not count:
         return math.nan
     try:
         return math.ldexp(total / count, power)
-    except OverflowError:  # by its last digit
+    except OverflowError:  # by rounding
         return math.copysign(_LARGEST, total)
 
 
 def sum_of(values: Sequence[float]) -> tuple[float, int]:
-    """Their sum as a total and a power of two; NaN for infinities of both signs."""
+    """The sum of the values as a total and a power of two; NaN for infinities of both signs."""
     try:
         return math.fsum(values), 0
     except ValueError:
@@ -62,8 +62,8 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def between(low: float, high: float, weight: float) -> float:
-    """`(1 - weight) * low + weight * high`, which lies between them; with infinities, by the rules of these."""
+    """`(1 - weight) * low + weight * high`, without overflow for finite numbers."""
     found = (1 - weight) * low + weight * high
     if -_LARGEST <= found <= _LARGEST or not (math.isfinite(low) and math.isfinite(high)):
         return found
-    return math.copysign(_LARGEST, found)  # too large by its last digit
+    return math.copysign(_LARGEST, found)  # too large only by rounding

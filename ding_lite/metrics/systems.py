@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SystemUse:
-    """CPU cores and memory in use by this process and its children; nothing if psutil is not installed.
+    """Measures CPU cores and memory in use by this process and its children, if psutil is installed.
 
     Args:
         every_s: seconds between two measurements, each of which takes about a millisecond.
@@ -20,9 +20,8 @@ class SystemUse:
         self._spent: dict[int, float] | None = None
 
     def look(self) -> dict[str, float]:
-        """cpu_cores: average since the last measurement; memory_mb: resident memory; gpu_memory_mb: memory of torch.
-
-        Empty if the last measurement is less than `every_s` ago.
+        """A dict with cpu_cores: average since the last measurement; memory_mb: resident memory; and gpu_memory_mb: GPU memory
+        reserved by torch. Empty if the last measurement is less than `every_s` seconds ago, or psutil is not installed.
         """
         now = time.monotonic()
         passed = now - self._at

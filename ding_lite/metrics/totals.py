@@ -17,7 +17,7 @@ _LARGEST = sys.float_info.max
 
 
 class MeanStats(NumberStats):
-    """The mean of all values, or of the last `window` ones. NaN is left out. When merged, all values have equal weight."""
+    """The mean of all values, or of the last `window` ones. NaN is ignored. When merged, all values have equal weight."""
 
     stats_cls_identifier = "mean"
 
@@ -66,17 +66,17 @@ class MeanStats(NumberStats):
         super().set_state({"_power": 0, **state})  # older states do not have it
 
     def _seen(self) -> tuple[float, int, int]:
-        """The sum, as a total and a power of two, and of how many values."""
+        """The sum, as a total and a power of two, and the number of values."""
         recent = self._recent()
         return *added(self._sum, self._power, *sum_of(recent)), self._count + len(recent)
 
 
 class EmaStats(NumberStats):
-    """`(1 - c) * old + c * new` for each value, from the first one on. NaN is left out.
+    """The exponential moving average, `(1 - c) * old + c * new` for each value; initially the first value. NaN is ignored.
 
-    So an infinite value stays in it, except with `c = 1`, which is the newest value. The running value outlives `reduce`, which
-    is what makes it a moving average; who logged nothing in a cycle hands on nothing. Merged, each component counts by how many
-    values it has seen in the cycle.
+    An infinite value stays in the average, except with `c = 1`, which is the newest value. The average is kept across cycles. A
+    component without values in a cycle is not aggregated. When merged, each component is weighted by its number of values in
+    the cycle.
     """
 
     stats_cls_identifier = "ema"
@@ -84,7 +84,7 @@ class EmaStats(NumberStats):
     def __init__(self, ema_coeff: float = 0.01) -> None:
         coeff = plain_number(ema_coeff)
         if coeff is None or not 0 < coeff <= 1:
-            raise ValueError(f"ema_coeff={ema_coeff!r} is not above 0 and at most 1: it is the weight of the newest value.")
+            raise ValueError(f"ema_coeff={ema_coeff!r}, expected a number in (0, 1], the weight of the newest value.")
         self._coeff: float = coeff
         self._value: float | None = None
         super().__init__(ema_coeff=coeff)
@@ -131,10 +131,10 @@ class EmaStats(NumberStats):
 
 
 class SumStats(NumberStats):
-    """The sum of all values, or of the last `window` ones. NaN is left out; whole numbers stay whole.
+    """The sum of all values, or of the last `window` ones. NaN is ignored. The sum of integers is an integer.
 
     Args:
-        window: how many values count; None for all.
+        window: number of latest values that count; None for all.
         with_throughput: whether to report the sum per second as well.
     """
 
@@ -151,7 +151,7 @@ class SumStats(NumberStats):
         handed = super().reduce(compile)
         self.clock.end_cycle(total, kept=self.peek())
         if isinstance(handed, SumStats):
-            handed.clock = copy.copy(self.clock)  # this one goes on
+            handed.clock = copy.copy(self.clock)  # because this one changes in the next cycle
         return handed
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class SumStats(NumberStats):
 
 
 class LifetimeSumStats(SumStats):
-    """The sum of all values ever, kept at the root; elsewhere `reduce` hands on the sum since the last one."""
+    """The sum of all values. The root logger keeps it across cycles; other loggers start each cycle at 0."""
 
     stats_cls_identifier = "lifetime_sum"
 

@@ -1,4 +1,4 @@
-"""Processes: child processes that hold objects and run functions on them, and that end with the process that started them."""
+"""Processes: child processes that hold objects, run functions on them, and end with their parent process."""
 
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, WorkerTraceback
 from ding_lite.processes.hosts import Host, LocalHost, gather_results, release_hosts

@@ -13,8 +13,8 @@ from ding_lite.processes.pickles import dumps
 from ding_lite.processes.segments import Segment, mapped
 
 INLINE_BYTES = 16384
-"""What is longer than this besides the buffers goes through shared memory too: the socket's own buffer always has room for
-this much, so that sending never waits for the receiver."""
+"""Maximum size of a message in the socket. The rest goes through shared memory. The buffer of the socket always has room for
+this much, so sending never waits for the receiver."""
 
 REQUEST, ANSWER, FAILURE = range(3)
 
@@ -27,7 +27,7 @@ _SPACE_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * 4) if hasattr(socket, "CMSG_SPACE
 
 
 class Message(NamedTuple):
-    """What came: `load()` gives the object, whose large arrays lie in the sender's segment."""
+    """A received message. `load()` returns the object; its large arrays are views of the sender's segment."""
 
     number: int
     slot: int
@@ -40,14 +40,14 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a connection. Both ends are alike; they take turns.
+    """One end of a connection. Both ends have the same interface, and take turns.
 
-    Contiguous buffers of 4 KiB and more (those of numpy arrays, whatever object holds them) are copied once, into a segment
-    that belongs to the sender, and are used there by the receiver: what it loads is valid until the sender sends again, in the
-    same slot. It may be written to, as its original could be; the sender does not see that.
+    Contiguous buffers of 4 KiB and more, such as those of numpy arrays, are copied once, into a shared segment that belongs to
+    the sender. The receiver uses them there: a loaded object is valid until the sender sends again in the same slot. The
+    receiver may write to it; the sender's object does not change.
 
     Args:
-        connection: a socket of the family AF_UNIX, which is the channel's from now on.
+        connection: a socket of the family AF_UNIX. The channel closes it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -58,20 +58,22 @@ class Channel:
         self._descriptors: list[int] = []
 
     def fileno(self) -> int:
-        """The socket's descriptor, ready to be read when a message or the end is there."""
+        """The socket's descriptor; readable when a message has arrived or the other end is closed."""
         return self._socket.fileno()
 
     def send(self, number: int, kind: int, value: Any, by_value: bool = False, slot: int = 0) -> None:
         """Send `value`.
 
         Args:
-            number: of the request that it is or belongs to.
+            number: number of the request.
+            kind: REQUEST, ANSWER or FAILURE.
+            value: the object to send.
             by_value: see `dumps`.
-            slot: which of its segments to use, 0 to 255; each message under way needs one of its own.
+            slot: index of the segment to use, 0 to 255; concurrent messages need different slots.
 
         Raises:
             OSError: the other end is closed.
-            Exception: whatever pickling raised. Nothing was sent then.
+            Exception: an error of pickling. Then nothing was sent.
         """
         buffers: list[memoryview] = []
         pickled = dumps(value, by_value, buffers)
@@ -87,14 +89,14 @@ class Channel:
             segment.handed_over()
 
     def _stored(self, slot: int, buffers: list[memoryview]) -> list[int]:
-        """Copy the buffers into the segment, a larger one where need be; where they are."""
+        """Copy the buffers into the segment of this slot, and return their positions. Allocates a larger segment if needed."""
         if not buffers:
             return []
         places = _places([buffer.nbytes for buffer in buffers])
         size = places[-1] + buffers[-1].nbytes
         segment = self._segments.get(slot)
         if segment is None or segment.size < size:
-            del segment  # first, so that both are never in memory at once
+            del segment  # first, so that both are never in memory at the same time
             self._segments.pop(slot, None)
             segment = self._segments[slot] = Segment(size)
         memory = segment.memory
@@ -110,11 +112,11 @@ class Channel:
             self._socket.sendall(data[sent:])
 
     def receive(self, wait: bool = True) -> Message | None:
-        """The next message; None where it has not arrived whole and `wait` is false.
+        """The next message; None if `wait` is false and no whole message has arrived.
 
         Raises:
             EOFError: the other end is closed.
-            OSError: it was closed amid something.
+            OSError: the other end was closed in the middle of a message.
         """
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0) | (0 if wait else socket.MSG_DONTWAIT)
         while (message := self.arrived()) is None:
@@ -131,7 +133,7 @@ class Channel:
         return message
 
     def arrived(self) -> Message | None:
-        """The next message, if the bytes that were received are enough for one; it may have come with the one before."""
+        """The next message, if it was received already, for example together with the previous one; else None."""
         if len(self._received) < _HEADER.size:
             return None
         number, slot, kind, count, length, size, place = _HEADER.unpack_from(self._received)
@@ -140,7 +142,10 @@ class Channel:
             return None
         if size:
             if not self._descriptors:
-                raise OSError("a descriptor did not arrive, most likely because too many files are open: raise `ulimit -n`.")
+                raise OSError(
+                    "a file descriptor did not arrive, most likely because too many files are open: raise the limit, `ulimit "
+                    "-n`."
+                )
             fd = self._descriptors.pop(0)
             try:
                 self._others.pop(slot, None)
@@ -155,11 +160,11 @@ class Channel:
         return Message(number, slot, kind, memoryview(rest)[_SIZE.size * count :], buffers)
 
     def finish(self) -> None:
-        """Tell the other end that nothing more will come."""
+        """Close the connection for sending."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Give everything back but the memory of what was loaded and is still in use."""
+        """Free all resources, except memory of loaded objects that are still in use."""
         self._socket.close()
         self._segments.clear()
         self._others.clear()
@@ -168,6 +173,6 @@ class Channel:
 
 
 def _places(sizes: list[int]) -> list[int]:
-    """Where buffers of these sizes lie in a segment, one after the other; 0 is nobody's."""
+    """The positions of buffers of these sizes in a segment, one after another. Position 0 is unused."""
     padded = (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
     return list(itertools.accumulate(padded, initial=_ALIGNMENT))[:-1]

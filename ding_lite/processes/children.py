@@ -1,4 +1,4 @@
-"""Children: a process, the channel to it and the status it writes, which begin and end together."""
+"""Children: a child process with the channel to it and its shared status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ding_lite.processes.shared_status import SharedStatus
 
 
 class Child:
-    """A process that takes requests. `free` it, or it stays.
+    """A process that takes requests, until `free` is called.
 
     Args:
-        name: of the process.
-        progress_size: of its status.
+        name: name of the process.
+        progress_size: size of the array of its progress, see `SharedStatus`.
 
     Raises:
         OSError, EOFError, RuntimeError: it could not be started, see `start`.
@@ -35,18 +35,18 @@ class Child:
         self.pid = self.process.pid or 0
         self.channel = Channel(connection)
         self.is_finished = False
-        """Whether it has been sent word that no further request comes."""
+        """Whether `finish` was called."""
         self._poller = select.poll()
         self._poller.register(self.channel.fileno(), select.POLLIN)
         self._poller.register(self.process.sentinel, select.POLLIN)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Its message, as soon as it is there; None where there is none by then, or not yet the whole of it.
+        """Its next message; None if no whole message arrives within this time.
 
         Raises:
-            EOFError, OSError: the process is gone, or has closed the channel, and no message is left.
+            EOFError, OSError: the process has ended or closed the channel, and no message is left.
         """
-        message = self.channel.arrived()  # with the one before it, so that the socket is silent
+        message = self.channel.arrived()  # it may have come with the previous one, then the socket is not readable
         if message is not None:
             return message
         events = self._poller.poll(1000 * timeout_s)
@@ -57,29 +57,29 @@ class Child:
         return message
 
     def exitcode(self, timeout_s: float) -> int | None:
-        """How the process ended, if it does so by then: its status, or minus the number of the signal that killed it."""
+        """The exit status, or minus the number of the signal that killed it; None if it does not end within this time."""
         self.process.join(timeout_s)
         return self.process.exitcode
 
     def finish(self) -> None:
-        """Tell it that no further request comes: it ends when it has answered those that are under way."""
+        """Send no further requests: the process ends after it has answered those in flight."""
         self.is_finished = True
-        with contextlib.suppress(OSError):  # it is dead already
+        with contextlib.suppress(OSError):  # the process has ended already
             self.channel.finish()
 
     def end(self, timeout_s: float) -> None:
-        """Ask it to end, and tell it to where it has not done so by then."""
+        """Let the process end, and terminate it if it has not ended within this time."""
         self.finish()
         if self.exitcode(timeout_s) is None:
             self.process.terminate()
             self.process.join(0.5)
 
     def free(self) -> int | None:
-        """Kill it if it is there, give everything back, and say how it ended."""
+        """Kill the process if it is alive, free all resources, and return its `exitcode`."""
         if self.process.is_alive():
             self.process.kill()
         exitcode = self.exitcode(5.0)
         self.channel.close()
-        with contextlib.suppress(ValueError):  # the system does not let it die: it waits for a broken disk, say
+        with contextlib.suppress(ValueError):  # it cannot be killed, for example because it waits for a broken disk
             self.process.close()
         return exitcode

@@ -13,59 +13,62 @@ Request = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Host(Protocol):
-    """Holds a dict of objects, and runs functions on them, called as `function(objects, *args)`; one request at a time."""
+    """Holds a dict of objects, and runs functions on them, called as `function(objects, *args)`, one request at a time."""
 
     span: tuple[int, int] | None
     """When the work on the last result began and ended, in nanoseconds on the clock of `time.perf_counter_ns`, if known."""
     starts: int
-    """How often its objects were made. What was sent to them before is to be sent again when this has changed."""
+    """Number of times that its objects were created. If it has changed, data sent to them earlier must be sent again."""
 
     works_in_background: bool
-    """Whether it works on what was submitted while nobody waits for it."""
+    """Whether requests run in the background, before `result` is called."""
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
-        """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`.
+        """Request `fn(objects, *args)`. Errors are raised by `result`.
 
         Args:
-            lasting: it makes objects; a new process runs it again first.
-            prepare: what a new process runs before this request, so that it stands where the old one did.
+            fn: the function.
+            *args: its arguments.
+            lasting: the function creates objects; a new process runs it again first.
+            prepare: (function, args) that a new process runs before this request, to restore data sent to the old one.
 
         Returns:
-            The request, for `forget`.
+            The request, for `result` and `forget`.
         """
 
     def forget(self, request: Any) -> None:
-        """Nobody wants what this request gives: `result` passes over it."""
+        """Discard the result of this request: `result` skips it."""
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
-        """What the first request gave, or raised. Large arrays in it may be valid only until the next request; see `Copied`.
+        """The result of the first request, or its error raised. Large arrays may be valid only until the next request; see
+        `Copied`.
 
         Args:
             is_stopping: once it is true, the wait ends.
-            request: which one is meant; None for the first, whichever it is. Another one is an error.
+            request: the expected request, an error if it is not the first; None for any.
         """
 
     def state(self, *names: str) -> dict[str, Any]:
-        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`.
+        """The state of each of these objects by name; without names, of each object that has a `state_dict`.
 
-        What an object's `state_dict` gives travels by pickle, and so do the objects in it.
+        The states are pickled.
         """
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Bring the objects of these names back to these states."""
+        """Restore these states of the objects with these names."""
 
     def check(self) -> None:
-        """See how it gets on with its first request, without waiting, so that failures of many hosts are found and mended side
-        by side. Called several times a second while another host is waited for."""
+        """Check the first request without waiting, so that failures of several hosts are found and handled at the same time.
+        Called several times a second during the wait for another host."""
 
     def begin_release(self, at_once: bool = False) -> None:
-        """Begin `release` or, where nothing that is in flight is waited for, `close`; without waiting."""
+        """Begin `release`, without waiting; or with `at_once`, `close`, which discards requests in flight."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Give back what the system lent; the next request gets it again."""
+        """Free resources such as a process. The next request allocates them again."""
 
     def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Give it back for good."""
+        """Free all resources permanently."""
 
 
 _CHECK_EVERY_S = 0.02
@@ -74,21 +77,21 @@ _CHECK_EVERY_S = 0.02
 def gather_results(
     hosts: Sequence[Host], requests: Sequence[Any], is_stopping: Callable[[], bool] = lambda: False
 ) -> list[Any]:
-    """What these requests, one to each host, gave; or the first error, once none has an answer left that nobody took.
+    """The results of these requests, one of each host. If one fails, the first error is raised after all have been taken.
 
-    Hosts are waited for side by side: many that hang take as long as one.
+    Hosts are checked at the same time: several that hang take no longer than one.
     """
 
     def answer(index: int, is_stopping: Callable[[], bool]) -> Any:
         return hosts[index].result(_checking(hosts[index + 1 :], is_stopping), requests[index])
 
     if len(requests) != len(hosts):
-        raise ValueError(f"{len(hosts)} hosts were given {len(requests)} requests: give one to each.")
+        raise ValueError(f"gather_results() wants one request for each of {len(hosts)} hosts, got {len(requests)} requests.")
     return _each(len(hosts), [answer], is_stopping)
 
 
 def release_hosts(hosts: Sequence[Host], for_good: bool = False) -> None:
-    """`release` of all hosts, or `close`, side by side: each of them, also where one raises."""
+    """Release all hosts at the same time, or close them with `for_good`. An error of one does not stop the others."""
 
     def leave(index: int, is_stopping: Callable[[], bool]) -> None:
         hosts[index].begin_release(at_once=for_good)
@@ -100,12 +103,12 @@ def release_hosts(hosts: Sequence[Host], for_good: bool = False) -> None:
 
 
 def _each(count: int, steps: Sequence[Callable[[int, Callable[[], bool]], Any]], is_stopping: Callable[[], bool]) -> list[Any]:
-    """Each step for each host, also where one raises: what they gave, or the first error once all had their turn.
+    """Call each step for each host, and return the results. If calls fail, the first error is raised after all calls.
 
     Args:
-        count: of hosts.
-        steps: called with the number of a host, and a function that says whether its wait is to end.
-        is_stopping: that function, until Ctrl-C, after which no host is waited for.
+        count: number of hosts.
+        steps: functions of the index of a host, and of a function that returns whether to stop waiting.
+        is_stopping: that function; after Ctrl-C, it is replaced by one that is always true.
     """
     found: list[Any] = []
     failed: BaseException | None = None
@@ -126,7 +129,7 @@ def _each(count: int, steps: Sequence[Callable[[int, Callable[[], bool]], Any]],
 
 
 def _checking(others: Sequence[Host], is_stopping: Callable[[], bool]) -> Callable[[], bool]:
-    """`is_stopping`, which checks the other hosts whenever it is asked."""
+    """`is_stopping`, which also checks the other hosts at each call."""
     if not others:
         return is_stopping
     checked = time.monotonic()
@@ -151,7 +154,7 @@ def _no() -> bool:
 
 
 class LocalHost:
-    """Objects of this process. `objects["is_stopping"]` tells a request whether anybody still waits for it."""
+    """A host in this process. A request may call `objects["is_stopping"]()` to see whether to stop."""
 
     starts, works_in_background = 1, False
     span: tuple[int, int] | None = None
@@ -161,54 +164,54 @@ class LocalHost:
         self._request: Request | None = None
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
-        """Ask for `fn(objects, *args)`, which runs when its result is wanted."""
+        """Request `fn(objects, *args)`, which runs in `result`."""
         self._request = fn, args
         return self._request
 
     def forget(self, request: Any) -> None:
-        """Nobody wants what this request gives: it does not run."""
+        """Discard this request: it does not run."""
         if self._request is request:
             self._request = None
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
-        """What the request gives.
+        """Run the request, and return its result.
 
         Raises:
             InterruptedError: `is_stopping()` was true before it began.
-            RuntimeError: nothing was asked for, or something else than is meant.
+            RuntimeError: there is no request, or not the expected one.
         """
         if self._request is None or (request is not None and request is not self._request):
-            raise RuntimeError("a host was asked for a result while something else, or nothing, is in flight: ask before.")
+            raise RuntimeError("result() of a host without this request: call submit() first, and result() once for it.")
         (fn, args), self._request = self._request, None
         if is_stopping():
-            raise InterruptedError(f"{name_of(fn)}() was not begun, because nobody waits for it any more.")
+            raise InterruptedError(f"{name_of(fn)}() was not begun, because the run is stopping.")
         self.objects["is_stopping"] = is_stopping
         try:
-            with torch_threads(1):  # as in a process of its own, so that the result is the same
+            with torch_threads(1):  # as in a worker process, so that the result is the same
                 return fn(self.objects, *args)
         finally:
             del self.objects["is_stopping"]
 
     def state(self, *names: str) -> dict[str, Any]:
-        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`."""
+        """The state of each of these objects by name; without names, of each object that has a `state_dict`."""
         return {name: self.objects[name].state_dict() for name in names or with_state(self.objects)}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Bring the objects of these names back to these states."""
+        """Restore these states of the objects with these names."""
         for name, state in states.items():
             self.objects[name].load_state_dict(state)
 
     def check(self) -> None:
-        """Nothing: it works while its result is waited for."""
+        """Does nothing, because requests run in `result`."""
 
     def begin_release(self, at_once: bool = False) -> None:
-        """Nothing: it works while its result is waited for."""
+        """Does nothing, because requests run in `result`."""
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Nothing: there is nothing to give back."""
+        """Does nothing, because there is no process."""
 
     def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Close the objects that can be closed."""
+        """Close the objects that have a `close`."""
         for thing in self.objects.values():
             close = getattr(thing, "close", None)
             if callable(close):

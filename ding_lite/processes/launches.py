@@ -1,4 +1,4 @@
-"""Launches: how a child process is started, from a server that has the slow imports behind it."""
+"""Launches: starts child processes from a fork server with preloaded modules."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 PRELOADED = ["numpy", "torch", "gymnasium", "cloudpickle", "ding_lite.processes.servers", "ding_lite.rollout"]
-"""What the fork server imports once for all its children; it passes over what is not there."""
+"""Modules that the fork server imports once for all its children; missing ones are skipped."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Many processes share the cores: threads in each would only take turns. Read when numpy and torch are imported."""
+"""One thread per process, because several processes share the cores. numpy and torch read this when they are imported."""
 
 _LOCK = threading.Lock()
-_server: tuple[int, Any] | None = None  # who started it, and it
+_server: tuple[int, Any] | None = None  # id of the process that started it, and the fork server
 
 
 def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
-    """A daemon process that runs `target(*args)`, which it has to be able to import. It does not run the user's script.
+    """Start a daemon process that runs `target(*args)`. It must be able to import `target`; it does not run the user's script.
 
-    The first start waits for the fork server's imports, a few seconds; later ones take milliseconds.
+    The first start waits a few seconds for the fork server's imports; later ones take milliseconds.
 
     Raises:
-        RuntimeError: this process is itself a daemon of multiprocessing, which may not have children.
+        RuntimeError: this process is itself a daemon of multiprocessing, which must not have children.
         OSError, EOFError: the fork server did not start, or died.
     """
     if multiprocessing.current_process().daemon:
         raise RuntimeError(
             f"worker {name!r} cannot be started here: {multiprocessing.current_process().name} is itself a daemon process, "
-            "and these may have no children. Start workers from the main process."
+            "which must not have child processes. Start workers from the main process."
         )
     has_server = "forkserver" in multiprocessing.get_all_start_methods()
-    # Fork would be faster to start, but a fork of a process that has run multi-threaded torch hangs when it uses torch.
+    # Fork would start faster, but a fork of a process that has run multi-threaded torch hangs when it uses torch.
     context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
     process: BaseProcess = context.Process(target=target, args=args, name=name, daemon=True)
     with _LOCK, _environment(ONE_THREAD), _without_main(), _by_our_server() if has_server else contextlib.nullcontext():
@@ -46,15 +46,15 @@ def start(name: str, target: Callable[..., None], *args: Any) -> BaseProcess:
 
 @contextlib.contextmanager
 def _by_our_server() -> Iterator[None]:
-    """Processes that this thread starts meanwhile come from a fork server of our own.
+    """Within the context, processes started by this thread come from a separate fork server.
 
-    The one that multiprocessing keeps may have been started by somebody else, without the slow imports: each worker would then
-    take seconds.
+    Other code may have started the global fork server of multiprocessing without preloaded modules. Then the start of each
+    worker would take seconds.
     """
     from multiprocessing import forkserver
 
     global _server
-    if _server is None or _server[0] != os.getpid():  # a fork of this process cannot wait for what its parent started
+    if _server is None or _server[0] != os.getpid():  # a fork of this process cannot use the server of its parent
         server = forkserver.ForkServer()
         server.set_forkserver_preload(PRELOADED)
         _server = os.getpid(), server
@@ -72,7 +72,7 @@ def _by_our_server() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """These environment variables for what is started meanwhile."""
+    """Set these environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -87,11 +87,11 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Processes that this thread starts meanwhile do not import `__main__`.
+    """Within the context, processes started by this thread do not import `__main__`.
 
-    By default a child runs the parent's script again, under another name. Scripts of ours have no `if __name__ ==
-    "__main__":` around them, and would start training in every child. Processes that other threads start are left alone;
-    taking `__main__.__file__` away for the moment would not do so, and its readers would find it gone.
+    By default a child runs the parent's script again, under another name. Scripts without `if __name__ == "__main__":` would
+    start training in every child. Processes started by other threads are not affected. Removing `__main__.__file__` instead
+    would affect them, and other readers of it.
     """
     describe_parent, thread = spawn.get_preparation_data, threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Pickles: objects as bytes, their large arrays apart, and functions and classes of a script by value."""
+"""Pickles: objects as bytes, with large arrays in separate buffers, and functions and classes of a script by value."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import cloudpickle
 T = TypeVar("T")
 
 OUT_OF_BAND_BYTES = 4096
-"""A buffer of at least this size is kept apart: below, the bookkeeping costs more than the copy."""
+"""Minimum size of a separate buffer, because for smaller ones the bookkeeping takes longer than the copy."""
 
 
 class Copied(Generic[T]):
-    """`Copied(value).value`, whose receiver may keep it: no array in it lies in shared memory when it has travelled."""
+    """Wraps a value to be sent to another process, where `.value` is a copy that does not use shared memory."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -32,18 +32,19 @@ def dumps(value: Any, by_value: bool = False, apart: list[memoryview] | None = N
     """`value` as bytes for `pickle.loads`.
 
     Args:
-        by_value: send what `__main__` or a function defines by value, always. Otherwise plain pickle, which is several times
-            faster, has the first try. It would send a function of `__main__` by name, to a process that has another
-            `__main__`: right for the way back, where what bears such a name is not in the sender's own `__main__`.
-        apart: if given, takes the large contiguous buffers, which are then not in the bytes.
+        value: the object.
+        by_value: always pickle functions and classes of `__main__`, and those defined in functions, by value, with cloudpickle.
+            If false, plain pickle is tried first, which is several times faster, but pickles functions of `__main__` by name.
+            This is right for results of a worker, because its `__main__` is not the user's script.
+        apart: if given, the large contiguous buffers are appended to it, and left out of the bytes.
 
     Raises:
-        Exception: whatever pickling raised; what is in `apart` is then worth nothing.
+        Exception: an error of pickling; then the content of `apart` is invalid.
     """
     if not by_value:
         try:
             return _dumps(pickle.dumps, value, apart)
-        except Exception:  # noqa: BLE001 (pickling runs anybody's code; cloudpickle is able to do more, and has the last word)
+        except Exception:  # noqa: BLE001 (pickling runs user code; cloudpickle can pickle more, and raises if it cannot)
             if apart is not None:
                 apart.clear()
     return _dumps(cloudpickle.dumps, value, apart)

@@ -1,4 +1,4 @@
-"""Restarts: objects of a worker process that can be started again where it was."""
+"""Restarts: objects of a worker process that can be restarted in the same state."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
 from ding_lite.processes.worker_processes import WorkerProcess
 
-_ATTEMPTS = 3  # at one request, before whatever goes wrong there is taken to be lasting
+_ATTEMPTS = 3  # maximum number of attempts at one request
 
 States = dict[str, bytes | str]
-"""By name of the object, its state, pickled; or why it cannot be had, which matters only if it is needed."""
+"""The pickled state of each object by name; or the reason why there is none, for an error if it is needed."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """What a process is asked."""
+    """A request to the process."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -37,12 +37,12 @@ class _Request:
     prepare: Request | None
     is_unwanted: bool = False
     refusal: Exception | None = None
-    """Why it could not be asked this time."""
+    """The error of sending it in this attempt."""
     attempts: int = 0
-    """Those that failed."""
+    """Number of failed attempts."""
     first_failure: str = ""
     error: Exception | None = None
-    """What it came to, where no further attempt is made."""
+    """The final error, after which there is no further attempt."""
     answer: tuple[Any, States | None, tuple[int, int]] | None = None
 
     @property
@@ -51,21 +51,21 @@ class _Request:
 
 
 class ProcessHost:
-    """Objects of a worker process, which is started again where it was when it was given back or, if wanted, when it died.
+    """Objects of a worker process, which is restarted in the same state after `release` and, with `restart`, after a failure.
 
-    A process that died otherwise, or was killed in the middle of a request, is started again where it was last known to be:
-    when it was last given back, or last made something lasting.
+    Without `restart`, a process that died or was killed during a request is restarted from its last known state: that of the
+    last `release`, or of the last request that created objects.
 
-    Starting again waits for nothing: the new process is sent what brings it there and, behind that, all requests in flight.
-    When no further attempt is made at a request, those behind it fail with it. So the time until an error is raised does not
-    grow with the number of requests in flight or, through `check`, of hosts.
+    A restart does not wait: the new process is sent the requests that restore its state, and then all requests in flight. If a
+    request finally fails, those after it fail too. So the time until an error is raised does not grow with the number of
+    requests in flight or, because of `check`, of hosts.
 
     Args:
-        name, progress_size, describe, timeout_s, start_timeout_s: of its `WorkerProcess`.
-        restart: when the process dies or hangs, or a request raises, start a new one from the last acknowledged state, and ask
-            it again; the third time in a row it is an error. A process that is not there in time is one at once. Costs the
-            transfer of that state with every answer.
-        depth: requests that may be in flight at a time. One thread may submit them while another takes the results.
+        name, progress_size, describe, timeout_s, start_timeout_s: arguments of `WorkerProcess`.
+        restart: if the process dies or hangs, or a request raises an error, start a new process from the state after the last
+            answer, and repeat the request; the third failure of a request is final, and so is a process that does not start in
+            time. Every answer then includes the state of the objects.
+        depth: maximum number of requests in flight. One thread may submit them while another takes the results.
     """
 
     works_in_background = True
@@ -83,16 +83,16 @@ class ProcessHost:
         self.name, self.restart, self._depth = name, restart, depth
         self._close_timeout_s = min(2.0, timeout_s)
         self.starts = self.restarts = 0
-        """How often a process was started, and how often in place of one that failed."""
-        # Beside the requests, what brings a new process there, and the last look at its state.
+        """Number of started processes, and of those that replaced a failed one."""
+        # depth + 3: two more requests restore the state of a new process, and one saves the last state.
         self._new_process = partial(WorkerProcess, name, progress_size, describe, timeout_s, start_timeout_s, depth + 3)
         self._lasting: list[bytes] = []
         self._known: States = {}
-        """From which a new process goes on."""
+        """The states from which a new process continues."""
         self.span: tuple[int, int] | None = None
-        """When the work on the last result began and ended there, in nanoseconds on the clock of `time.perf_counter_ns`."""
+        """Begin and end of the work on the last result, in nanoseconds of `time.perf_counter_ns`."""
         self._requests: deque[_Request] = deque()
-        self._left_to_set_up = 0  # answers of the process that come before that to the first request
+        self._left_to_set_up = 0  # number of answers to requests that restore the state, before that to the first request
         self._parting: _Request | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -106,24 +106,24 @@ class ProcessHost:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """Id of the process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def submit(self, fn: Callable[..., Any], *args: Any, lasting: bool = False, prepare: Request | None = None) -> Any:
-        """Ask for `fn(objects, *args)`. What goes wrong on the way is raised by `result`, unless it is a wrong order.
+        """Request `fn(objects, *args)`; see `Host.submit`. Other errors than these are raised by `result`.
 
         Returns:
-            The request, for `forget`.
+            The request, for `result` and `forget`.
 
         Raises:
-            RuntimeError: a request is in flight, or the host is closed.
-            Exception: something lasting cannot be pickled.
+            RuntimeError: there are `depth` requests in flight, or the host is closed.
+            Exception: a `lasting` request cannot be pickled.
         """
         if self._is_closed:
-            raise RuntimeError(f"worker {self.name!r} is closed, and cannot run {name_of(fn)}(): make another one.")
+            raise RuntimeError(f"worker {self.name!r} is closed, and cannot run {name_of(fn)}(): make a new one.")
         if len(self._requests) >= self._depth:
             raise RuntimeError(
-                f"worker {self.name!r} was given {name_of(fn)}() while a request is in flight: take its result()."
+                f"worker {self.name!r} got {name_of(fn)}() while a request is in flight: take its result() first."
             )
         packed = None
         if lasting:
@@ -131,10 +131,11 @@ class ProcessHost:
                 packed = dumps((fn, args), by_value=True)
             except Exception as error:
                 add_note(
-                    error, f"{name_of(fn)}() and its arguments were to be sent to worker {self.name!r}, pickled by cloudpickle."
+                    error,
+                    f"{name_of(fn)}() and its arguments were pickled by cloudpickle, to send them to worker {self.name!r}.",
                 )
                 raise
-            # As bytes: what it makes lives longer than the shared memory by which large arrays travel.
+            # As bytes, because the created objects live longer than the shared memory in which large arrays are sent.
             fn, args = _run_packed, (packed,)
         return self._put(_Request(fn, args, packed, prepare))
 
@@ -150,7 +151,7 @@ class ProcessHost:
             process = self._process or self._started_again(request.prepare)
             makes = request.lasting is not None
             process.submit(_serve, request.fn, request.args, self.restart or makes, is_start=makes)
-        except Exception as error:  # noqa: BLE001  raised by result(), which is able to mend it
+        except Exception as error:  # noqa: BLE001  raised by result(), if the next attempts fail too
             request.refusal = error
 
     def _started_again(self, prepare: Request | None) -> WorkerProcess:
@@ -166,17 +167,17 @@ class ProcessHost:
         return process
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False, request: Any = None) -> Any:
-        """What the first request in flight gave, or raised.
+        """Wait for the result of the first request in flight.
 
         Args:
-            is_stopping: asked a few times a second; once it is true, the process is killed.
-            request: which one is meant, as `submit` returned it; None for the first, whichever it is.
+            is_stopping: called a few times a second; once it is true, the process is killed.
+            request: the expected request, as returned by `submit`; None for any.
 
         Raises:
-            RuntimeError: nothing is in flight, or the first is another one than is meant.
-            WorkerDied: the process is gone, or hung and was killed.
+            RuntimeError: nothing is in flight, or the first request is not the expected one.
+            WorkerDied: the process has ended, or hung and was killed.
             InterruptedError: `is_stopping()` became true; the process was killed.
-            Exception: what the function raised.
+            Exception: the error of the function.
         """
         while self._requests and self._requests[0].is_unwanted:
             self._wait(self._requests[0], is_stopping)
@@ -185,19 +186,19 @@ class ProcessHost:
             if request is not None:
                 self.forget(request)
             what = "another request is first" if self._requests else "nothing is in flight"
-            raise RuntimeError(f"worker {self.name!r} was asked for a result while {what}: take them in the order of asking.")
+            raise RuntimeError(f"result() of worker {self.name!r} while {what}: take results in the order of submit().")
         self._wait(self._requests[0], is_stopping)
         return self._value_of(self._done())
 
     def forget(self, request: Any) -> None:
-        """Nobody wants what this request gives, which `submit` returned."""
+        """Discard the result of this request, which `submit` returned."""
         request.is_unwanted = True
 
     def check(self) -> None:
-        """See how the process is, without waiting: take the answer to the first request that is wanted, and start the process
-        again where it died, hangs or raised. `result` then has less to wait for.
+        """Check the process without waiting: take the answer to the first request that is not discarded, and restart the
+        process if it died, hangs or raised an error.
 
-        Called several times a second while the result of another host is awaited, by that thread.
+        The thread that waits for the result of another host calls it several times a second.
         """
         while self._requests and (self._requests[0].is_settled or self._settles(self._requests[0], wait=False)):
             if not self._requests[0].is_unwanted:
@@ -208,16 +209,16 @@ class ProcessHost:
         try:
             while not request.is_settled:
                 if is_stopping():
-                    raise InterruptedError(f"worker {self.name!r} still works on its request, which nobody waits for any more.")
+                    raise InterruptedError(f"worker {self.name!r} was stopped during its request, because the run is stopping.")
                 self._settles(request, wait=True)
-        except BaseException as error:  # Ctrl-C too: nobody will take the answer
+        except BaseException as error:  # also Ctrl-C, because the answer will not be taken
             with self._lock:
                 self._requests.popleft()
                 self._end(error)
             raise
 
     def _settles(self, request: _Request, wait: bool) -> bool:
-        """Whether the first request has an answer now, or an error that is the last word."""
+        """Check the first request. Returns whether it has an answer or a final error."""
         try:
             if request.refusal is not None:
                 raise request.refusal
@@ -234,7 +235,7 @@ class ProcessHost:
         return request.is_settled
 
     def _failed(self, request: _Request, error: Exception) -> None:
-        """Start the process again and ask everything again; or leave it at this error."""
+        """Restart the process and repeat all requests, or make this error the final one."""
         described = f"{type(error).__name__}: {error}"
         request.attempts += 1
         request.first_failure = request.first_failure or described
@@ -249,13 +250,13 @@ class ProcessHost:
                 return
             if request.attempts > 1:
                 began = "" if described == request.first_failure else f"; the first ended with {request.first_failure}"
-                add_note(error, f"this was attempt {request.attempts} at the same request, each in a new process{began}")
+                add_note(error, f"this was attempt {request.attempts} of the same request, each in a new process{began}")
             request.error = error
             if isinstance(error, WorkerDied) or self._left_to_set_up:
                 self._end(error)
 
     def _done(self) -> _Request:
-        """Take the first request, which is settled, from those in flight."""
+        """Remove the first request, which is settled, and return it."""
         request = self._requests[0]
         if request.answer is not None:
             _, known, self.span = request.answer
@@ -277,18 +278,18 @@ class ProcessHost:
         return request.answer[0]
 
     def _end(self, ended: BaseException) -> None:
-        """End the process, of which requests that are not settled have no answer any more."""
+        """End the process. Requests without an answer fail."""
         self._drop()
         for waiting in self._requests:
             if not waiting.is_settled:
-                waiting.error = WorkerDied(f"worker {self.name!r} had ended before it came to this: {ended}")
+                waiting.error = WorkerDied(f"worker {self.name!r} had ended before this request began: {ended}")
 
     def _required(self, states: States) -> dict[str, bytes]:
-        """The same, if each can be had."""
+        """These states, if all of them are available; else an error."""
         required: dict[str, bytes] = {}
         for name, state in states.items():
             if isinstance(state, str):
-                raise RuntimeError(f"worker {self.name!r} cannot go on where it was, because its state is not known: {state}")
+                raise RuntimeError(f"worker {self.name!r} cannot continue, because the state of {name!r} is not known: {state}")
             required[name] = state
         return required
 
@@ -298,12 +299,12 @@ class ProcessHost:
         self._process, self._left_to_set_up = None, 0
 
     def state(self, *names: str) -> dict[str, Any]:
-        """By name, the state of each of these objects; where none is named, of each that has a `state_dict`.
+        """The state of each of these objects by name; without names, of each object that has a `state_dict`.
 
-        The last known one where there is no process.
+        It is the last known state if there is no process.
 
         Raises:
-            RuntimeError: one of these cannot be had.
+            RuntimeError: a `state_dict` raised an error.
         """
         return {name: pickle.loads(state) for name, state in self._required(self._states(names)).items()}
 
@@ -315,7 +316,7 @@ class ProcessHost:
         return {name: self._known[name] for name in names or self._known}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Bring the objects of these names back to these states."""
+        """Restore these states of the objects with these names."""
         packed = {name: dumps(state, by_value=True) for name, state in states.items()}
         before = self._states()
         if self._process is not None:
@@ -323,10 +324,10 @@ class ProcessHost:
         self._known = {**before, **packed}
 
     def begin_release(self, at_once: bool = False) -> None:
-        """Begin `release`, without waiting: nobody wants what is in flight, and nothing more comes.
+        """Begin `release`, without waiting: results of requests in flight are discarded, and no further requests are sent.
 
         Args:
-            at_once: kill the process where a request is in flight, as `close` does.
+            at_once: kill the process if a request is in flight, as `close` does.
         """
         if at_once and any(request is not self._parting for request in self._requests):
             self._requests.clear()
@@ -341,10 +342,10 @@ class ProcessHost:
         self._process.finish()
 
     def release(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """End the process, when what is in flight is done. The next request starts one that goes on from where this one was.
+        """End the process after the requests in flight. The next request starts a new process in the same state.
 
         Args:
-            is_stopping: once it is true, what is in flight is not waited for.
+            is_stopping: once it is true, requests in flight are not waited for.
         """
         self.begin_release()
         parting, self._parting = self._parting, None
@@ -353,21 +354,21 @@ class ProcessHost:
                 self._wait(self._requests[0], is_stopping)
                 self._done()
             if parting is not None:
-                with contextlib.suppress(WorkerDied):  # then it goes on from the last state that is known
+                with contextlib.suppress(WorkerDied):  # then it continues from the last known state
                     self._known = self.result(is_stopping, parting)
         except InterruptedError:
             self._requests.clear()
         self._drop()
 
     def close(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """End the process for good, at once where a request is in flight. Its last state is still known."""
+        """End the process permanently, at once if a request is in flight. `state` still returns its last known state."""
         self.begin_release(at_once=True)
         if not self._is_closed:
             self.release(is_stopping)
         self._is_closed = True
 
 
-# What runs in the process.
+# Functions that run in the worker process.
 
 
 def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...], wants_state: bool) -> tuple[Any, ...]:
@@ -377,13 +378,13 @@ def _serve(objects: dict[str, Any], fn: Callable[..., Any], args: tuple[Any, ...
 
 
 def _make_again(objects: dict[str, Any], lasting: Sequence[bytes]) -> None:
-    """Make what the process before this one had made."""
+    """Create the objects of the previous process."""
     for packed in lasting:
         _run_packed(objects, packed)
 
 
 def _go_on_from(objects: dict[str, Any], states: Mapping[str, bytes], prepare: Request | None) -> None:
-    """Bring it to where that one was."""
+    """Restore the state of the previous process."""
     _load(objects, states)
     if prepare is not None:
         fn, args = prepare
@@ -402,7 +403,7 @@ def _kept_states(objects: dict[str, Any], names: Sequence[str] = ()) -> States:
 def _kept_state(thing: Any) -> bytes | str:
     try:
         return dumps(thing.state_dict())
-    except Exception as error:  # noqa: BLE001  anybody's code; raised where the state is needed
+    except Exception as error:  # noqa: BLE001  user code; raised when the state is needed
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Segments: memory that two processes share and that has no name, so that nothing remains of it when they die."""
+"""Segments: shared memory without a name, so that it is freed when both processes end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SMALLEST = 1 << 16
 
 
 def anonymous_file(size: int) -> int:
-    """The descriptor of a file of `size` zero bytes in memory (or on a temporary disk) that no folder lists."""
+    """The descriptor of a new file of `size` zero bytes in memory, or in the temporary folder, that has no path."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("ding_lite")
     else:
@@ -25,7 +25,7 @@ def anonymous_file(size: int) -> int:
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """The first `size` bytes of the file, readable and writable; unmapped when nobody refers to them any more."""
+    """The first `size` bytes of the file, readable and writable; unmapped when they are no longer referenced."""
     return memoryview(mmap.mmap(fd, size))
 
 
@@ -33,17 +33,17 @@ class Segment:
     """Memory that one process writes and another one reads.
 
     Args:
-        size: bytes that it has to hold. It gets more, which costs nothing until they are written to.
+        size: minimum number of bytes. The segment is larger; unused bytes take no memory.
     """
 
     def __init__(self, size: int) -> None:
         self.size = max(_SMALLEST, 1 << (size - 1).bit_length())
         self.fd: int | None = anonymous_file(self.size)
-        """The descriptor to hand to the other process; None once that is done."""
+        """The descriptor to send to the other process; None after it was sent."""
         self.memory = mapped(self.fd, self.size)
 
     def handed_over(self) -> None:
-        """The other process has the descriptor: this one needs it no more."""
+        """Close the descriptor, after the other process has received it."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

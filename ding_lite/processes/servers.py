@@ -25,11 +25,11 @@ from ding_lite.processes.shared_status import SharedStatus
 
 
 def serve(parent: socket.socket, progress_size: int) -> None:
-    """Take requests until the parent closes its end, one after the other, then close the objects that have a `close`.
+    """Answer requests one after another until the parent closes its end, then close the objects that have a `close`.
 
     Args:
-        parent: its other end is the parent's channel; the descriptor of the status comes first.
-        progress_size: how many numbers there are for `objects["progress"]`.
+        parent: connection to the parent's channel; the descriptor of the status comes first.
+        progress_size: size of `objects["progress"]`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -38,23 +38,23 @@ def serve(parent: socket.socket, progress_size: int) -> None:
     status = SharedStatus.received_from(parent, progress_size)
     threading.Thread(target=_die_with_parent, name="die with parent", daemon=True).start()
     channel, objects = Channel(parent), {"progress": status.progress}
-    for name in PRELOADED:  # where there is no fork server that has done so: what takes seconds belongs to the start
+    for name in PRELOADED:  # slow imports are part of the start, also without a fork server
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     status.started = True
     while True:
         try:
             message = channel.receive()
-            assert message is not None, "a receive() that waits gives a message or raises"
+            assert message is not None, "receive(wait=True) returns a message or raises"
             _answer(channel, message, objects)
         except (EOFError, ConnectionError):
             break
-        del message  # and with it the views of the parent's memory
+        del message  # with its views of the parent's memory
     _close(objects)
 
 
 def _settle() -> None:
-    """One thread, and random numbers of its own."""
+    """Use one thread, and seed the global random generators."""
     # All children of a fork server inherit its global generators, and would draw the same numbers.
     np.random.seed()  # noqa: NPY002
     if "torch" in sys.modules:
@@ -64,7 +64,7 @@ def _settle() -> None:
 
 
 def _die_with_parent() -> None:
-    """Whatever this process is doing, also in the middle of a request."""
+    """Wait for the end of the parent, then end this process, also in the middle of a request."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker is started by multiprocessing"
     connection.wait([parent.sentinel])
@@ -81,7 +81,7 @@ def _answer(channel: Channel, message: Message, objects: dict[str, Any]) -> None
         channel.send(message.number, ANSWER, value, slot=message.slot)
     except ConnectionError:
         raise
-    except Exception as problem:  # noqa: BLE001 (pickling runs anybody's code)
+    except Exception as problem:  # noqa: BLE001 (pickling runs user code)
         name = getattr(function, "__name__", type(function).__name__)
         unsent = WorkerError(
             f"worker {multiprocessing.current_process().name!r}: the result of {name}(), a {type(value).__name__}, cannot be "
@@ -95,7 +95,7 @@ def _run(message: Message, objects: dict[str, Any]) -> tuple[Any, Callable[..., 
     try:
         function, args = message.load()
     except Exception as error:
-        add_note(error, "The worker could not load its request: what that names has to be importable there too.")
+        add_note(error, "The worker could not load its request: it must be able to import every module that the request uses.")
         raise
     return function(objects, *args), function
 
@@ -107,6 +107,6 @@ def _close(objects: dict[str, Any]) -> None:
             continue
         try:
             close()
-        except Exception:  # noqa: BLE001 (the others are to be closed as well; nobody is waiting for an answer any more)
+        except Exception:  # noqa: BLE001 (the other objects must be closed too, and the parent waits for no answer)
             print(f"worker {multiprocessing.current_process().name!r}: closing {name!r} failed.", file=sys.stderr)
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Shared status: what a worker writes at any time and its parent may read at any time, also when the worker is dead."""
+"""Shared status: memory that a worker writes and its parent reads at any time, also after the death of the worker."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _STACK_BYTES = 1 << 16
 
 
 class SharedStatus:
-    """Shared memory: whether the worker has started, its progress, and its stack if it is asked for it.
+    """Shared memory with a flag that the worker has started, its progress, and its stack on request.
 
     Args:
-        fd: of a file of `SharedStatus.size(progress_size)` bytes.
-        progress_size: how many numbers the worker writes about its progress.
+        fd: descriptor of a file of `SharedStatus.size(progress_size)` bytes.
+        progress_size: number of values that describe the worker's progress.
     """
 
     def __init__(self, fd: int, progress_size: int) -> None:
         self._memory = mapped(fd, self.size(progress_size))
         self.words = np.frombuffer(self._memory, np.int64, 1 + progress_size)
-        """Whatever changes as the worker gets on."""
+        """The flag `started`, then the progress, int64; any change is a sign of life."""
         self.progress = self.words[1:]
-        """The worker's own. [progress_size] int64."""
+        """Values that code in the worker writes, [progress_size] int64."""
         self._stack = self._memory[8 * (1 + progress_size) :]
         self._stack_from, self._text = 0, ""
 
@@ -38,7 +38,7 @@ class SharedStatus:
 
     @classmethod
     def sent_over(cls, connection: socket.socket, progress_size: int) -> SharedStatus:
-        """A new status, whose descriptor waits in the connection for the worker."""
+        """A new status; its descriptor is sent through the connection to the worker."""
         fd = anonymous_file(cls.size(progress_size))
         try:
             socket.send_fds(connection, [b"b"], [fd])
@@ -48,17 +48,17 @@ class SharedStatus:
 
     @classmethod
     def received_from(cls, connection: socket.socket, progress_size: int) -> SharedStatus:
-        """The worker's side: what `sent_over` sent. From now on SIGUSR1 makes this process write its stack there."""
+        """The status that `sent_over` sent, in the worker. From now on, SIGUSR1 makes this process write its stack to it."""
         _, (fd, *_), _, _ = socket.recv_fds(connection, 1, 1)
         os.set_inheritable(fd, False)
         os.lseek(fd, 8 * (1 + progress_size), os.SEEK_SET)
-        # Written by a handler in C, which needs neither the interpreter's lock nor memory. The descriptor stays open for it.
+        # Written by a handler in C, which needs neither the GIL nor new memory. The descriptor must stay open for it.
         faulthandler.register(signal.SIGUSR1, file=fd, all_threads=True, chain=False)
         return cls(fd, progress_size)
 
     @property
     def started(self) -> bool:
-        """Whether the worker is ready for requests, or was."""
+        """Whether the worker has started, so that it was ready for requests."""
         return bool(self.words[0])
 
     @started.setter
@@ -66,13 +66,14 @@ class SharedStatus:
         self.words[0] = value
 
     def ask_for_stack(self, pid: int) -> None:
-        """Have the worker write where it is right now."""
+        """Send the signal that makes the worker write its stack."""
         self._text, self._stack_from = "", len(bytes(self._stack).rstrip(b"\0"))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
 
     def stack(self) -> str:
-        """What it wrote since it was asked, as a traceback; empty where that is not there yet, or still grows."""
+        """The traceback that it wrote since `ask_for_stack`; empty if it is not there yet, or has changed since the last
+        call."""
         before, self._text = self._text, bytes(self._stack[self._stack_from :]).rstrip(b"\0").decode(errors="replace")
         if not self._text or self._text != before:
             return ""

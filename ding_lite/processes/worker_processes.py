@@ -1,4 +1,4 @@
-"""Worker processes: a child process as its parent sees it."""
+"""Worker processes: the parent's interface to a child process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ding_lite.processes.children import Child
 from ding_lite.processes.errors import WorkerDied, WorkerError, WorkerHangs, describe_exit, unpack
 
 LOOK_EVERY_S = 0.25
-"""Seconds between two looks at a worker that has not answered, at most."""
+"""Maximum seconds between two checks of a worker that has not answered."""
 
 _STACK_WAIT_S = 0.2
 _CLOSED = "was closed"
@@ -28,27 +28,27 @@ _CLOSED = "was closed"
 class WorkerProcess:
     """A child process that holds a dict of objects and runs functions on them, one request at a time.
 
-    A request is a function, called there as `function(objects, *args)`. Functions, classes and closures of a script travel by
-    value, those of a module by name. Large arrays, in either direction, go through shared memory: what arrives is a view of
-    it, **valid until the next request** or, with a `depth` above 1, until the next result is taken. Whoever keeps it longer
-    copies it, in the worker as in the parent.
+    A request is a function, called in the worker as `function(objects, *args)`. Functions, classes and closures of a script are
+    sent by value, those of a module by name. Large arrays go through shared memory in both directions: a received array is a
+    view of it, **valid until the next request** or, with a `depth` above 1, until the next result is taken. To keep it longer,
+    copy it, in the worker as in the parent.
 
-    `objects["progress"]` is an int64 array, into which whatever runs there may write how far it has got, at any time; the
-    parent sees it at once, and still sees it when the worker is dead. A worker has `timeout_s` seconds from one sign of life to
-    the next, a sign being an answer or a change of one of these numbers.
+    `objects["progress"]` is an int64 array in shared memory, in which code in the worker may write its progress at any time.
+    The parent can read it, also after the death of the worker. An answer and any change of this array are signs of life. A
+    worker without a sign of life for `timeout_s` seconds is killed.
 
-    The worker dies when its parent does, whatever it is doing, and when this object is collected or the interpreter ends. It
+    The worker ends with its parent, even during a request, and when this object is collected or the interpreter exits. It
     runs on one thread, ignores Ctrl-C, and never imports the script. One thread may submit while another waits for a result;
-    otherwise any thread may use it, one at a time.
+    otherwise only one thread at a time may use this object.
 
     Args:
-        name: in messages, and in the list of processes.
-        progress_size: how many numbers that array has.
-        describe: says in words where the worker is, given these numbers: "environment 5, step 31 of its episode, action 1".
-        timeout_s: seconds without progress after which a request is given up and the worker killed.
-        start_timeout_s: the same until it is ready for its first request, for which it imports torch, and for requests that
-            make objects.
-        depth: requests that may be in flight at a time; the worker does them in order, and answers are taken in order.
+        name: name in messages and of the process.
+        progress_size: size of that array.
+        describe: function of that array that returns a description, such as "environment 5, step 31 of its episode, action 1".
+        timeout_s: seconds without progress after which the worker is killed.
+        start_timeout_s: the same until it is ready for its first request, which includes the import of torch, and for requests
+            that create objects.
+        depth: maximum number of requests in flight; the worker runs them in order, and results are taken in order.
 
     Raises:
         WorkerDied: the process could not be started.
@@ -79,15 +79,15 @@ class WorkerProcess:
         self.name, self.timeout_s, self.start_timeout_s = name, timeout_s, start_timeout_s
         self._look_every_s = min(LOOK_EVERY_S, timeout_s / 10, start_timeout_s / 10)
         self.exitcode: int | None = None
-        """Once the process is gone: its exit status, or minus the number of the signal that killed it."""
+        """After the end of the process, its exit status, or minus the number of the signal that killed it."""
         self._describe = describe
         self._number, self._depth = 0, depth
         self._flying: deque[tuple[int, int, bool]] = deque()  # (number, slot, is_start) of each request in flight
         self._read_slot = -1
-        self._lock = threading.Lock()  # one thread may ask while another waits for an answer
-        self._end = ""  # what became of it, once it is gone
+        self._lock = threading.Lock()  # one thread may submit while another waits for an answer
+        self._end = ""  # how it ended
         self._was_starting = False  # when it ended
-        self._message: Message | None = None  # the answer to the first request, once it is there
+        self._message: Message | None = None  # the answer to the first request, once received
         self._idle_s, self._looked_at, self._seen = 0.0, 0.0, b""
         self._stack_asked_at: float | None = None
 
@@ -95,35 +95,35 @@ class WorkerProcess:
             self._child = Child(name, progress_size)
         except (OSError, EOFError) as error:
             raise WorkerDied(
-                f"{self} could not be started: {type(error).__name__}: {error}. If the fork server failed, stderr tells why."
+                f"{self} could not be started: {type(error).__name__}: {error}. If the fork server failed, see stderr."
             ) from error
         self.pid = self._child.pid
-        """The number of the process, also when it is gone."""
+        """Id of the process, also after its end."""
         self.progress = self._child.status.progress
-        """What the worker last wrote there, live. [progress_size] int64."""
-        # Of multiprocessing, not of weakref: it runs before multiprocessing waits for its children at exit, which it does
-        # without limit, and it does not run in a fork of this process.
+        """The current content of `objects["progress"]`, [progress_size] int64; a copy after the end of the process."""
+        # multiprocessing's Finalize, not weakref.finalize, because it runs before multiprocessing waits for its children at
+        # exit, which it does without a limit, and because it does not run in a fork of this process.
         self._free = Finalize(self, Child.free, (self._child,), exitpriority=10)
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process that might answer."""
+        """Whether the process is running."""
         return not self._end and self._child.process.is_alive()
 
     @property
     def is_starting(self) -> bool:
-        """Whether it is not ready for requests yet, or makes objects; of one that is gone, whether it was."""
+        """Whether it is not ready for requests yet, or creates objects; after its end, whether this was so at the end."""
         if self._end:
             return self._was_starting
         return not self._child.status.started or (bool(self._flying) and self._flying[0][2])
 
     @property
     def is_finished(self) -> bool:
-        """Whether `finish` or `close` was called, or it is gone."""
+        """Whether `finish` or `close` was called, or the process has ended."""
         return bool(self._end) or self._child.is_finished
 
     def fileno(self) -> int:
-        """A descriptor that can be read from when the answer is there, or the process gone; for `select` and its like.
+        """A descriptor for `select`, readable when an answer has arrived or the process has ended.
 
         Raises:
             RuntimeError: the worker is closed or dead.
@@ -132,35 +132,36 @@ class WorkerProcess:
         return self._child.channel.fileno()
 
     def submit(self, function: Callable[..., Any], *args: Any, is_start: bool = False) -> None:
-        """Have the worker run `function(objects, *args)`; `result()` gives what it returns.
+        """Let the worker run `function(objects, *args)`; `result()` returns its result.
 
         Args:
-            is_start: it belongs to the start, because it makes objects: its limit is `start_timeout_s`.
+            function: the function.
+            *args: its arguments.
+            is_start: the request creates objects, so its time limit is `start_timeout_s`.
 
         Raises:
-            RuntimeError: a request is in flight, or the worker is closed.
-            WorkerDied: the process is gone.
-            Exception: the request cannot be pickled; the worker is as before.
+            RuntimeError: there are `depth` requests in flight, or the worker is closed.
+            WorkerDied: the process has ended.
+            Exception: the request cannot be pickled; the worker stays usable.
         """
         self._require_alive()
         if len(self._flying) >= self._depth:
             count = "a request is" if self._depth == 1 else f"{self._depth} requests are"
             raise RuntimeError(
-                f"{self} was given {name_of(function)}() while {count} in flight: take its result() first, or use another "
-                "worker."
+                f"{self} got {name_of(function)}() while {count} in flight: take its result() first, or use another worker."
             )
         with self._lock:
             self._require_alive()
             taken = {slot for _, slot, _ in tuple(self._flying)}
-            if self._depth > 1:  # another thread may still read the answer that was taken last
+            if self._depth > 1:  # another thread may still read the last answer
                 taken.add(self._read_slot)
             slot = next(slot for slot in range(self._depth + 1) if slot not in taken)
             try:
                 self._child.channel.send(self._number + 1, REQUEST, (function, args), by_value=True, slot=slot)
             except ConnectionError:
-                pass  # whoever waits for the answers finds out; a last one may be there
+                pass  # result() raises the error, after the last answers that have arrived
             except Exception as error:
-                add_note(error, f"{name_of(function)}() and its arguments were to be sent to {self}, pickled by cloudpickle.")
+                add_note(error, f"{name_of(function)}() and its arguments were pickled by cloudpickle, to send them to {self}.")
                 raise
             self._number += 1
             if not self._flying:
@@ -168,17 +169,17 @@ class WorkerProcess:
             self._flying.append((self._number, slot, is_start))
 
     def result(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
-        """What the first request in flight returned, once it has. Arrays in it are valid until the next request.
+        """Wait for the result of the first request in flight. Arrays in it are valid until the next request.
 
         Args:
-            is_stopping: asked a few times a second; once it is true, the wait ends, and the request stays in flight.
+            is_stopping: called a few times a second; once it is true, the wait ends, and the request stays in flight.
 
         Raises:
             InterruptedError: `is_stopping()` is true.
-            Exception: what the function raised, with the traceback there as its cause. The worker stays usable.
-            WorkerError: the same, where the exception or the result cannot be pickled, or unpickled here, and for a SystemExit.
-            WorkerDied: the process is gone.
-            WorkerHangs: it made no progress for `timeout_s`, and is gone now.
+            Exception: the error of the function, with the traceback in the worker as its cause. The worker stays usable.
+            WorkerError: the same, if the exception or the result cannot be pickled or unpickled, or for a SystemExit.
+            WorkerDied: the process has ended.
+            WorkerHangs: it made no progress for `timeout_s`, and was killed.
             RuntimeError: no request is in flight, or the worker is closed.
         """
         self._require_alive()
@@ -186,7 +187,7 @@ class WorkerProcess:
             raise RuntimeError(f"{self} has no request in flight: submit() one before result().")
         while self._message is None:
             if is_stopping():
-                raise InterruptedError(f"{self} still works on its request, which nobody waits for any more.")
+                raise InterruptedError(f"the wait for {self} was stopped, because the run is stopping.")
             self.poll(wait=True)
         message, self._message = self._message, None
         _, self._read_slot, _ = self._flying.popleft()
@@ -203,22 +204,22 @@ class WorkerProcess:
         return value
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`submit` and `result`, where nothing is in flight."""
+        """Run `function(objects, *args)` in the worker, and wait for the result. No other request may be in flight."""
         if self._flying:
             raise RuntimeError(f"{self}.call({name_of(function)!r}) while a request is in flight: take its result() first.")
         self.submit(function, *args)
         return self.result()
 
     def finish(self) -> None:
-        """Ask for nothing more: the worker does what is in flight, closes its objects and ends, while nobody waits for it."""
+        """Send no further requests: the worker answers those in flight, closes its objects and ends, without a wait here."""
         if not self._end:
             self._child.finish()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the process: it closes its objects, and is killed if that takes longer, or at once if a request is in flight.
+        """End the process. It closes its objects; it is killed after `timeout_s`, or at once if a request is in flight.
 
         Args:
-            timeout_s: how long that may take; after `finish`, since the last answer.
+            timeout_s: maximum seconds to close the objects; after `finish`, counted from the last answer.
         """
         if self._end:
             return
@@ -240,19 +241,20 @@ class WorkerProcess:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self} cannot be sent to another process. Where a function was to be sent: it refers to the worker, as a global "
-            "variable or out of its closure."
+            f"{self} cannot be sent to another process. If you sent a function, it refers to the worker as a global variable "
+            "or in its closure: remove this reference."
         )
 
     def poll(self, wait: bool = False) -> bool:
-        """Whether the answer to the first request in flight is there. Called several times a second, it finds a hang in time,
-        so that one thread is able to wait for many workers side by side.
+        """Whether the answer to the first request in flight has arrived.
+
+        One thread can wait for many workers if it calls this several times a second for each, which also detects hangs.
 
         Args:
-            wait: for a moment, if it is not there yet.
+            wait: wait a moment for the answer.
 
         Raises:
-            WorkerDied, WorkerHangs, RuntimeError: as `result` does.
+            WorkerDied, WorkerHangs, RuntimeError: as for `result`.
         """
         self._require_alive()
         if self._message is None:
@@ -266,23 +268,23 @@ class WorkerProcess:
                 return False
             number, _, _ = self._flying[0]
             if message.number != number:
-                self._has_died(WorkerError(f"it answered request {message.number}, asked was {number}"))
+                self._has_died(WorkerError(f"it answered request {message.number}, expected {number}"))
             self._message = message
         return True
 
     def _rest(self) -> None:
-        """From now on it is expected to make progress."""
+        """Start to count the time without progress."""
         self._idle_s, self._looked_at, self._stack_asked_at = 0.0, time.monotonic(), None
 
     def _look(self) -> None:
-        """Count for how long it has made no progress. Too long: ask for its stack, and kill it when that is there."""
+        """Measure the time without progress. After the limit, ask for the stack, and kill the worker when it is there."""
         status, now = self._child.status, time.monotonic()
         words = status.words.tobytes()
         if words != self._seen:
             self._seen = words
             self._rest()
             return
-        # What nobody looked at is not counted: when Ctrl-Z stopped both processes for an hour, no time has passed.
+        # Long gaps between two calls do not count: Ctrl-Z may have stopped both processes for an hour.
         self._idle_s += min(now - self._looked_at, 2 * self._look_every_s)
         self._looked_at = now
         if self._idle_s < (self.start_timeout_s if self.is_starting else self.timeout_s):
@@ -309,7 +311,7 @@ class WorkerProcess:
             limit_s = getattr(self, option)
             self._let_go(
                 f"made no progress for {limit_s} s{place} and was killed: it hangs; or its work takes longer, then raise "
-                f"{option}={limit_s}." + (f" This is where it was:\n{stack}" if stack else "")
+                f"{option}={limit_s}." + (f" Its stack:\n{stack}" if stack else "")
             )
         else:
             self._let_go(
@@ -319,18 +321,18 @@ class WorkerProcess:
         raise WorkerHangs(f"{self} {self._end}", self.exitcode)
 
     def _place(self, lead: str, separator: str = "; ") -> str:
-        """Where the worker is, as part of a sentence, or nothing where that is not known."""
+        """A description of the worker's progress, as part of a sentence; empty if unknown."""
         if not self._child.status.started:
             return f"{separator}{lead}its start (stderr may say more)"
         if self._describe is None:
             return ""
         try:
             return f"{separator}{lead}{self._describe(self.progress)}"
-        except Exception as error:  # noqa: BLE001 (a message about something worse is being written)
+        except Exception as error:  # noqa: BLE001 (this is only part of the message of another error)
             return f"{separator}{lead}{self.progress.tolist()} (describe() failed: {type(error).__name__}: {error})"
 
     def _let_go(self, end: str) -> None:
-        """Kill the process if it is there, give everything back, and remember what became of it."""
+        """Kill the process if it is alive, free all resources, and store how it ended."""
         with self._lock:
             self._was_starting, self._end = self.is_starting, end
             self._flying.clear()
@@ -340,6 +342,6 @@ class WorkerProcess:
 
     def _require_alive(self) -> None:
         if self._end == _CLOSED:
-            raise RuntimeError(f"{self} is closed: make another WorkerProcess.")
+            raise RuntimeError(f"{self} is closed: make a new WorkerProcess.")
         if self._end:
-            raise WorkerDied(f"{self} is dead, make another WorkerProcess: it {self._end}", self.exitcode)
+            raise WorkerDied(f"{self} is dead, make a new WorkerProcess: it {self._end}", self.exitcode)

@@ -57,24 +57,26 @@ class LocalWorker:
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
-        """Refuse anything but an acting mode, and environments with spaces other than the policy's.
+        """Raise an error if this is not an acting mode, or the environments have other spaces than the policy.
 
         Raises:
-            TypeError, SpaceError
+            TypeError: not an acting mode, or not a vector environment.
+            SpaceError: the spaces differ.
         """
         if not hasattr(policy, "require_spaces"):
             raise TypeError(
-                f"a {type(policy).__name__} does not act by itself: pass policy.collect_mode to a collector, policy.eval_mode "
+                f"a {type(policy).__name__} is not an acting mode: pass policy.collect_mode to a collector, policy.eval_mode "
                 "to an evaluator."
             )
         stepper(env)
         policy.require_spaces(env.single_observation_space, env.single_action_space)
 
     def begin(self, seed: int | None = None) -> None:
-        """Begin an episode in every environment, with this seed where one is given; a rollout does so where none was begun.
+        """Begin an episode in every environment. The first rollout calls it if no episode has begun.
 
-        Environments made elsewhere that nobody has seeded begin with a seed of the policy's, another one to collect than to
-        evaluate.
+        Args:
+            seed: random seed of the environments. None continues with the current one; environments of other libraries that
+                were not seeded get a seed derived from the policy's, different for collection and evaluation.
         """
         if seed is None and isinstance(self.env, VectorEnvAdapter):
             own = self.policy.seed
@@ -127,10 +129,10 @@ class LocalWorker:
         return self._collect(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes. Each environment runs its share, see `EpisodeBudget`.
+        """Act for `count` whole episodes. Each environment runs a fixed number of them, see `EpisodeBudget`.
 
-        Environments of `make_envs` are not stepped after they have completed their share, and start the next rollout with
-        their next episode. Other environments continue unrecorded until all are done, and are reset each time.
+        Environments of `make_envs` are not stepped after their last episode, and start the next rollout with their next
+        episode. Other environments continue unrecorded until all have finished, and each call resets them first.
 
         Args:
             count: total number of episodes, split evenly; or the number for each environment.
@@ -167,7 +169,8 @@ class LocalWorker:
         return play_episodes(self, count, is_stopping)
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """The metrics that the policy logged while acting, since the last call: the `MetricsLogger.reduce()` of each copy."""
+        """The metrics that the policy logged while acting, since the last call: a list with the result of its
+        `MetricsLogger.reduce()`, or an empty list."""
         metrics = getattr(self.policy, "metrics", None)  # a mode of another library may have none
         return [metrics.reduce()] if isinstance(metrics, MetricsLogger) else []
 
@@ -238,7 +241,7 @@ class LocalWorker:
     def _collect_budget(
         self, budget: EpisodeBudget, random: bool, kwargs: dict[str, Any]
     ) -> tuple[RolloutBuffer, list[EpisodeResult]]:
-        """All steps until each environment has completed its share, and the episodes that count."""
+        """All steps until each environment has completed its episodes, and the results of these episodes."""
         storage = RolloutBuffer(_AT_FIRST, self.num_envs, self.obs_spec)
         obs = storage.obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
@@ -264,13 +267,13 @@ class LocalWorker:
 
 
 def _grow(storage: RolloutBuffer) -> None:
-    """Room for twice as many steps, if there is memory for them."""
+    """Double the number of steps, if there is enough memory."""
     columns = {"obs": storage.obs, **storage.outputs}
     needed, available = 2 * sum(leaf.nbytes for _, leaf in flatten(columns)), available_bytes()
     if available is not None and needed > available:
         raise MemoryError(
             f"whole episodes of more than {storage.num_steps:,} steps in each of {storage.num_envs} environments need "
-            f"{needed / 1e9:.1f} GB and more, and {available / 1e9:.1f} GB are left: collect fewer at a time by "
-            "policy.collect.n_episode, or give the environments a time limit, as with make_envs(..., max_episode_steps=1000)."
+            f"{needed / 1e9:.1f} GB or more, but only {available / 1e9:.1f} GB are available: lower policy.collect.n_episode, "
+            "or set a time limit, such as make_envs(..., max_episode_steps=1000)."
         )
     storage.resize(2 * storage.num_steps)

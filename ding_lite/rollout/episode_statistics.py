@@ -1,4 +1,4 @@
-"""Episode statistics: those of finished episodes, smoothed over at least a hundred of them."""
+"""Episode statistics: means and ranges over finished episodes, by default over at least the last hundred."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
         episodes: finished ones.
 
     Returns:
-        episode_return_mean, _min, _max; episode_length_mean, _min, _max; and custom_metrics with these endings, over the
-        episodes that have them. NaN if there is no episode.
+        episode_return_mean, _min, _max; episode_length_mean, _min, _max; and custom_metrics, a dict with the same endings for
+        numbers in infos, over the episodes that have them. NaN if there is no episode.
 
     Example:
         >>> summary = summarize_episodes([EpisodeResult(0, 0, 3.0, 3, info={"laps": 1}), EpisodeResult(1, 0, 5.0, 9)])
@@ -45,15 +45,15 @@ def summarize_episodes(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
 
 
 class EpisodeHistory:
-    """Summaries of a stream of episodes: those of a cycle, or the latest `min_history` if there are fewer.
+    """Summaries of a stream of episodes: of all episodes of a cycle, or of the latest `min_history` if the cycle has fewer.
 
     Args:
-        min_history: minimum number of episodes in a summary, if there are so many.
+        min_history: minimum number of episodes in a summary, if that many have finished.
     """
 
     def __init__(self, min_history: int = 100) -> None:
         if min_history < 1:
-            raise ValueError(f"EpisodeHistory(min_history={min_history}): at least 1 episode is needed for a mean.")
+            raise ValueError(f"EpisodeHistory(min_history={min_history}): expected 1 or more.")
         self.min_history = min_history
         self._earlier: list[EpisodeResult] = []
         self._new: deque[EpisodeResult] = deque(maxlen=max(min_history, _MOST))
@@ -67,8 +67,8 @@ class EpisodeHistory:
             self._count += 1
 
     def summarize(self, end: bool = True) -> dict[str, Any]:
-        """See `summarize_episodes`; and episodes_this_iter, the number in this cycle. Empty before the first episode. Of a
-        cycle with more than 10,000 episodes, only the latest are used.
+        """The result of `summarize_episodes`, and episodes_this_iter, the number of episodes in this cycle. An empty dict
+        before the first episode. If a cycle has more than 10,000 episodes, only the latest are used.
 
         Args:
             end: whether to start the next cycle.
@@ -82,7 +82,7 @@ class EpisodeHistory:
         return {**summarize_episodes(episodes), "episodes_this_iter": count} if episodes else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The episodes that the next summary may count."""
+        """The episodes that the next summary may use."""
         return {
             "earlier": [_plain(one) for one in self._earlier],
             "new": [_plain(one) for one in self._new],
@@ -110,8 +110,8 @@ def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
         name = "/".join(map(str, path))
         if name in known:
             warnings.warn(
-                f"a number in the info of an episode's last step is lost: two of them are named {name!r} in a row, one through "
-                f"{path!r}. Give them different names.",
+                f"a number in the info of an episode's last step is ignored: {path!r} has the same joined name {name!r} as "
+                "another one. Give them different names.",
                 stacklevel=2,
             )
             continue
@@ -120,7 +120,7 @@ def numbers_in(info: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """NaN is left out, as in every mean of a logger."""
+    """Mean, minimum and maximum under these names, without NaN, as in the means of MetricsLogger."""
     known = [value for value in values if value == value]
     if not known:
         return {f"{name}_{end}": math.nan for end in ("mean", "min", "max")}

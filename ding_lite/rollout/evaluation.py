@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, with the same number in each environment."""
+"""Evaluation: whole episodes, split evenly between the environments."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def split_evenly(count: int, among: int) -> list[int]:
 
 
 class EpisodeBudget:
-    """The number of episodes that each environment still has to complete; further ones do not count.
+    """The number of episodes that each environment still has to complete. Further episodes do not count.
 
-    Taking the first episodes that end, in any environment, would favour short ones.
+    The number per environment is fixed, because the first episodes to end, in any environment, would mostly be short ones.
 
     Args:
         count: total number of episodes, split evenly; or the number for each environment.
@@ -42,11 +42,15 @@ class EpisodeBudget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all episodes are complete."""
+        """Whether all environments have completed their episodes."""
         return not any(self.due)
 
     def count(self, finished: Sequence[EpisodeResult], now: int) -> list[EpisodeResult]:
-        """The episodes that ended with step `now` and count.
+        """The episodes among `finished` that count.
+
+        Args:
+            finished: episodes that ended with this step.
+            now: number of this step, from 1.
 
         Raises:
             RuntimeError: an episode that counts has not ended after a million steps.
@@ -62,30 +66,30 @@ class EpisodeBudget:
             self._oldest = min((begun for begun, more in zip(self._begun_at, self.due) if more), default=now)
         if now - self._oldest >= _MOST_STEPS:
             raise RuntimeError(
-                f"an episode does not end within {_MOST_STEPS:,} steps: give the environment a time limit, as with "
-                "make_envs(..., max_episode_steps=1000)."
+                f"an episode does not end within {_MOST_STEPS:,} steps: set a time limit, such as make_envs(..., "
+                "max_episode_steps=1000)."
             )
         return counted
 
 
 class EpisodeWorker(Protocol):
-    """What playing and recording whole episodes ask of the worker that acts."""
+    """A worker that acts in environments; the interface for `play_episodes`."""
 
     @property
     def env(self) -> Stepper:
-        """Its environments."""
+        """The environments."""
 
     @property
     def num_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
 
     @property
     def first_env(self) -> int:
-        """Index of the first, where it is one worker of several."""
+        """Index of the first environment, if it is one of several workers."""
 
     @property
     def obs_spec(self) -> Spec:
-        """Of one observation."""
+        """Layout of one observation."""
 
     def begin(self) -> None:
         """Begin an episode in every environment."""
@@ -94,7 +98,7 @@ class EpisodeWorker(Protocol):
         """The action for each observation, and other outputs."""
 
     def step(self, outputs: Mapping[str, Any], out: Any, /) -> Step:
-        """Do what `act` gave, and write the observations to act on next to `out`."""
+        """Step with the outputs of `act`, and write the next observations to `out`, nested arrays [B, ...]."""
 
 
 def play_episodes(

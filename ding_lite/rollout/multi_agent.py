@@ -1,4 +1,4 @@
-"""Rollouts of several agents: each policy acts for some agents, and gets its own rollout."""
+"""Multi-agent rollouts: each policy acts for some agents, and gets its own rollout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AgentRollout(NamedTuple):
     """Episodes that ended during the rollout."""
 
     env_steps: int
-    """Steps of environments, in each of which all agents act."""
+    """Number of environment steps; all agents act in the same step."""
 
 
 class AgentWorker:
@@ -43,7 +43,7 @@ class AgentWorker:
         policy_of: function or mapping from an agent to the name of its policy.
 
     Raises:
-        TypeError: not such an environment, not an acting mode, or neither a function nor a mapping.
+        TypeError: an argument is not of these types, or a policy is not an acting mode.
         ValueError: an agent has no policy, or a policy has no agent.
         SpaceError: the agents of a policy have different spaces, or the policy was made for other spaces.
     """
@@ -52,11 +52,11 @@ class AgentWorker:
         self, env: AgentVectorEnv, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
     ) -> None:
         if not isinstance(env, AgentVectorEnv):
-            raise TypeError(f"environments of several agents are wanted, got {env!r:.80}: make them with make_agent_envs(...).")
+            raise TypeError(f"expected environments of several agents, got {env!r:.80}: make them with make_agent_envs(...).")
         for name, policy in policies.items():
             if not hasattr(policy, "require_spaces"):
                 raise TypeError(
-                    f"the policy {name!r}, a {type(policy).__name__}, does not act by itself: pass policy.collect_mode to a "
+                    f"the policy {name!r}, a {type(policy).__name__}, is not an acting mode: pass policy.collect_mode to a "
                     "collector, policy.eval_mode to an evaluator."
                 )
         self.env, self.num_envs = env, env.num_envs
@@ -165,7 +165,7 @@ class Actor:
     Args:
         name: name of the policy.
         policy: its acting mode.
-        seat: the rows of its agents.
+        slots: the rows of its agents.
 
     Raises:
         SpaceError: the policy was made for other spaces.

@@ -1,4 +1,4 @@
-"""Random actions: sampled from the action space, before a policy acts."""
+"""Random actions: actions sampled from the action space, and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RandomActions:
 
     Args:
         env: any gymnasium vector environment; its own generator is not used.
-        seed: seed of the samples.
+        seed: random seed of the samples.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
@@ -30,12 +30,12 @@ class RandomActions:
         self._space.seed(seed)
 
     def draw(self) -> Any:
-        """An action for each environment, [B, ...], nested as the space is and in its layout, as a policy's would be."""
+        """An action for each environment, arrays [B, ...] with the nesting and dtypes of the space."""
         drawn = to_nested(self._element, self._space.sample())
         return map_leaves(lambda leaf, spec: leaf.astype(spec.dtype, copy=False), drawn, self._spec)
 
     def log_prob(self, action: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Log-probability, or log-density, of these actions [B, ...], [B]."""
+        """Log-probability or log-density [B] of these actions [B, ...]."""
         return np.asarray(log_prob_of_sample(self._element, action), np.float32)
 
     def state_dict(self) -> Any:
@@ -55,7 +55,8 @@ def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[
         element: arrays [B, ...], nested as the space is.
 
     Returns:
-        [B] float64. Of a Box, bounded sides are uniform, one open side is exponential with mean 1, two are a standard normal.
+        [B] float64. The elements of a Box are uniform if bounded on both sides, exponential with mean 1 if bounded on one side,
+        else standard normal.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -74,13 +75,13 @@ def log_prob_of_sample(space: gymnasium.Space[Any], element: Any) -> np.ndarray[
 
 
 def _box_log_density(space: spaces.Box, element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of each number, [B, *shape]; of integers, the log-probability."""
+    """Log-density of each element, [B, *shape]; for integers, the log-probability."""
     below, above = space.bounded_below, space.bounded_above
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     values = high - low + 1 if np.issubdtype(space.dtype, np.integer) else high - low
-    with np.errstate(invalid="ignore", divide="ignore"):  # in what is not selected
+    with np.errstate(invalid="ignore", divide="ignore"):  # in elements that are not selected
         uniform, rising, falling = -np.log(values), low - element, element - high
-    uniform = np.where(low == high, 0.0, uniform)  # there is no choice
+    uniform = np.where(low == high, 0.0, uniform)  # only one value
     normal = -0.5 * (element**2 + math.log(2 * math.pi))
     density: np.ndarray[Any, Any] = np.select([below & above, below, above], [uniform, rising, falling], normal)
     return density

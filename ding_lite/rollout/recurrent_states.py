@@ -1,4 +1,4 @@
-"""Memories: the recurrent state of a policy in each environment."""
+"""Recurrent states: the recurrent state of a policy in each environment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ding_lite.policy import ActMode
 from ding_lite.policy_check import state_like_before
 
 _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
-_ARRAY = "numpy array"  # key that marks an array in plain data, where arrays are tensors
+_ARRAY = "numpy array"  # key of an array in plain data, which has only tensors
 
 
 class RecurrentState:
     """The recurrent state of a policy in B environments, and its last actions and rewards, if it needs them.
 
-    Each element of the state is a tensor [B, ...], or a list of B objects, as in `policy.get_initial_state`. At the start of an
-    episode it is reset to the initial state. Objects are recorded without copies, so a policy must return new objects and not
-    change them.
+    Each element of the state is a tensor [B, ...], or a list of B objects, as from `policy.get_initial_state`. At the start of
+    an episode it is reset to the initial state. Objects are recorded without copies, so a policy must return new objects, not
+    change old ones.
 
     The last action and reward are stored with the environments (`Stepper.last`), because another worker may have stepped them.
 
@@ -37,7 +37,7 @@ class RecurrentState:
         self._policy, self._env = policy, env
         self._policy_name = type(getattr(policy, "actor", policy)).__name__
         self.state: list[Any] = list(policy.get_initial_state(env.num_envs) or ())
-        """A batch for each element; empty for policies without."""
+        """A tensor or list for each element; empty for policies without a recurrent state."""
         self._is_loaded = self._has_warned = False
         self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
         """Names of the values of the last step that the policy needs."""
@@ -52,7 +52,7 @@ class RecurrentState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the policy needs any of it."""
+        """Whether the policy has a recurrent state, or needs the last action or reward."""
         return bool(self.state or self.previous)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class RecurrentState:
         return {"action": action, **acted_with, **self.columns("state_out"), **outputs}
 
     def pass_through(self, action: Any) -> dict[str, Any]:
-        """The outputs for an action from elsewhere, with an unchanged state."""
+        """The outputs for an action that the policy did not compute, with an unchanged state."""
         self.restart()
         return {"action": action, **self.columns("state_in"), **self.columns("state_out")}
 
@@ -87,15 +87,15 @@ class RecurrentState:
 
     def _warn_of_gap(self, restarted: np.ndarray[Any, Any] | None) -> None:
         """Warn if another worker took the last step of an episode that continues: the recurrent state lacks that step."""
-        # Of several agents, some may come later than the episode begins.
+        # Some agents may join an episode later.
         begins = restarted is not None and (restarted.any() if isinstance(self._env, AgentSlots) else restarted.all())
         if begins or self._is_loaded:
             return
         self._has_warned = True
         warnings.warn(
-            f"{self._policy_name} has a recurrent state, and acts in environments that stand within episodes which it has not "
-            "played, so that its state is not of these episodes. Reset the environments before, go on with the same collector, "
-            "or give its worker the state that was saved with the environments, worker.load_state_dict(state).",
+            f"{self._policy_name} has a recurrent state, but acts in episodes that it did not begin, so its state does not fit "
+            "them. Reset the environments before, continue with the same collector, or load the state that was saved with the "
+            "environments, worker.load_state_dict(state).",
             stacklevel=2,
         )
 
@@ -108,7 +108,7 @@ class RecurrentState:
         self.state = state_like_before(self.state, state, self._policy_name)
 
     def columns(self, prefix: str) -> dict[str, Any]:
-        """Copies of the state as columns [B, ...], numbers as numbers and objects as objects.
+        """Copies of the state as columns by name, arrays [B, ...] of numbers or objects.
 
         Args:
             prefix: "state_in" for the state before acting, or "state_out" for the state after it.
@@ -136,7 +136,7 @@ class RecurrentState:
         return zeros, np.zeros(count, np.float32)
 
     def observe_step(self, action: Any, reward: np.ndarray[Any, Any]) -> None:
-        """These actions [B, ...] were taken, and earned these rewards [B]."""
+        """Store the actions [B, ...] and rewards [B] of the last step."""
         self._env.stepped_by, self._is_loaded = self, False
         if self.previous:
             kept = map_leaves(lambda leaf, like: np.array(leaf, like.dtype), action, allocate(self._action_spec, 0))
@@ -170,8 +170,8 @@ class RecurrentState:
         if len(saved) != len(self.state) or any(len(element) != count for element in saved):
             found = [len(element) for element in saved]
             raise ValueError(
-                f"the saved recurrent state has elements for {found} environments, and this policy has {len(self.state)} "
-                f"elements in {count}: make policy and environments as they were."
+                f"the saved recurrent state has elements for {found} environments, but this policy has {len(self.state)} "
+                f"elements for {count} environments: use the same policy and number of environments as in the saved run."
             )
         self.state, self._is_loaded = _copied(saved), True
         if self.previous and state["last"] is not None:

@@ -1,4 +1,4 @@
-"""Rollout results: what workers return."""
+"""Rollout results: the return types of workers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class EpisodeRollout(NamedTuple):
 
     env_steps: int
     """Steps of environments, without those that are only resets; includes unrecorded steps of environments that had completed
-    their share but could not be paused."""
+    their episodes but could not be paused."""
 
     @property
     def version(self) -> int:
-        """Version of the weights that acted; `NO_POLICY` for random actions, or without any."""
+        """Version of the weights that acted; `NO_POLICY` for random actions, or if there are no transitions."""
         versions = self.transitions.rows().get("policy_version", ())
         return int(versions[0]) if len(versions) else NO_POLICY

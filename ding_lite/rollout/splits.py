@@ -36,8 +36,8 @@ def make_worker(env: VectorEnv[Any, Any, Any], policy: ActMode) -> LocalWorker |
 class SplitWorker:
     """Acts in all pieces of the environments at the same time, with a copy of the policy in each.
 
-    Each copy has its own random generator, and uses the weights that the policy's mode has at the time of a request. Answers
-    are taken in the order of the pieces, so nothing depends on timing.
+    Each copy has its own random generator, and uses the weights that the policy's mode has at the time of a request. Results
+    are joined in the order of the pieces, so they do not depend on timing.
 
     Args:
         env: environments in pieces.
@@ -51,7 +51,7 @@ class SplitWorker:
         self.num_envs: int = env.num_envs
         self._name = f"worker {next(_numbers)}"
         self._sent: list[tuple[int, Weights] | None] = [None] * len(env.hosts)
-        """For each piece: the number of starts of its process, and the weights that it was sent."""
+        """For each piece, the number of starts of its process, and the weights last sent to it."""
         self._acted_with: Weights | None = None
         self._arrays = Weights(0, [])
         self._restarts, self._metrics = 0, MetricsLogger(owner="the workers")
@@ -79,7 +79,7 @@ class SplitWorker:
         return self.env.works_in_background
 
     def ask(self, num_steps: int, random: bool = False, **kwargs: Any) -> list[Any]:
-        """Begin `collect`. Returns the request for `take` or `drop`, to be called in the order of requests."""
+        """Begin `collect`. Returns the request, for `take` or `drop`; call these in the order of requests."""
         return self._submit(_collect, [(num_steps, random, kwargs)] * len(self.env.hosts))
 
     def take(self, asked: list[Any]) -> Rollout:
@@ -96,7 +96,7 @@ class SplitWorker:
         return self.take_episodes(self.ask_episodes(count, random, **kwargs))
 
     def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
-        """Begin `collect_episodes`. Returns the request for `take_episodes` or `drop`, called in the order of requests."""
+        """Begin `collect_episodes`. Returns the request, for `take_episodes` or `drop`; call these in the order of requests."""
         due = split_evenly(count, self.num_envs) if isinstance(count, int) else list(count)
         return self._submit(_collect_episodes, [(due[piece], random, kwargs) for piece in self.env.slices])
 
@@ -121,13 +121,13 @@ class SplitWorker:
         return answers
 
     def drop(self, asked: list[Any]) -> None:
-        """Discard a requested rollout; the environments are stepped anyway."""
+        """Discard the result of a request; the environments are stepped anyway."""
         for host, request in zip(self.env.hosts, asked):
             host.forget(request)
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Begin and end of the work on the last answers; see `Remainder.span`."""
+        """Begin and end of the work on the last results; see `PendingWork.span`."""
         spans = [host.span for host in self.env.hosts if host.span is not None]
         return (min(begun for begun, _ in spans), max(ended for _, ended in spans)) if spans else None
 
@@ -147,7 +147,8 @@ class SplitWorker:
         return [EpisodeResult(*row) for copied in answers for row in copied.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """The metrics that copies of the policy logged while acting, since the last call, and the number of missing answers."""
+        """The metrics that copies of the policy logged while acting, since the last call, and `workers_unanswered`, the number
+        of restarts of failed processes."""
         reduced, self._logged = [*self._logged, self._metrics.reduce()], []
         return reduced
 

@@ -1,4 +1,4 @@
-"""Films: frames of an environment, written to an mp4 file by ffmpeg."""
+"""Video files: frames of an environment, written to an mp4 file by ffmpeg."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VideoWriter:
         require_extra("imageio_ffmpeg", "video", "filming an episode")
         self.path, self.fps = path, fps
         self.is_cut = False
-        """Whether it ends before the episode."""
+        """Whether the video ends before the episode."""
         self._shape: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed where the context is left
@@ -51,12 +51,16 @@ class VideoWriter:
         if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
             found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
             raise ValueError(
-                f'render() gave {found}, a frame is uint8 [H, W, 3]: make the environment with render_mode="rgb_array".'
+                f"render() returned {found}, expected a frame uint8 [H, W, 3]: make the environment with "
+                'render_mode="rgb_array".'
             )
         if self._process is None:
             self._process, self._shape = self._begin(*frame.shape[:2]), frame.shape
         if frame.shape != self._shape:
-            raise ValueError(f"render() gave a frame {list(frame.shape)} after frames {list(self._shape)}: keep their size.")
+            raise ValueError(
+                f"render() returned a frame {list(frame.shape)} after frames {list(self._shape)}: frames must have the same "
+                "size."
+            )
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(np.ascontiguousarray(frame).data)
@@ -71,13 +75,14 @@ class VideoWriter:
         # For browsers: chroma at half resolution, hence even sizes, and the index before the frames.
         video = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")
         codec = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-threads", "1")
-        # imageio_ffmpeg.write_frames() hides whether ffmpeg failed, and forks with Python in between, which threads may not.
+        # Not imageio_ffmpeg.write_frames(): it hides errors of ffmpeg, and runs Python after fork, which is unsafe with
+        # threads.
         return subprocess.Popen(
             [get_ffmpeg_exe(), "-y", "-v", "error", *frames, *video, *codec, f"file:{self.path}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            start_new_session=True,  # Ctrl-C is for the run, which closes the film itself
+            start_new_session=True,  # so that Ctrl-C does not reach ffmpeg; the run closes the video
         )
 
     def finish(self) -> None:
@@ -88,14 +93,14 @@ class VideoWriter:
         """
         process = self._process
         if process is None:
-            raise RuntimeError("a video without a frame cannot be finished: add() at least one.")
+            raise RuntimeError("a video without frames cannot be finished: add() at least one frame.")
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         try:
             status = process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"ffmpeg was not done with {self.path} after {_PATIENCE_S:g} s.") from None
+            raise RuntimeError(f"ffmpeg did not finish {self.path} within {_PATIENCE_S:g} s.") from None
         if status:
             self._said.seek(0)
             said = " ".join(self._said.read(2000).decode(errors="replace").split())
@@ -120,7 +125,7 @@ class FilmedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: made with render_mode="rgb_array".
-        film: takes the frames.
+        video: gets the frames.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], video: VideoWriter) -> None:

@@ -31,8 +31,8 @@ _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")  # what gymnas
 class VideoRecorder:
     """Records videos to `folder/videos`, one episode for each evaluation in the schedule.
 
-    It runs an extra episode, with a copy of the policy and in a new environment that is closed afterwards, on the calling
-    thread. So the results of a run do not depend on videos. The episode is a function of the seed, the number of the
+    It runs an extra episode on the calling thread, with a copy of the policy and in a new environment that is closed
+    afterwards. So the results of a run do not depend on videos. The episode is determined by the seed, the number of the
     evaluation and the weights.
 
     `evaluation_000008_return_123.mp4` has a frame after the reset and after each step.
@@ -47,8 +47,8 @@ class VideoRecorder:
         env: an id or a spec that `gymnasium.make` knows, or a function that returns a new environment each time, made with
             render_mode="rgb_array".
         every: number of evaluations between two videos, starting with evaluation 0; or a function of the evaluation's number
-            that returns whether to record it. None for `cubes`.
-        seed: of the run.
+            that returns whether to record it. None for `capped_cubic_video_schedule`.
+        seed: random seed of the run.
         fps: frames per second; None for the value in the environment's metadata, or 30.
 
     Raises:
@@ -65,16 +65,16 @@ class VideoRecorder:
         fps: float | None = None,
     ) -> None:
         if isinstance(every, int) and every < 1:
-            raise ValueError(f"VideoRecorder(every={every}): at least 1 evaluation lies between two videos.")
+            raise ValueError(f"VideoRecorder(every={every}): expected 1 evaluation or more.")
         if fps is not None and not fps > 0:
-            raise ValueError(f"VideoRecorder(fps={fps}): a video has more than 0 frames a second.")
+            raise ValueError(f"VideoRecorder(fps={fps}): expected more than 0 frames per second.")
         self.folder = Path(folder) / "videos"
         self._make = _maker(env)
         self._is_due = _schedule_of(every)
         self._seed, self._fps = seed_of(seed, "VideoRecorder(seed={})"), fps
         self._is_first, self._has_warned = True, False
         if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains of the missing display
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # otherwise pygame fails without a display
 
     def record(
         self,
@@ -140,7 +140,7 @@ class VideoRecorder:
     def _warn(self, evaluation: int, error: Exception) -> None:
         if not self._has_warned:
             cause = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-            warnings.warn(f"evaluation {evaluation} has no video, and the run goes on without: {cause}", stacklevel=3)
+            warnings.warn(f"evaluation {evaluation} has no video, the run continues without it: {cause}", stacklevel=3)
         self._has_warned = True
 
 
@@ -186,8 +186,9 @@ def _maker(env: Any) -> Callable[..., Any]:
     for wrapper in bare.additional_wrappers:
         if wrapper.kwargs is None:
             raise ValueError(
-                f"the spec of {env.id} names the wrapper {wrapper.name}, but not how it was made: pass "
-                'VideoRecorder(folder, factory), where factory() returns it whole, made with render_mode="rgb_array".'
+                f"the spec of {env.id} has the wrapper {wrapper.name}, but not its arguments: pass VideoRecorder(folder, "
+                "factory) "
+                'with a function that returns the wrapped environment, made with render_mode="rgb_array".'
             )
     kwargs, bare.kwargs = {name: it for name, it in bare.kwargs.items() if name not in _OF_VECTORS}, {}
     wrappers = kwargs.pop("wrappers", ())

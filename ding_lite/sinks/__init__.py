@@ -1,4 +1,4 @@
-"""Sinks: where a run's numbers go, to files, to the console, and to services."""
+"""Sinks: write metrics to files, to the console, and to services."""
 
 from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readable_time, sparkline
 from ding_lite.sinks.end_lines import end_line, result_line

@@ -1,4 +1,4 @@
-"""Consoles: what a person sees of a run while it goes on, lines of text or, on a terminal, a live view."""
+"""Consoles: output of a run in progress, as lines of text or, on a terminal, as a live view."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ding_lite.sinks.groups import plain_row
 _CURVES = ("evaluate/episode_return_mean", "collect/episode_return_mean")
 _GROUPS = ("counters", "evaluate", "collect", "learn", "time", "system")
 _BARS = "▁▂▃▄▅▆▇█"
-_MARGIN = 10  # letters for the name of a group
-_SLOT = 30  # letters in which a name and its value mostly fit
+_MARGIN = 10  # characters for the name of a group
+_SLOT = 30  # characters for most names with their values
 
 
 def make_console(every_s: float = 1.0, stream: TextIO | None = None) -> Console:
-    """A `LiveConsole` where the stream is a terminal that can show one and rich is installed, else a `Console`."""
+    """A `LiveConsole` if the stream is a capable terminal and rich is installed, else a `Console`."""
     target = stream or sys.stdout
     can_draw = _is_terminal(target) and "utf" in str(target.encoding).lower() and os.environ.get("TERM", "dumb") != "dumb"
     return (LiveConsole if can_draw and importlib.util.find_spec("rich") else Console)(every_s, stream)
 
 
 class Console:
-    """One line of text a row, no more often than every `every_s` seconds, except where it is urgent.
+    """Prints a line of text for each row.
 
     Args:
-        every_s: seconds between two looks.
-        stream: standard output, by default.
+        every_s: minimum seconds between two lines; the caller checks `due`.
+        stream: the output; standard output by default.
     """
 
     def __init__(self, every_s: float = 1.0, stream: TextIO | None = None) -> None:
@@ -42,28 +42,31 @@ class Console:
         self._last = -math.inf
 
     def due(self) -> bool:
-        """Whether it is time for the next look."""
+        """Whether `every_s` seconds have passed since the last line."""
         return time.monotonic() - self._last >= self.every_s
 
     def write(self, line: Mapping[str, Any], row: Mapping[str, Any] | None = None, done: float | None = None) -> None:
-        """Print the line: `name value` pairs, what is None left out. A line has no room for the row, nor for what is done."""
+        """Print the `name value` pairs of `line` that are not None. `row` and `done` are for `LiveConsole`."""
         self._last = time.monotonic()
         self.say("  ".join(f"{name} {_readable(value)}" for name, value in line.items() if value is not None))
 
     def say(self, text: str) -> None:
-        """Print text, without anything that a terminal would take as a command. A closed pipe does not stop a run."""
+        """Print text without control characters. A closed pipe does not stop the run."""
         print(printable(text, keep="\n"), file=_Enduring(self._stream or sys.stdout), flush=True)
 
     def close(self) -> None:
-        """Nothing is open between two lines."""
+        """Does nothing, because nothing is open between two lines."""
 
 
 class LiveConsole(Console):
-    """A view of the run at the foot of the terminal: how far it is, the newest numbers in groups, the curves of the return.
+    """A live view at the bottom of the terminal: progress, the latest values in groups, and curves of the mean return.
 
-    What other code prints appears above it, as long as it prints by `print`, `sys.stdout` or `sys.stderr`. Nothing is drawn
-    between two calls, since there is no thread; drawing takes about 1 ms, and as long where other code prints. It takes the
-    arguments of `Console`.
+    Output of other code by `print`, `sys.stdout` or `sys.stderr` appears above it. The view is drawn only during calls, without
+    a thread; a call takes about 1 ms, and so does output of other code.
+
+    Args:
+        every_s: minimum seconds between two updates of the view.
+        stream: the output; standard output by default.
 
     Raises:
         ImportError: rich is not installed.
@@ -75,12 +78,12 @@ class LiveConsole(Console):
         self._live: Any = None
 
     def write(self, line: Mapping[str, Any], row: Mapping[str, Any] | None = None, done: float | None = None) -> None:
-        """Take the newest numbers, and draw them where it is time.
+        """Take the latest values, and update the view if `due`.
 
         Args:
-            line: shown where there is no row.
-            row: the newest row. Of a name that is not in it the last value stays.
-            done: which fraction of the run is over, in [0, 1]; None where nobody knows.
+            line: shown if there is no row.
+            row: the latest row. Names that are not in it keep their last value.
+            done: finished fraction of the run, in [0, 1]; None if unknown.
         """
         if self._live is None:
             self._start(done)
@@ -102,7 +105,7 @@ class LiveConsole(Console):
             self._live.console.print(printable(text, keep="\n"), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the last numbers on the terminal and give it back. What is written afterwards begins a new view."""
+        """End the view; the last values stay on the terminal. A later `write` begins a new view."""
         if self._live is not None:
             atexit.unregister(self.close)
             try:
@@ -119,13 +122,13 @@ class LiveConsole(Console):
         self._curves = {name: _Curve() for name in _CURVES}
         self._began, self._last, self._done_before = time.monotonic(), -math.inf, done or 0.0
         terminal = Terminal(file=_Enduring(self._stream or sys.stdout), highlight=False)  # type: ignore[arg-type]
-        out, err = _is_terminal(sys.stdout), _is_terminal(sys.stderr)  # what leads into a file goes on to do so
+        out, err = _is_terminal(sys.stdout), _is_terminal(sys.stderr)  # output redirected to a file stays so
         self._live = Live(console=terminal, auto_refresh=False, redirect_stdout=out, redirect_stderr=err)
-        atexit.register(self.close)  # however the process ends, the cursor comes back
+        atexit.register(self.close)  # shows the cursor again
         self._live.start()
 
     def _page(self) -> Any:
-        """What is to be seen, drawn here and now: where other code prints it is only shown again."""
+        """The content of the view. It is created here, because output of other code only draws the same content again."""
         from rich.text import Text
 
         width: int = self._live.console.width
@@ -148,12 +151,12 @@ class LiveConsole(Console):
 
 
 class _Curve:
-    """The history of a number as a line of small bars: all of it, however long, in 16 to 31 points."""
+    """The whole history of a number as a line of small bars, averaged to at most 31 points."""
 
     def __init__(self) -> None:
         self._points: list[float] = []
         self._waiting: list[float] = []
-        self._each = 1  # values that make a point
+        self._each = 1  # values per point
 
     def add(self, value: float) -> None:
         self._waiting.append(value)
@@ -169,7 +172,7 @@ class _Curve:
 
 
 class _Enduring:
-    """A stream that may lose whoever reads it: what is written then leads nowhere."""
+    """A stream that ignores errors of writing, such as a closed pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -183,8 +186,8 @@ class _Enduring:
     def _endure(self, call: Callable[..., Any], *args: str) -> None:
         try:
             call(*args)
-        except OSError as error:  # whoever read it is gone, or a disk behind a redirection is full
-            if isinstance(error, BrokenPipeError):  # Python itself would try once more at its end, and fail
+        except OSError as error:  # the reader of a pipe has ended, or the disk of a redirection is full
+            if isinstance(error, BrokenPipeError):  # Python itself would try again at exit, and fail
                 with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
                     os.dup2(nowhere.fileno(), self._stream.fileno())
 
@@ -193,7 +196,7 @@ class _Enduring:
 
 
 def _cells(values: Mapping[str, Any], curves: Mapping[str, _Curve]) -> dict[str, list[tuple[str, str]]]:
-    """By group, names and what is shown for them: beside a mean stand its range and its curve."""
+    """The shown (name, text) pairs of each group; a mean is shown with its range and its curve."""
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in _GROUPS}
     for name, value in values.items():
         group, _, label = (name if "/" in name else f"counters/{name}").partition("/")
@@ -210,7 +213,7 @@ def _cells(values: Mapping[str, Any], curves: Mapping[str, _Curve]) -> dict[str,
 
 
 def _laid_out(cells: Sequence[tuple[str, str]], width: int) -> Iterator[tuple[str, str]]:
-    """The cells side by side and below each other, each beginning where one above it begins."""
+    """The cells in lines and aligned columns, as (text, style) pairs."""
     slots = max(1, width // _SLOT)
     slot, used = max(width // slots, 1), 0
     for label, text in cells:
@@ -225,7 +228,7 @@ def _laid_out(cells: Sequence[tuple[str, str]], width: int) -> Iterator[tuple[st
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(value / len(values) for value in values)  # their sum may be more than a float can hold
+    return math.fsum(value / len(values) for value in values)  # divided first, because the sum may overflow
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -246,7 +249,7 @@ def sparkline(values: Sequence[float]) -> str:
         '▁▂▃█'
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
-    if math.isinf(high - low):  # more than a float can hold
+    if math.isinf(high - low):  # overflow
         return sparkline([value / 4 for value in values])
     return "".join(_BARS[round((value - low) / ((high - low) or 1.0) * (len(_BARS) - 1))] for value in values)
 

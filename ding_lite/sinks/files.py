@@ -1,4 +1,4 @@
-"""Files of metrics: each row is a line, whole on disk before `write` returns, whatever happens to the process then."""
+"""Files of metrics: each row is a line, complete in the file before `write` returns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ding_lite.basics import move_aside, write_atomically, writing
 from ding_lite.sinks.groups import plain_row
 
 _SPELT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Numbers that JSON does not know, by the text that stands for them; Protocol Buffers and JavaScript write them so, too."""
+"""Numbers that JSON does not have, by the text used for them; the same as in Protocol Buffers and JavaScript."""
 
 
 def read_row(line: str | bytes) -> dict[str, Any]:
-    """The row in a line of `metrics.jsonl`, as it was written: NaN and infinities, which stand there as text, are numbers.
+    """The row in a line of `metrics.jsonl`; NaN and infinities, stored as text, are numbers again.
 
     Raises:
-        ValueError: the line is no JSON object.
+        ValueError: the line is not a JSON object.
 
     Example:
         >>> read_row('{"env_step": 8, "learn/loss": "-Infinity", "evaluate/return_mean": null}')
@@ -34,12 +34,12 @@ def read_row(line: str | bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{type(row).__name__} instead of an object")
+        raise ValueError(f"expected an object, got a {type(row).__name__}")
     return {name: _number_of(value) for name, value in row.items()}
 
 
 class _Lines(ABC):
-    """A file that grows by whole lines, and can be cut back to a step."""
+    """A file to which whole lines are appended, and from which rows after a step can be removed."""
 
     def __init__(self, path: str | PathLike[str], after: int | None, step: str) -> None:
         self.path = Path(path)
@@ -54,15 +54,16 @@ class _Lines(ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def close(self) -> None:  # noqa: B027  nothing is open between two rows
-        """Nothing is left to do."""
+        """Does nothing, because nothing is open between two rows."""
 
     @abstractmethod
     def _step_of(self, line: bytes, step: str) -> Any:
-        """What stands in this column of the line, or None; the lines come in order. ValueError where it is no row."""
+        """The value of this column in the line, or None; called for the lines in order. Raises ValueError for an invalid
+        line."""
 
     def _cut(self, after: int, step: str) -> None:
-        """Leave of the file what is not beyond this step; all of it or nothing happens, also where the process is killed."""
-        *lines, _ = self.path.read_bytes().split(b"\n")  # behind the last line break there is nothing, or half a line
+        """Remove rows after this step, atomically."""
+        *lines, _ = self.path.read_bytes().split(b"\n")  # after the last line break, there is nothing or an unfinished line
         kept = []
         for number, line in enumerate(lines, 1):
             try:
@@ -71,28 +72,28 @@ class _Lines(ABC):
                     kept.append(line.rstrip(b"\r") + b"\n")
             except (ValueError, TypeError) as error:
                 raise ValueError(
-                    f"line {number} of {self.path} is no row of metrics ({error}): mend it, or move the file away."
+                    f"line {number} of {self.path} is not a row of metrics ({error}): correct the line, or move the file away."
                 ) from error
         write_atomically(self.path, b"".join(kept))
 
 
 class JsonLines(_Lines):
-    """One JSON object a line, which every reader of JSON takes.
+    """Writes each row as a line with a JSON object.
 
-    NaN and infinities, which JSON does not know, are the texts "NaN", "Infinity" and "-Infinity"; None is null. `read_row`
-    gives each row back as it was, but for text that is one of these three words.
+    JSON has no NaN and infinities: they are written as the texts "NaN", "Infinity" and "-Infinity". None is null. `read_row`
+    returns the original row, except that text equal to one of these three words becomes a number.
 
-    A file from an earlier run in the same folder is moved aside, to `metrics.1.jsonl` and so on, never overwritten; or, where
-    that run goes on, so does the file.
+    An existing file of an earlier run is renamed to `metrics.1.jsonl` and so on, never overwritten. With `after`, it is
+    continued instead.
 
     Args:
-        path: of the file; its folder is made.
-        after: go on with the file that is there, from this step: rows beyond it, and a last line that was never finished, are
-            cut, so that no step stands twice. None for a new file.
-        step: the column that counts; rows without it stay.
+        path: path of the file; its folder is created.
+        after: continue the existing file after this step: rows of later steps, and an unfinished last line, are removed, so
+            that no step appears twice. None for a new file.
+        step: column of the step; rows without it are kept.
 
     Raises:
-        ValueError: a line in the middle of the file that is no JSON object; the file is as it was.
+        ValueError: a line of the existing file is not a JSON object; the file is unchanged.
     """
 
     def __init__(self, path: str | PathLike[str], after: int | None = None, step: str = "env_step") -> None:
@@ -102,7 +103,7 @@ class JsonLines(_Lines):
         """Append one line.
 
         Raises:
-            OSError: the disk refuses. The file is as it was, and later rows can be written; in a `SinkGroup` training goes on.
+            OSError: the row cannot be written. The file is unchanged, and later rows can be written.
         """
         append_whole(self.path, json.dumps(_spelt(plain_row(row)), allow_nan=False).encode() + b"\n")
 
@@ -111,18 +112,18 @@ class JsonLines(_Lines):
 
 
 class Csv(_Lines):
-    """A table with a line of names and one line a row, for spreadsheets.
+    """Writes a table with a line of names and a line for each row, for spreadsheets.
 
-    None is an empty cell; NaN and infinities are nan, inf and -inf; lists, dicts and text of several lines stand there as JSON.
-    A row with a new name makes the table wider: the file is written anew, whole or not at all.
+    None is an empty cell; NaN and infinities are nan, inf and -inf; lists, dicts and text of several lines are JSON. For a row
+    with a new name, the file is rewritten atomically with a new column.
 
     Args:
-        path: of the file; its folder is made. An earlier file is moved aside as `JsonLines` does it.
-        after: as of `JsonLines`.
-        step: as of `JsonLines`.
+        path: path of the file; its folder is created. An existing file is renamed, see `JsonLines`.
+        after: see `JsonLines`.
+        step: see `JsonLines`.
 
     Raises:
-        ValueError: a line of the file has more or fewer cells than the first; the file is as it was.
+        ValueError: a line of the existing file has more or fewer cells than the first; the file is unchanged.
     """
 
     def __init__(self, path: str | PathLike[str], after: int | None = None, step: str = "env_step") -> None:
@@ -130,10 +131,10 @@ class Csv(_Lines):
         super().__init__(path, after, step)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one line, or write the file anew where the row has a new name.
+        """Append one line, or rewrite the file if the row has a new name.
 
         Raises:
-            OSError: the disk refuses. The file is as it was, and later rows can be written; in a `SinkGroup` training goes on.
+            OSError: the row cannot be written. The file is unchanged, and later rows can be written.
         """
         cells = {name: _cell(value) for name, value in plain_row(row).items()}
         names = {**self._names, **dict.fromkeys(cells)}
@@ -155,30 +156,30 @@ class Csv(_Lines):
             self._names = dict.fromkeys(cells)
             return None
         if len(cells) != len(self._names):
-            raise ValueError(f"{len(cells)} cells under {len(self._names)} names")
+            raise ValueError(f"expected {len(self._names)} cells, got {len(cells)}")
         return dict(zip(self._names, cells)).get(step) or None
 
 
 def append_whole(path: Path, content: bytes) -> None:
-    """Add to the end of a file, all of it or nothing.
+    """Append all of this content to a file, or nothing.
 
     Raises:
-        WriteError: the disk refuses; the file is as it was.
+        WriteError: the file cannot be written; it is unchanged.
     """
-    # Opened for each line: nothing to close, nothing in a buffer, and a few dozen microseconds.
+    # Opened for each line, so that there is nothing to close and no buffer; takes a few dozen microseconds.
     with writing(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
         written = 0
         try:
-            while written < len(content):  # the system takes what there is room for, and says why not more when asked again
+            while written < len(content):  # the system may write a part, and raise an error in the next call
                 written += file.write(content[written:])
         except OSError:
-            file.truncate(end)  # or the next line would be joined to half a one
+            file.truncate(end)  # otherwise the next line would follow half of this one
             raise
 
 
 def _spelt(value: Any) -> Any:
-    """The same with text for the numbers that JSON does not know."""
+    """The same value with text for NaN and infinities."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value

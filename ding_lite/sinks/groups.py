@@ -1,4 +1,4 @@
-"""Sinks: what takes a run's numbers, and what becomes of a run when one of them cannot."""
+"""Sink groups: the interface of sinks, and a group whose errors do not stop a run."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from typing import Any, Protocol
 _PLAIN = (int, float, str, bool, type(None))
 _MOST = 1000  # numbers of one array in a row
 _LARGEST = sys.float_info.max
-_DEAR_S = 0.01
+_SLOW_S = 0.01
 _REST = 20
 
 
 class Sink(Protocol):
     """Takes rows of metrics, one at a time.
 
-    One that has an attribute `takes_images = True` is also given images, which are arrays uint8 [H, W, 3].
+    A sink with the attribute `takes_images = True` also gets images, arrays uint8 [H, W, 3].
     """
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Take one row. What it raises does not reach the run, where the sink is in a `SinkGroup`."""
+        """Take one row. In a `SinkGroup`, an error does not stop the run."""
 
     def close(self) -> None:
-        """Finish what is open. Closing twice does no harm, and rows may come again: where a task is run once more."""
+        """Finish open files and connections. It may be called twice, and rows may follow if the task runs again."""
 
 
 class SinkGroup:
-    """Gives each row to several sinks, and keeps their troubles from the run.
+    """Writes each row to several sinks. Their errors do not stop the run.
 
-    A sink that raises loses that row, with one warning, and is tried again with the next; when it has worked again, the next
-    failure warns anew. Where failing took more than 10 ms it is left alone for 20 times as long, so that a service that cannot
-    be reached costs a run 5 percent of its time and no more. Rows are made plain once for all sinks, see `plain_row`; what no
-    sink can take is left out, with one warning for each name.
+    A sink that raises an error loses that row, with a warning, and is tried again with the next row. Further errors warn only
+    after a success. If the failure took more than 10 ms, the sink is skipped for 20 times as long, so that an unreachable
+    service takes at most 5 percent of the time of a run. Rows are converted once for all sinks, see `plain_row`; values that no
+    sink can take are left out, with one warning for each name.
 
     Args:
-        sinks: get each row in this order.
+        sinks: the sinks, which get each row in this order.
 
     Example:
         >>> class Total:
@@ -59,25 +59,25 @@ class SinkGroup:
         self.sinks = list(sinks)
         self._rows = 0
         self._left_out: set[str] = set()
-        self._failing: set[int] = set()  # which sinks, by their index
-        self._resting: dict[int, float] = {}  # until when, by their index
+        self._failing: set[int] = set()  # indices of failing sinks
+        self._resting: dict[int, float] = {}  # by index, the time until which a sink is skipped
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Give the row to each sink."""
+        """Write the row to each sink."""
         self._rows += 1
         values = plain_row(row)
         images = images_of(row) if len(values) < len(row) else {}
         takers = [getattr(sink, "takes_images", False) for sink in self.sinks]
-        self._tell_what_is_left_out(row, {*values, *images} if any(takers) else values.keys())
+        self._warn_of_left_out(row, {*values, *images} if any(takers) else values.keys())
         for index, takes_images in enumerate(takers):
             self._write(index, {**values, **images} if takes_images else values)
 
     def close(self) -> None:
-        """Close each sink, also where one raises."""
+        """Close each sink, even if one raises an error."""
         for sink in self.sinks:
             try:
                 sink.close()
-            except Exception as error:  # noqa: BLE001  the other sinks are still to be closed
+            except Exception as error:  # noqa: BLE001  the other sinks must be closed too
                 warnings.warn(f"{sink!r} is not closed, its last rows may be missing: {_described(error)}.", stacklevel=2)
 
     def _write(self, index: int, values: Mapping[str, Any]) -> None:
@@ -87,20 +87,20 @@ class SinkGroup:
         try:
             self.sinks[index].write(values)
             self._failing.discard(index)
-        except Exception as error:  # noqa: BLE001  whatever a sink raises, training goes on
+        except Exception as error:  # noqa: BLE001  a sink may raise anything; training continues
             took = time.monotonic() - began
-            if took > _DEAR_S:
+            if took > _SLOW_S:
                 self._resting[index] = time.monotonic() + _REST * took
             if index not in self._failing:
-                # The number makes the text another one at each failure: Python shows the same text only once.
+                # With the number, the text differs at each failure, because Python shows the same warning only once.
                 warnings.warn(
                     f"row {self._rows} is not written to {self.sinks[index]!r}: {_described(error)}. "
-                    "Training goes on, and later rows are tried again.",
+                    "Training continues, and later rows are tried again.",
                     stacklevel=3,
                 )
             self._failing.add(index)
 
-    def _tell_what_is_left_out(self, row: Mapping[str, Any], taken: Any) -> None:
+    def _warn_of_left_out(self, row: Mapping[str, Any], taken: Any) -> None:
         for name in row.keys() - taken - self._left_out:
             self._left_out.add(name)
             warnings.warn(
@@ -111,10 +111,10 @@ class SinkGroup:
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row in int, float, str, bool, None, and lists and dicts of these; what is none of it, an image say, is left out.
+    """The row with values of int, float, str, bool, None, and lists and dicts of these. Other values are left out.
 
-    Arrays and tensors, on whichever device, become numbers where they have no dimension, and lists where they hold at most
-    1,000 numbers and are no images. A whole number that no float can hold is infinite.
+    Arrays and tensors on any device become numbers if they have no dimension, and lists if they hold at most 1,000 numbers and
+    are not images. Integers too large for a float become infinite.
 
     Example:
         >>> import torch
@@ -132,7 +132,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def images_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The images in a row as arrays uint8 [H, W, 3], in this process' memory."""
+    """The images in a row by name, as numpy arrays uint8 [H, W, 3]."""
     images = {name: value for name, value in row.items() if _is_image(value)}
     return {name: value.detach().cpu().numpy() if hasattr(value, "detach") else value for name, value in images.items()}
 

@@ -17,15 +17,15 @@ from ding_lite.sinks.groups import images_of, plain_row
 
 
 class TensorBoard:
-    """Numbers as scalars and images as images, at the row's step, in an event file of TensorBoard's.
+    """Writes numbers and images to an event file of TensorBoard, at the step of the row.
 
-    Like the files of metrics it is whole on disk before `write` returns, and no thread writes it.
+    Each row is complete in the file before `write` returns; there is no background thread.
 
     Args:
-        folder: of the event file; made with the first row.
-        step: the column that counts; where a row has none, `train_iter` does.
-        after: go on from this step, for a run that goes on: what earlier event files in the folder hold beyond it is not shown.
-            None for a new run: nothing of what they hold is.
+        folder: folder of the event file; created with the first row.
+        step: column of the step; `train_iter` for rows without it.
+        after: continue a run after this step: TensorBoard hides later steps of earlier event files in the folder. None for a
+            new run, which hides all of them.
     """
 
     takes_images = True
@@ -38,11 +38,11 @@ class TensorBoard:
         return f"TensorBoard({str(self.folder)!r})"
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one event, which holds the whole row.
+        """Append one event with the whole row.
 
         Raises:
             ImportError: tensorboard is not installed.
-            OSError: the disk refuses; the file is as it was.
+            OSError: the row cannot be written; the file is unchanged.
         """
         require_extra("tensorboard", "tb", "TensorBoard()")
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -57,7 +57,7 @@ class TensorBoard:
         append_whole(self._path, _record(step=int(values.get(_axis(values, self._step)) or 0), summary=summary))
 
     def close(self) -> None:
-        """Nothing is open between two rows."""
+        """Does nothing, because nothing is open between two rows."""
 
     def _begun(self) -> Path:
         from tensorboard.compat.proto.event_pb2 import SessionLog
@@ -73,21 +73,21 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Rows as a run of Weights & Biases, which is offline by default: `wandb sync` uploads it from `folder/wandb`.
+    """Writes rows as a run of Weights & Biases. By default it is offline: `wandb sync` uploads it from `folder/wandb`.
 
-    It never asks for a key; with `mode="online"` there has to be one, from `wandb login` or in WANDB_API_KEY. It writes what it
-    is given and nothing else: no console output, no code, no use of the system.
+    It never asks for an API key; `mode="online"` needs one, from `wandb login` or in WANDB_API_KEY. Only the rows and the
+    configuration are logged: no console output, no code, no system metrics.
 
     Args:
-        folder: a folder `wandb` is made in it, with the first row.
-        project: under which the run is listed.
-        name: of the run; Weights & Biases makes one up where it is None.
-        config: of the run.
+        folder: parent of the folder `wandb`, which is created with the first row.
+        project: name of the project.
+        name: name of the run; None for a random name.
+        config: configuration of the run.
         mode: "offline" or "online".
-        step: the column along which curves are drawn; where the first row has none, along `train_iter`.
+        step: column for the x-axis of curves; `train_iter` if the first row does not have it.
 
     Raises:
-        ValueError: another mode.
+        ValueError: the mode is unknown.
     """
 
     takes_images = True
@@ -102,7 +102,7 @@ class WeightsAndBiases:
         step: str = "env_step",
     ) -> None:
         if mode not in ("offline", "online"):
-            raise ValueError(f"WeightsAndBiases(mode={mode!r}) is none: use 'offline' or 'online', or leave the sink out.")
+            raise ValueError(f"WeightsAndBiases(mode={mode!r}): unknown mode, use 'offline' or 'online', or remove the sink.")
         self.folder, self._project, self._name, self._config = Path(folder), project, name, dict(config or {})
         self._mode, self._step = mode, step
         self._run: Any = None
@@ -116,7 +116,7 @@ class WeightsAndBiases:
         Raises:
             ImportError: wandb is not installed.
             OSError: the folder cannot be written to.
-            Exception: whatever wandb raises, an error of its own where there is no key or nobody answers within 20 seconds.
+            Exception: an error of wandb, for example if there is no API key or no answer within 20 seconds.
         """
         values = {name: value for name, value in plain_row(row).items() if value is not None}
         if self._run is None:
@@ -129,7 +129,7 @@ class WeightsAndBiases:
         self._run.log(values)
 
     def close(self) -> None:
-        """End the run, and the process that wandb started for it. What is written afterwards begins another run."""
+        """End the run, and the process that wandb started for it. A later `write` begins a new run."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -137,7 +137,7 @@ class WeightsAndBiases:
         from wandb.sdk import wandb_setup
 
         run.finish()
-        if wandb_setup.singleton().most_recent_active_run is None:  # or this would end runs that others opened
+        if wandb_setup.singleton().most_recent_active_run is None:  # otherwise this would end runs of other code
             try:
                 wandb.teardown()
             except SystemExit as error:
@@ -148,10 +148,10 @@ class WeightsAndBiases:
         import wandb
 
         with writing(self.folder / "wandb" / "run"):
-            (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # where it cannot, wandb would write somewhere else
+            (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # if this failed, wandb would use another folder
         if self._mode == "offline":
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it calls home all the same
-        wandb.setup(wandb.Settings(silent=True))  # else it asks for a key where there is a terminal
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise it sends error reports even when offline
+        wandb.setup(wandb.Settings(silent=True))  # otherwise it asks for a key on a terminal
         settings = wandb.Settings(
             silent=True,
             console="off",

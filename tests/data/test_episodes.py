@@ -110,7 +110,7 @@ def test_rows_are_the_steps_uncopied_and_fit_into_replay():
 
 @pytest.mark.parametrize("lengths", [[3, 1, 5], [3, 1, 5, 3], [11, 0], [12, -1]])
 def test_lengths_that_are_not_those_of_the_rows_are_refused(lengths):
-    with pytest.raises(ValueError, match=r"Episodes\(\) of 11 steps was given the lengths \[.*\]: each is at least 1"):
+    with pytest.raises(ValueError, match=r"Episodes\(\) of 11 steps got the lengths \[.*\]: each must be at least 1"):
         Episodes(rows(), lengths)
 
 
@@ -222,5 +222,5 @@ def test_an_environment_of_which_none_is_wanted_gives_none():
 
 def test_more_episodes_than_have_ended_are_refused():
     whole, _ = rollout([[2, 4], [5]], 6)
-    with pytest.raises(ValueError, match="2 episodes of environment 1 were wanted, and 1 have ended in the rollout"):
+    with pytest.raises(ValueError, match="wants 2 episodes of environment 1, got 1 in the rollout"):
         cut_episodes(whole, [2, 2])

@@ -113,10 +113,14 @@ def test_what_a_list_holds_is_copied():
 
 
 WRONG = {
-    "a number": ([1], TypeError, "test: number 0 of a list of transitions is 1, a int: give a tree, or a dict"),
-    "other leaves": ([{"x": 1}, {"y": 1}], ValueError, r"number 1 of .* has the leaves \['y'\], and the first has \['x'\]"),
+    "a number": ([1], TypeError, "test: transition 0 of a list is 1 of type int, expected a tree, or a dict"),
+    "other leaves": ([{"x": 1}, {"y": 1}], ValueError, r"transition 1 of a list has the leaves \['y'\], the first has \['x'\]"),
     "other shapes": ([{"x": [1, 2]}, {"x": [1]}], ValueError, r"test: x of a list of .* has the shapes \[\(1,\), \(2,\)\]"),
-    "episodes": ([{"terminated": [True]}], ValueError, r"terminated of shape \(1,\) in each, .* belongs in ctx.episodes"),
+    "episodes": (
+        [{"terminated": [True]}],
+        ValueError,
+        r"terminated has shape \(1,\) in each transition .* write the list to ctx.episodes",
+    ),
 }
 
 
@@ -152,10 +156,14 @@ def test_a_list_of_episodes_is_episodes(form):
 @pytest.mark.parametrize(
     ("listed", "error", "words"),
     [
-        ([1], TypeError, "test: number 0 of a list of episodes is 1, a int"),
-        ([steps(0, 2), {"reward": np.ones(2)}], ValueError, r"number 1 .*'reward': \(2,\).*and the leaves \['obs/x', 'reward'"),
-        ([{"reward": np.ones(())}], ValueError, r"number 0 of a list of episodes has leaves of the shapes {'reward': \(\)}"),
-        ([{"reward": np.ones(0)}], ValueError, r"{'reward': \(0,\)}: each has a row for each of its steps, 1 or more"),
+        ([1], TypeError, "test: episode 0 of a list is 1 of type int"),
+        (
+            [steps(0, 2), {"reward": np.ones(2)}],
+            ValueError,
+            r"episode 1 of a list .*'reward': \(2,\).*expected the leaves \['obs/x', 'reward'",
+        ),
+        ([{"reward": np.ones(())}], ValueError, r"episode 0 of a list has leaves of the shapes {'reward': \(\)}"),
+        ([{"reward": np.ones(0)}], ValueError, r"{'reward': \(0,\)}, .* same number of rows, 1 or more"),
         ([{"a": np.ones(2), "b": np.ones(3)}], ValueError, r"'a': \(2,\), 'b': \(3,\)"),
         (
             [{"a": np.ones((2, 1))}, {"a": np.ones((2, 2))}],
@@ -200,11 +208,11 @@ def test_episodes_are_pushed_as_their_steps():
 @pytest.mark.parametrize(
     ("pushed", "error", "words"),
     [
-        ([], ValueError, "got list with none: give a dict or tree of rows"),
-        ("text", ValueError, "got str with none: give a dict or tree of rows .* or a list of transitions"),
-        ([{"x": 1}, 2], TypeError, r"push\(\): number 1 of a list of transitions is 2, a int"),
-        ([{"x": 1}, {"z": 2}], ValueError, r"push\(\): number 1 .* has the leaves \['z'\]"),
-        ({"x": [[1], [1, 2]]}, ValueError, r"of one shape, got x = \[\[1\], \[1, 2\]\]: make each row the same shape"),
+        ([], ValueError, "got a list without leaves: pass a dict or tree of rows"),
+        ("text", ValueError, "got a str without leaves: pass a dict or tree of rows .* or a list of transitions"),
+        ([{"x": 1}, 2], TypeError, r"push\(\): transition 1 of a list is 2 of type int"),
+        ([{"x": 1}, {"z": 2}], ValueError, r"push\(\): transition 1 of a list has the leaves \['z'\]"),
+        ({"x": [[1], [1, 2]]}, ValueError, r"of one shape, got x = \[\[1\], \[1, 2\]\]: give each row the same shape"),
     ],
 )
 def test_what_cannot_be_pushed_is_refused_by_name_and_changes_nothing(kind, pushed, error, words):

@@ -131,8 +131,9 @@ def test_a_joined_batch_has_the_leaves_that_all_have():
 def test_a_leaf_that_is_asked_for_and_that_one_buffer_lacks_is_an_error_that_names_the_buffer():
     with_extra, without = uniform(0, extra=np.zeros(10)), prioritized(100)
     message = (
-        r"the leaves \['extra'\] are needed of every buffer, and buffer 1 of the list, a PrioritizedReplayBuffer, lacks them, "
-        "which buffer 0 of the list, a ReplayBuffer, has: push them into both, or take buffers by name"
+        r"sample\(\) needs the leaves \['extra'\] from every buffer, but buffer 1 of the list, a PrioritizedReplayBuffer, "
+        r"lacks them, "
+        "and buffer 0 of the list, a ReplayBuffer, has them: push them into both, or pass the buffers by name"
     )
     with pytest.raises(ValueError, match=message):
         sampler([(with_extra, 0.5), (without, 0.5)]).sample(4, ("obs", "extra"))
@@ -141,7 +142,7 @@ def test_a_leaf_that_is_asked_for_and_that_one_buffer_lacks_is_an_error_that_nam
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_discount_that_one_buffer_lacks_is_refused_even_where_all_leaves_are_wanted(order):
     buffers = [uniform(0, discount=np.ones(10)), uniform(100)][::order]
-    with pytest.raises(ValueError, match=r"the leaves \['discount'\] are needed of every buffer"):
+    with pytest.raises(ValueError, match=r"needs the leaves \['discount'\] from every buffer"):
         sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4)
     batch = sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4, ("number",))
 
@@ -191,7 +192,7 @@ def test_numbers_are_joined_in_the_dtype_of_the_first_buffer(first, second, dtyp
 def test_leaves_that_cannot_be_joined_are_refused_with_both_buffers_and_looks(first, second, described):
     message = (
         rf"rows of obs/x cannot be joined: buffer 0 of the list, a ReplayBuffer, holds {described[0]}, and buffer 1 of the "
-        rf"list, a ReplayBuffer, holds {described[1]}: push the same into both, or take buffers by name"
+        rf"list, a ReplayBuffer, holds {described[1]}: push the same shape and dtype into both, or pass the buffers by name"
     )
     with pytest.raises(ValueError, match=message):
         sampler([(single(first), 0.5), (single(second), 0.5)]).sample(4)
@@ -201,7 +202,7 @@ def test_numbers_that_the_dtype_of_the_first_buffer_cannot_hold_are_refused():
     buffers = [ReplayBuffer(4), ReplayBuffer(4)]
     for buffer, numbers in zip(buffers, (np.array([1], np.int32), np.array([2**33 + 5]))):
         buffer.push({"id": numbers})
-    with pytest.raises(ValueError, match=r"id of buffer 0 of.*beside buffer 1 of.* holds int32, and was given 8589934597"):
+    with pytest.raises(ValueError, match=r"id of buffer 0 of.*beside buffer 1 of.* has dtype int32, got 8589934597"):
         sampler([(buffers[0], 0.5), (buffers[1], 0.5)]).sample(4)
 
 
@@ -293,7 +294,7 @@ def test_priorities_of_named_buffers_are_given_by_name():
     assert {round(p) for p in priorities_of(first)} == {1, 2}
     assert {round(p) for p in priorities_of(second)} == {1, 5}
     for wrong in (torch.ones(3), {"first": torch.ones(3)}):
-        with pytest.raises(ValueError, match=r"are prioritised, and got no priorities.*\['first', 'second'\]"):
+        with pytest.raises(ValueError, match=r"got no priorities for the prioritised buffers.*\['first', 'second'\]"):
             source.update_priority(batch, wrong)
 
 
@@ -413,15 +414,19 @@ BUFFER = uniform(0)
         (None, TypeError, "wants a ReplayBuffer, got None"),
         ([], TypeError, r"wants a ReplayBuffer, got \[\] of type list"),
         ({}, TypeError, r"wants a ReplayBuffer, got {} of type dict"),
-        ([BUFFER, BUFFER], TypeError, r"wants buffers with their shares, \[\(buffer, 0.75\).*got <ding_lite"),
-        ([(BUFFER, "half")], TypeError, "wants buffers with their shares"),
-        ([(BUFFER, 0.5, 1)], TypeError, "wants buffers with their shares"),
+        ([BUFFER, BUFFER], TypeError, r"wants buffers with their fractions, \[\(buffer, 0.75\).*got <ding_lite"),
+        ([(BUFFER, "half")], TypeError, "wants buffers with their fractions"),
+        ([(BUFFER, 0.5, 1)], TypeError, "wants buffers with their fractions"),
         ([(0.5, 0.5), (BUFFER, 0.5)], TypeError, "wants a ReplayBuffer as buffer 0, got 0.5"),
         ({"a": BUFFER, "b": (BUFFER, 1)}, TypeError, "wants a ReplayBuffer as the buffer 'b', got"),
-        ([(BUFFER, 0.5), (BUFFER, 0.4)], ValueError, r"with the shares \[0.5, 0.4\]: each is above 0, and together they are 1"),
-        ([(BUFFER, 1.5), (BUFFER, -0.5)], ValueError, "each is above 0"),
-        ([(BUFFER, 1.0), (BUFFER, 0.0)], ValueError, "each is above 0"),
-        ([(BUFFER, float("nan"))], ValueError, "each is above 0"),
+        (
+            [(BUFFER, 0.5), (BUFFER, 0.4)],
+            ValueError,
+            r"with the fractions \[0.5, 0.4\]: each must be above 0, and their sum must be 1",
+        ),
+        ([(BUFFER, 1.5), (BUFFER, -0.5)], ValueError, "each must be above 0"),
+        ([(BUFFER, 1.0), (BUFFER, 0.0)], ValueError, "each must be above 0"),
+        ([(BUFFER, float("nan"))], ValueError, "each must be above 0"),
     ],
 )
 def test_other_forms_are_refused_by_name(given, error, message):

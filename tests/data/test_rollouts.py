@@ -270,11 +270,19 @@ def test_outputs_of_any_kind_are_recorded_and_text_is_never_cut_short():
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
-        (np.zeros((2, 3)), np.zeros((2, 4)), r"output a/x is float64 \(2, 4\) in step 1 .* was float64 \(2, 3\) before"),
-        (np.zeros((2, 3)), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was float64 \(2, 3\) before"),
-        (np.zeros(2, np.int64), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was int64 \(2,\) before"),
-        (np.zeros(2), np.array(["a", "b"]), r"output a/x is <U1 \(2,\) in step 1 .* was float64 \(2,\) before"),
-        (np.array(["a", "b"]), np.array([["a", "b"]] * 2), r"output a/x is <U1 \(2, 2\) in step 1 .* was object \(2,\) before"),
+        (
+            np.zeros((2, 3)),
+            np.zeros((2, 4)),
+            r"output a/x is float64 \(2, 4\) in step 1 .* was float64 \(2, 3\) in earlier steps",
+        ),
+        (np.zeros((2, 3)), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was float64 \(2, 3\) in earlier steps"),
+        (np.zeros(2, np.int64), np.zeros(2), r"output a/x is float64 \(2,\) in step 1 .* was int64 \(2,\) in earlier steps"),
+        (np.zeros(2), np.array(["a", "b"]), r"output a/x is <U1 \(2,\) in step 1 .* was float64 \(2,\) in earlier steps"),
+        (
+            np.array(["a", "b"]),
+            np.array([["a", "b"]] * 2),
+            r"output a/x is <U1 \(2, 2\) in step 1 .* was object \(2,\) in earlier steps",
+        ),
         (np.zeros(2), np.zeros(1), r"output a/x has the shape \(1,\) in step 1 .* one row for each of 2 environments"),
         (np.zeros(2), np.array(0.0), r"output a/x has the shape \(\) in step 1 .* one row for each of 2 environments"),
     ],
@@ -287,9 +295,13 @@ def test_an_output_that_changes_its_shape_is_refused_with_name_step_and_both_sha
 
 
 def test_an_output_without_a_row_for_each_environment_or_with_other_parts_is_refused():
-    with pytest.raises(ValueError, match=r"output a has the shape \(3,\) in step 0 .* one row for each of 2 environments"):
+    with pytest.raises(
+        ValueError, match=r"output a has the shape \(3,\) in step 0 .* expected one row for each of 2 environments"
+    ):
         recorded({"a": np.zeros(3)})
-    with pytest.raises(ValueError, match=r"output a has the parts \['y'\] in step 1 of a rollout, and had \['x'\] before"):
+    with pytest.raises(
+        ValueError, match=r"output a has the parts \['y'\] in step 1 of a rollout, but \['x'\] in earlier steps"
+    ):
         recorded({"a": {"x": np.zeros(2)}}, {"a": {"y": np.zeros(2)}})
 
 
@@ -297,14 +309,12 @@ def test_an_output_without_a_row_for_each_environment_or_with_other_parts_is_ref
 def test_an_output_that_is_missing_in_a_step_or_comes_late_is_refused_with_its_name_and_the_step(value):
     action = {"action": np.zeros(2)}
     with pytest.raises(
-        ValueError, match=r"output value is missing in step 2 of a rollout, and was there before: give the same"
+        ValueError, match=r"output value is missing in step 2 of a rollout, but was in earlier steps: return the same"
     ):
         recorded({**action, "value": value}, {**action, "value": value}, action)
-    with pytest.raises(
-        ValueError, match="output value comes first in step 1 of a rollout: give the same outputs in every step"
-    ):
+    with pytest.raises(ValueError, match="output value is new in step 1 of a rollout: return the same outputs in every step"):
         recorded(action, {**action, "value": value})
-    with pytest.raises(ValueError, match="output value comes first in step 1 of a rollout"):
+    with pytest.raises(ValueError, match="output value is new in step 1 of a rollout"):
         recorded({**action, "log_prob": np.zeros(2)}, {**action, "value": value})
 
 
@@ -381,5 +391,5 @@ def test_an_output_that_the_dtype_of_the_first_step_cannot_hold_is_refused_with_
     rest = np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool), {}, None
     storage.add(0, {"id": np.zeros(2, np.int32)}, *rest)
     storage.add(1, {"id": np.array([1, 2])}, *rest)
-    with pytest.raises(ValueError, match="output id holds int32, and was given 8589934597, which int32 cannot hold"):
+    with pytest.raises(ValueError, match="output id has dtype int32, got 8589934597, which int32 cannot hold"):
         storage.add(2, {"id": np.array([1, 2**33 + 5])}, *rest)

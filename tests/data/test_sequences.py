@@ -60,7 +60,9 @@ def test_steps_that_were_only_resets_are_marked():
 
 @pytest.mark.parametrize(("num_steps", "length", "overlap"), [(7, 2, 0), (2, 3, 0), (8, 4, 1), (3, 4, 2), (2, 4, 2)])
 def test_a_rollout_that_is_no_number_of_whole_pieces_is_refused(num_steps, length, overlap):
-    words = rf"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: .* a multiple of "
+    words = (
+        rf"{num_steps} steps cannot be cut into sequences of {length} with an overlap of {overlap}: .* a positive multiple of "
+    )
     with pytest.raises(ValueError, match=words + str(length - overlap)):
         cut_sequences(rollout(num_steps), length, overlap)
 
@@ -171,16 +173,16 @@ def test_an_empty_window_is_saved_and_loaded_too(tmp_path):
 def test_rollouts_that_are_not_alike_are_refused():
     window = SequenceWindow(1)
     window.prepend(rollout(2))
-    with pytest.raises(ValueError, match="a SequenceWindow was given .* and before it .*: give it rollouts that are alike"):
+    with pytest.raises(ValueError, match="a SequenceWindow got .* the one before had .*: pass rollouts with the same leaves"):
         window.prepend(Trajectories({"reward": np.zeros((2, 2))}))
     window = SequenceWindow(1)
     window.prepend(rollout(2))
-    with pytest.raises(ValueError, match="a SequenceWindow was given"):
+    with pytest.raises(ValueError, match="a SequenceWindow got"):
         window.prepend(rollout(2, num_envs=3))
 
 
 def test_a_negative_overlap_is_refused():
-    with pytest.raises(ValueError, match=r"SequenceWindow\(overlap=-1\): it keeps 0 steps or more"):
+    with pytest.raises(ValueError, match=r"SequenceWindow\(overlap=-1\): expected 0 or more"):
         SequenceWindow(-1)
 
 
@@ -199,7 +201,7 @@ def test_a_window_and_a_cut_together_give_every_step_once_behind_its_burn_in():
 
 
 def test_a_stride_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"SequenceWindow\(stride=0\): the next sequence begins 1 step later or more"):
+    with pytest.raises(ValueError, match=r"SequenceWindow\(stride=0\): expected 1 or more"):
         SequenceWindow(2, stride=0)
 
 
@@ -211,14 +213,14 @@ def no_window(columns=None, valid=None) -> dict:
     ("state", "error", "words"),
     [
         ("window.pt", TypeError, r"load_state_dict\('window.pt'\) of a SequenceWindow wants a state, got a path"),
-        ({"columns": None}, ValueError, r"no state of a SequenceWindow: it lacks \['valid'\]"),
-        (no_window([1]), ValueError, r"columns = \[1\], and it is a list of \[path, tensor or objects with shape\]"),
-        (no_window([]), ValueError, "columns = {}, and all of them begin with the same"),
+        ({"columns": None}, ValueError, r"not the state of a SequenceWindow: the keys \['valid'\] are missing"),
+        (no_window([1]), ValueError, r"columns = \[1\], expected a list of \[path, tensor or objects with shape\]"),
+        (no_window([]), ValueError, "columns = {}, expected shapes that begin with the same"),
         (no_window([[["reward"], torch.zeros(3)]]), ValueError, r"columns = {'reward': \(3,\)}"),
         (no_window([[["a"], torch.zeros(3, 1)], [["b"], torch.zeros(2, 1)]]), ValueError, "begin with the same"),
-        (no_window([[["reward"], torch.zeros(4, 1)]]), ValueError, "steps = 4, and a window with overlap=3 keeps 1 to 3"),
-        (no_window(valid=torch.ones(3, 1)), ValueError, r"valid = 'float32 \(3, 1\)', and it is None or bool \(3, 1\)"),
-        (no_window(valid=True), ValueError, "valid = True, and it is None or bool"),
+        (no_window([[["reward"], torch.zeros(4, 1)]]), ValueError, "steps = 4, expected 1 to 3, the overlap of this window"),
+        (no_window(valid=torch.ones(3, 1)), ValueError, r"valid = 'float32 \(3, 1\)', expected None or bool \(3, 1\)"),
+        (no_window(valid=True), ValueError, "valid = True, expected None or bool"),
     ],
 )
 def test_a_state_in_which_no_window_can_be_is_refused_and_changes_nothing(state, error, words):

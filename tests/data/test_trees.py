@@ -145,7 +145,7 @@ def test_any_string_may_be_a_name(name):
 
 @pytest.mark.parametrize("leaf", ["text", None, [1.0, 2.0], (1,), 1j, object(), b"bytes", {1, 2}])
 def test_a_leaf_that_is_no_number_is_refused_by_name(leaf):
-    with pytest.raises(TypeError, match=rf"tree\.obs\.x is a {type(leaf).__name__}: a leaf is a tensor, an array or a number"):
+    with pytest.raises(TypeError, match=rf"tree\.obs\.x is a {type(leaf).__name__}, expected a tensor, an array or a number"):
         tree({"obs": {"x": leaf}})
 
 
@@ -157,7 +157,7 @@ def test_an_array_that_no_tensor_can_hold_is_refused_by_name(leaf):
 
 @pytest.mark.parametrize("leaf", [1.0, torch.ones(2), np.ones(2), {"x": 1.0}])
 def test_a_name_that_is_no_string_is_refused(leaf):
-    with pytest.raises(TypeError, match=r"tree\.obs has the key 7 of type int: names of leaves are strings"):
+    with pytest.raises(TypeError, match=r"tree\.obs has the key 7 of type int: names of leaves must be strings"):
         tree({"obs": {7: leaf}})
 
 
@@ -211,11 +211,11 @@ for given in (None, [tree({"obs": torch.zeros(2)})], (), np.zeros(3), torch.zero
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)  # it might crash
     kinds = ("NoneType", "list", "tuple", "ndarray", "Tensor", "int", "str", "object")
-    mend = 'give it a tree, as tree({"obs": ..., "reward": ...}) makes one.'
+    mend = 'pass a tree, such as tree({"obs": ..., "reward": ...}).'
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"{who}() wants a batch, a tree or a mapping of leaves by name, got a {kind}: {mend}"
+        f"{who}() wants a tree or a mapping of leaves by name, got a {kind}: {mend}"
         for kind in kinds
         for who in ("has_leaf", "with_leaves")
     ]

@@ -143,16 +143,16 @@ REFUSED = {
     "a fraction for an integer": (lambda one: setattr(one, "action", 0.5), ValueError, "int64, which cannot hold 0.5"),
     "a number for a flag": (lambda one: setattr(one, "terminated", 2), ValueError, "bool, which cannot hold 2"),
     "too large a number": (lambda one: setattr(one, "reward", 1e300), ValueError, r"cannot hold 1e\+300"),
-    "too many": (lambda one: setattr(one, "reward", [1] * 9), ValueError, r"was given values of shape \(9,\)"),
-    "text": (lambda one: setattr(one, "reward", "much"), TypeError, "and was given 'much': give numbers"),
-    "none": (lambda one: setattr(one, "reward", None), TypeError, "and was given None: give numbers"),
-    "one for nested ones": (lambda one: setattr(one, "obs", 1), ValueError, r"has the leaves \['x', 'y'\], and was given int"),
-    "other nested ones": (lambda one: setattr(one, "obs", {"x": 1}), ValueError, r"obs of .* and was given \['x'\]"),
-    "to delete": (lambda one: delattr(one, "reward"), ValueError, "reward cannot be taken out of {}, which is a view"),
-    "to delete an item": (lambda one: one.__delitem__("reward"), ValueError, "cannot be taken out"),
-    "to pop": (lambda one: one.pop("reward"), ValueError, "cannot be taken out"),
-    "to pop any": (lambda one: one.popitem(), ValueError, "any leaf cannot be taken out"),
-    "to clear": (lambda one: one.clear(), ValueError, "all leaves cannot be taken out"),
+    "too many": (lambda one: setattr(one, "reward", [1] * 9), ValueError, r"got values of shape \(9,\)"),
+    "text": (lambda one: setattr(one, "reward", "much"), TypeError, "got 'much': give numbers"),
+    "none": (lambda one: setattr(one, "reward", None), TypeError, "got None: give numbers"),
+    "one for nested ones": (lambda one: setattr(one, "obs", 1), ValueError, r"has the leaves \['x', 'y'\], got int"),
+    "other nested ones": (lambda one: setattr(one, "obs", {"x": 1}), ValueError, r"obs of .* got \['x'\]"),
+    "to delete": (lambda one: delattr(one, "reward"), ValueError, "reward cannot be removed from a view of {}"),
+    "to delete an item": (lambda one: one.__delitem__("reward"), ValueError, "cannot be removed"),
+    "to pop": (lambda one: one.pop("reward"), ValueError, "cannot be removed"),
+    "to pop any": (lambda one: one.popitem(), ValueError, "any leaf cannot be removed"),
+    "to clear": (lambda one: one.clear(), ValueError, "all leaves cannot be removed"),
 }
 
 
@@ -187,9 +187,9 @@ def test_of_text_nothing_is_cut_off_in_a_column_of_text():
 @pytest.mark.parametrize("made", [rollout, episodes])
 def test_what_only_lists_do_is_refused_with_how_to_get_one(made, name):
     field = "ctx.trajectories" if made is rollout else "ctx.episodes"
-    with pytest.raises(AttributeError, match=rf"has no '{name}', .*make a list of it first, {field} = list\({field}\)"):
+    with pytest.raises(AttributeError, match=rf"has no '{name}', .*make it a list first, {field} = list\({field}\)"):
         getattr(made(), name)
-    with pytest.raises(TypeError, match=rf"{field}\[0\] cannot be replaced as a whole: .*{field}\[0\].reward = ..."):
+    with pytest.raises(TypeError, match=rf"{field}\[0\] cannot be replaced: .*{field}\[0\].reward = ..."):
         made()[0] = {}
     with pytest.raises(TypeError, match=rf"{field}\[0\] cannot be deleted: .*list\({field}\)"):
         del made()[0]
@@ -310,16 +310,16 @@ def test_compared_with_a_number_a_view_gives_a_tree():
 def test_a_leaf_of_one_step_is_given_as_many_numbers_as_it_has(name, value):
     one = rollout()
     before = listed(one[0])
-    with pytest.raises(ValueError, match=r"and was given values of shape .*: give as many"):
+    with pytest.raises(ValueError, match=r"got values of shape .*: give the same shape"):
         one[0][name] = value
-    with pytest.raises(ValueError, match=r"x of a rollout is torch.float32 \(2,\), and was given values of shape \(\)"):
+    with pytest.raises(ValueError, match=r"x of a rollout is torch.float32 \(2,\), got values of shape \(\)"):
         one[0].obs.x = 3.0
 
     assert listed(one[0]) == before
 
 
 def test_a_number_is_no_column():
-    with pytest.raises(ValueError, match=r"the column bonus of shape \(\) was given to a rollout of 3 steps of 2 environments"):
+    with pytest.raises(ValueError, match=r"the column bonus of shape \(\) for a rollout of 3 steps of 2 environments"):
         rollout().with_columns(bonus=1.0)
 
 
@@ -330,7 +330,7 @@ LIMITS = {"action": (0, 9), "obs": {"y": {"z": (0, 9)}}, "next": (np.array([0, 1
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda t: setattr(t, "action", 10), r"action of .* cannot be 10: its space has 0 to 9 there. Give one of these"),
+        (lambda t: setattr(t, "action", 10), r"action of .* cannot be 10: its space allows 0 to 9 there"),
         (lambda t: t.__setitem__("action", -1), "action of .* cannot be -1"),
         (lambda t: t.update(action=99), "action of .* cannot be 99"),
         (lambda t: setattr(t.obs.y, "z", 10), "z of .* cannot be 10"),
@@ -354,7 +354,7 @@ def test_limits_stay_with_other_columns_and_hold_for_each_place():
     two = np.zeros((T, B, 2), np.int64) + 1
     collected = Trajectories(columns()).with_limits(LIMITS).with_columns(next=two)
     collected[1].next = [2, 3]
-    with pytest.raises(ValueError, match="next of a rollout cannot be 0: its space has 1 to 3 there"):
+    with pytest.raises(ValueError, match="next of a rollout cannot be 0: its space allows 1 to 3 there"):
         collected[1].next = [0, 0]
     collected.batch[0, 0].next = [0, 1]
 

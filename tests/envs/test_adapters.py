@@ -71,23 +71,23 @@ def test_a_space_without_a_fixed_layout_is_refused():
 @pytest.mark.parametrize(
     ("faults", "words"),
     [
-        ({"reward": np.zeros((2, 1))}, r"reward \(2, 1\).*has to be \(2,\)"),
-        ({"terminated": np.zeros(3, bool)}, r"terminated \(3,\).*has to be \(2,\)"),
-        ({"truncated": np.bool_(False)}, r"truncated \(\).*has to be \(2,\)"),
+        ({"reward": np.zeros((2, 1))}, r"reward \(2, 1\).*expected \(2,\)"),
+        ({"terminated": np.zeros(3, bool)}, r"terminated \(3,\).*expected \(2,\)"),
+        ({"truncated": np.bool_(False)}, r"truncated \(\).*expected \(2,\)"),
         ({"reward": np.array([1, np.nan])}, "environment 1 returned the reward nan, which is not finite"),
         ({"reward": np.array([-np.inf, 1])}, "environment 0 returned the reward -inf, which is not finite"),
         ({"obs": np.array([[1, 1, 1], [1, np.nan, 1]], np.float32)}, "environment 1 returned obs .*not finite"),
-        ({"obs": np.ones((2, 4), np.float32)}, r"obs has shape \(2, 4\), its space says \(2, 3\)"),
-        ({"obs": np.full((2, 3), "a")}, "obs has dtype .*its space says float32"),
-        ({"obs": np.full((2, 3), 1e300)}, "obs holds 1e\\+300, which float32 cannot"),
-        ({"terminated": np.array([True, False])}, "resets in the same step, but its infos hold no 'final_obs'"),
+        ({"obs": np.ones((2, 4), np.float32)}, r"obs has shape \(2, 4\), its space has \(2, 3\)"),
+        ({"obs": np.full((2, 3), "a")}, "obs has dtype .*its space has float32"),
+        ({"obs": np.full((2, 3), 1e300)}, "obs is 1e\\+300, which float32 cannot"),
+        ({"terminated": np.array([True, False])}, "has autoreset mode SAME_STEP, but its infos have no 'final_obs'"),
         (
             {"terminated": np.array([False, True]), "infos": {"final_obs": np.array([None, None])}},
             "environment 1, final obs has shape",
         ),
         (
             {"terminated": np.array([False, True]), "infos": {"final_obs": np.array([None, np.ones(4)], object)}},
-            r"environment 1, final obs has shape \(4,\), its space says \(3,\)",
+            r"environment 1, final obs has shape \(4,\), its space has \(3,\)",
         ),
         (
             {"truncated": np.array([False, True]), "infos": {"final_obs": [None, np.array([1, np.nan, 2], np.float32)]}},

@@ -39,9 +39,9 @@ def test_it_is_told_with_environment_element_value_bounds_fix_and_place(second_o
     (message,), seen = played(envs)
     seed = envs.starts[1].start["seed"] if not is_last else message.split("{'seed': ")[1].split("}")[0]
     assert message == (
-        "environment 1 (<FaultyEnv instance>) returned obs[1] = 5.0, its Box holds -1.0 to 1.0 there: correct the bounds of "
-        "its observation_space, or scale or clip observations in a wrapper. They are used as they are, and this is said once. "
-        f"It was in step 1 of its episode 0, which began with {{'seed': {seed}}}, at the action np.int64(0)."
+        "environment 1 (<FaultyEnv instance>) returned obs[1] = 5.0, its Box allows -1.0 to 1.0 there: correct the bounds of "
+        "its observation_space, or scale or clip observations in a wrapper. Observations are used unchanged, and this warning "
+        f"is given once. It was in step 1 of its episode 0, which began with {{'seed': {seed}}}, at the action np.int64(0)."
     )
     if not is_last:
         assert seen[2][1].tolist() == [0.5, 5]
@@ -70,8 +70,8 @@ def test_it_is_told_once_however_many_environments_overstep_however_often():
 @pytest.mark.parametrize(
     ("space", "obs", "words"),
     [
-        (spaces.Box(0, 10, (2,), np.int64), np.array([3, 11]), "obs[1] = 11, its Box holds 0 to 10 there"),
-        (spaces.Box(0, 200, (2, 2), np.uint8), np.full((2, 2), 201, np.uint8), "obs[0, 0] = 201, its Box holds 0 to 200"),
+        (spaces.Box(0, 10, (2,), np.int64), np.array([3, 11]), "obs[1] = 11, its Box allows 0 to 10 there"),
+        (spaces.Box(0, 200, (2, 2), np.uint8), np.full((2, 2), 201, np.uint8), "obs[0, 0] = 201, its Box allows 0 to 200"),
         (spaces.Box(np.array([-1, -np.inf]), np.array([1, np.inf])), np.array([1.5, 1e30]), "obs[0] = 1.5"),
         (spaces.Box(-1, 1, (), np.float64), np.array(1.001), "obs = 1.001"),
         (spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), BOX])), {"a": (1, np.array([0, 2]))}, "obs['a']['1'][1] = 2.0"),
@@ -118,7 +118,7 @@ def test_foreign_environments_are_held_to_them_in_every_mode(mode, is_last, faul
     out = np.empty((1, 2), np.float32)
     stepper.begin(out, seed=7)
     stepper.advance(np.zeros(1, np.int64), out.copy())
-    with pytest.warns(UserWarning, match=r"^environment 0 returned obs\[1\] = 3.0, its Box holds -1.0 to 1.0") as caught:
+    with pytest.warns(UserWarning, match=r"^environment 0 returned obs\[1\] = 3.0, its Box allows -1.0 to 1.0") as caught:
         stepper.advance(np.zeros(1, np.int64), out.copy())
     (warning,) = caught
     assert str(warning.message).endswith("It was in step 1 of its episode 0 since reset(seed=7), at the action np.int64(0).")
@@ -142,5 +142,5 @@ def test_each_agent_is_held_to_them():
 
     env = make_agent_envs(Pair, 2)
     env.assign_slots(str, ("x", "y"))
-    with pytest.warns(UserWarning, match=r"^agent 'y' of environment 0 returned obs\[0\] = 4.0, its Box holds -1.0 to 1.0"):
+    with pytest.warns(UserWarning, match=r"^agent 'y' of environment 0 returned obs\[0\] = 4.0, its Box allows -1.0 to 1.0"):
         env.begin()

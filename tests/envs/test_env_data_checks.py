@@ -24,29 +24,29 @@ GRID = spaces.MultiDiscrete([9, 9])
 PARTS = spaces.Dict(eye=FLOATS, touch=spaces.Tuple((COUNT, PIXELS)))
 
 REFUSED = [
-    (FLOATS, np.zeros(3, np.float32), r"environment 1, obs has shape \(3,\), its space says \(2,\)"),
-    (FLOATS, np.zeros((1, 2), np.float32), r"environment 1, obs has shape \(1, 2\), its space says \(2,\)"),
-    (FLOATS, np.float32(0), r"environment 1, obs has shape \(\), its space says \(2,\)"),
-    (FLOATS, None, r"environment 1, obs has shape \(\), its space says \(2,\)"),
-    (FLOATS, [1.0, "two"], "environment 1, obs has dtype .*U.*, its space says float32"),
-    (FLOATS, [1.0, None], "environment 1, obs has dtype object, its space says float32"),
-    (FLOATS, np.ones(2, np.complex64), "environment 1, obs has dtype complex64, its space says float32"),
+    (FLOATS, np.zeros(3, np.float32), r"environment 1, obs has shape \(3,\), its space has \(2,\)"),
+    (FLOATS, np.zeros((1, 2), np.float32), r"environment 1, obs has shape \(1, 2\), its space has \(2,\)"),
+    (FLOATS, np.float32(0), r"environment 1, obs has shape \(\), its space has \(2,\)"),
+    (FLOATS, None, r"environment 1, obs has shape \(\), its space has \(2,\)"),
+    (FLOATS, [1.0, "two"], "environment 1, obs has dtype .*U.*, its space has float32"),
+    (FLOATS, [1.0, None], "environment 1, obs has dtype object, its space has float32"),
+    (FLOATS, np.ones(2, np.complex64), "environment 1, obs has dtype complex64, its space has float32"),
     (FLOATS, np.array([1, np.nan], np.float32), r"environment 1.*obs.*1. +nan.*not finite"),
     (FLOATS, np.array([-np.inf, 1], np.float32), "environment 1.*obs.*-inf.*not finite"),
     (FLOATS, np.array([1, np.nan]), "environment 1.*obs.*nan.*not finite"),
     (FLOATS, np.array([np.inf, 1]), "environment 1.*obs.*inf.*not finite"),
-    (FLOATS, np.array([1, 1e300]), r"environment 1, obs holds 1e\+300, which float32 cannot"),
-    (DOUBLES, np.array([1, -1e39]), r"environment 1, obs holds -1e\+39, which float32 cannot"),
-    (HALVES, np.array([1, 1e5], np.float32), "environment 1, obs holds 100000.0, which float16 cannot"),
-    (PIXELS, np.array([1, 300]), "environment 1, obs holds 300, which uint8 cannot"),
-    (PIXELS, np.array([-1, 3], np.int8), "environment 1, obs holds -1, which uint8 cannot"),
-    (PIXELS, np.array([-3.7, 3]), "environment 1, obs has dtype float64, its space says uint8"),
-    (PIXELS, np.array([3.0, 3.0], np.float32), "environment 1, obs has dtype float32, its space says uint8"),
-    (COUNT, 1.0, "environment 1, obs has dtype float64, its space says int64"),
-    (COUNT, np.uint64(2**63), "environment 1, obs holds 9223372036854775808, which int64 cannot"),
-    (COUNT, np.array([1]), r"environment 1, obs has shape \(1,\), its space says \(\)"),
-    (GRID, np.array([0.5, 1]), "environment 1, obs has dtype float64, its space says int64"),
-    (PARTS, {"eye": np.zeros(2), "touch": (0, np.array([1, 300]))}, r"environment 1, obs\['touch'\]\['1'\] holds 300"),
+    (FLOATS, np.array([1, 1e300]), r"environment 1, obs is 1e\+300, which float32 cannot"),
+    (DOUBLES, np.array([1, -1e39]), r"environment 1, obs is -1e\+39, which float32 cannot"),
+    (HALVES, np.array([1, 1e5], np.float32), "environment 1, obs is 100000.0, which float16 cannot"),
+    (PIXELS, np.array([1, 300]), "environment 1, obs is 300, which uint8 cannot"),
+    (PIXELS, np.array([-1, 3], np.int8), "environment 1, obs is -1, which uint8 cannot"),
+    (PIXELS, np.array([-3.7, 3]), "environment 1, obs has dtype float64, its space has uint8"),
+    (PIXELS, np.array([3.0, 3.0], np.float32), "environment 1, obs has dtype float32, its space has uint8"),
+    (COUNT, 1.0, "environment 1, obs has dtype float64, its space has int64"),
+    (COUNT, np.uint64(2**63), "environment 1, obs is 9223372036854775808, which int64 cannot"),
+    (COUNT, np.array([1]), r"environment 1, obs has shape \(1,\), its space has \(\)"),
+    (GRID, np.array([0.5, 1]), "environment 1, obs has dtype float64, its space has int64"),
+    (PARTS, {"eye": np.zeros(2), "touch": (0, np.array([1, 300]))}, r"environment 1, obs\['touch'\]\['1'\] is 300"),
     (PARTS, {"eye": np.zeros(3), "touch": (0, np.zeros(2, np.uint8))}, r"environment 1, obs\['eye'\] has shape \(3,\)"),
     (PARTS, {"eye": np.array([0, np.nan]), "touch": (0, np.zeros(2, np.uint8))}, r"environment 1.*obs\['eye'\].*nan"),
 ]
@@ -101,7 +101,7 @@ def test_a_wrong_observation_is_refused_in_reset(second_wrong, space, obs, words
 
 @pytest.mark.parametrize("obs", [{"eye": np.zeros(2)}, {"eye": np.zeros(2), "touch": (0,)}, np.zeros(2)])
 def test_an_observation_without_the_parts_of_its_space_is_refused(second_wrong, obs):
-    with pytest.raises(EnvDataError, match=r"environment 1.* has the parts .*, got") as caught:
+    with pytest.raises(EnvDataError, match=r"environment 1.* must have the parts .*, got") as caught:
         second_wrong(PARTS, obs, 0).reset()
     assert "eye" in str(caught.value) or "Tuple" in str(caught.value)
 
@@ -132,7 +132,7 @@ def test_integers_are_never_wrapped(data, wanted, given_dtype):
     values = data.draw(hnp.arrays(given_dtype, 3))
     leaf, info = LeafSpec((3,), np.dtype(wanted)), np.iinfo(wanted)
     if np.issubdtype(given_dtype, np.floating) or any(not info.min <= int(value) <= info.max for value in values):
-        with pytest.raises(EnvDataError, match=r"obs (holds|has dtype)"):
+        with pytest.raises(EnvDataError, match=r"obs (is|has dtype)"):
             to_leaf(values, leaf, "environment 0, obs")
     else:
         found = to_leaf(values, leaf, "environment 0, obs")
@@ -165,11 +165,11 @@ def test_only_what_is_not_finite_is_refused_as_such(values):
 @pytest.mark.parametrize(
     ("space", "obs", "words"),
     [
-        (spaces.Discrete(4), 7, "obs 7, its space holds 0 to 3"),
-        (spaces.Discrete(4, start=2), 1, "obs 1, its space holds 2 to 5"),
-        (spaces.MultiDiscrete([2, 3]), np.array([2, 0]), r"obs \[2 0\], its space holds \[0 0\] to \[1 2\]"),
-        (spaces.MultiDiscrete([2, 3]), np.array([1, -1]), "its space holds"),
-        (spaces.MultiBinary(3), np.array([0, 2, 0], np.int8), r"obs \[0 2 0\], its space holds 0 to 1"),
+        (spaces.Discrete(4), 7, "obs 7, its space allows 0 to 3"),
+        (spaces.Discrete(4, start=2), 1, "obs 1, its space allows 2 to 5"),
+        (spaces.MultiDiscrete([2, 3]), np.array([2, 0]), r"obs \[2 0\], its space allows \[0 0\] to \[1 2\]"),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, -1]), "its space allows"),
+        (spaces.MultiBinary(3), np.array([0, 2, 0], np.int8), r"obs \[0 2 0\], its space allows 0 to 1"),
         (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(0, 1, (1,))), {"a": 2, "b": np.zeros(1)}, r"obs\['a'\] 2, its space"),
     ],
     ids=repr,
@@ -187,5 +187,5 @@ def test_a_foreign_environment_is_held_to_its_integers_too(faulty_env):
     env = gymnasium.vector.SyncVectorEnv([partial(faulty_env, 1, observation_space=spaces.Discrete(4), obs=4)])
     stepper = VectorEnvAdapter(env)
     stepper.begin(np.empty(1, np.int64))
-    with pytest.raises(EnvDataError, match="environment 0 returned obs 4, its space holds 0 to 3"):
+    with pytest.raises(EnvDataError, match="environment 0 returned obs 4, its space allows 0 to 3"):
         stepper.advance(np.zeros(1, np.int64), np.empty(1, np.int64))

@@ -43,24 +43,24 @@ STEPS = {
     "raises": (raises, OSError, "the simulator is gone"),
     "calls sys.exit": (exits, RuntimeError, r"called sys.exit\(3\). An environment must not end the program: have it raise"),
     "a wrong shape": (lambda: (np.zeros(3, np.float32), 0.0, False, False, {}), EnvDataError, r"has shape \(3,\), its space"),
-    "a wrong dtype": (lambda: (np.full(2, "a"), 0.0, False, False, {}), EnvDataError, "has dtype <U1, its space says float32"),
-    "no array": (lambda: (Odd(), 0.0, False, False, {}), EnvDataError, "of which numpy makes no array .KeyError"),
-    "too large": (lambda: (np.full(2, 1e300), 0.0, False, False, {}), EnvDataError, r"holds 1e\+300, which float32 cannot"),
+    "a wrong dtype": (lambda: (np.full(2, "a"), 0.0, False, False, {}), EnvDataError, "has dtype <U1, its space has float32"),
+    "no array": (lambda: (Odd(), 0.0, False, False, {}), EnvDataError, "which numpy cannot convert to an array .KeyError"),
+    "too large": (lambda: (np.full(2, 1e300), 0.0, False, False, {}), EnvDataError, r"is 1e\+300, which float32 cannot"),
     "NaN": (lambda: (np.full(2, np.nan, np.float32), 0.0, False, False, {}), EnvDataError, "is not finite"),
     "NaN at the end": (lambda: (np.full(2, np.nan, np.float32), 0.0, True, False, {}), EnvDataError, "is not finite"),
-    "a reward of None": (lambda: (OBS, None, False, False, {}), EnvDataError, "the reward None: a reward is one number"),
+    "a reward of None": (lambda: (OBS, None, False, False, {}), EnvDataError, "the reward None, expected one number"),
     "a reward of a class": (lambda: (OBS, Unprintable(), False, False, {}), EnvDataError, "Unprintable, whose repr"),
     "a NaN reward": (lambda: (OBS, np.nan, False, False, {}), EnvDataError, "the reward nan, which is not finite"),
     "a reward of 1e39": (lambda: (OBS, 1e39, True, False, {}), EnvDataError, r"1e\+39, which float32 cannot hold: scale it"),
     "a reward of 10**400": (lambda: (OBS, 10**400, False, False, {}), EnvDataError, "the reward 1000.*float32 cannot hold"),
     "a reward of 10**9999": (lambda: (OBS, 10**9999, False, False, {}), EnvDataError, "the reward <int, whose .* cannot hold"),
-    "a flag of 2": (lambda: (OBS, 0.0, 2, False, {}), EnvDataError, "returned terminated=2: it is True or False"),
-    "four parts": (lambda: (OBS, 0.0, False, {}), EnvDataError, r"from step\(\): it has to return \(obs, reward"),
+    "a flag of 2": (lambda: (OBS, 0.0, 2, False, {}), EnvDataError, "returned terminated=2, expected True or False"),
+    "four parts": (lambda: (OBS, 0.0, False, {}), EnvDataError, r"from step\(\), expected \(obs, reward"),
 }
 RESETS = {
     "raises": (raises, OSError, "the simulator is gone"),
     "calls sys.exit": (exits, RuntimeError, r"called sys.exit\(3\). An environment must not end the program"),
-    "no pair": (lambda: OBS, EnvDataError, r"from reset\(\): it has to return \(obs, info\)"),
+    "no pair": (lambda: OBS, EnvDataError, r"from reset\(\), expected \(obs, info\)"),
     "NaN": (lambda: (np.full(2, np.nan, np.float32), {}), EnvDataError, "is not finite"),
     "a wrong shape": (lambda: (np.zeros(3, np.float32), {}), EnvDataError, r"has shape \(3,\), its space"),
 }
@@ -318,7 +318,7 @@ EMPTY = spaces.Box(-1, 1, (0,))
 )
 @pytest.mark.parametrize("which", ["observation_space", "action_space"])
 def test_a_space_without_numbers_is_refused_by_name(faulty_env, which, space, name):
-    with pytest.raises(SpaceError, match=rf"^environment 0, {which}{name} is .*, whose elements hold no numbers: leave such"):
+    with pytest.raises(SpaceError, match=rf"^environment 0, {which}{name} is .*, whose elements hold no numbers: remove"):
         make_envs(partial(faulty_env, **{which: space}), 2)
 
 

@@ -97,7 +97,7 @@ def test_what_is_neither_id_nor_function_is_refused(env):
 
 
 def test_keywords_beside_a_function_are_refused(counting_env):
-    with pytest.raises(TypeError, match=r"\['max_episode_steps'\].*your function: set them there"):
+    with pytest.raises(TypeError, match=r"\['max_episode_steps'\].*set them in your function"):
         make_envs(counting_env, max_episode_steps=3)
 
 
@@ -146,7 +146,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 )
 def test_environments_with_different_spaces_are_refused(faulty_env, other):
     makers = iter([partial(faulty_env, observation_space=BOX), partial(faulty_env, **other)])
-    with pytest.raises(SpaceError, match=r"environment 1 has the spaces .*, environment 0 has .*: all have to be alike"):
+    with pytest.raises(SpaceError, match=r"environment 1 has the spaces .*, environment 0 has .*: they must be the same"):
         make_envs(lambda: next(makers)(), 2)
 
 
@@ -169,7 +169,7 @@ def test_a_foreign_environment_has_one_stepper(counting_env):
 
 @pytest.mark.parametrize("make", [lambda: gymnasium.make("CartPole-v1"), lambda: "CartPole-v1", lambda: None])
 def test_what_is_no_vector_environment_has_no_stepper(make):
-    with pytest.raises(TypeError, match=r"a vector environment is wanted, got .*make_envs"):
+    with pytest.raises(TypeError, match=r"expected a vector environment, got .*make_envs"):
         stepper(make())
 
 
@@ -189,9 +189,7 @@ def test_an_atari_game_without_the_extra_is_refused_with_its_name(monkeypatch):
 
 def test_a_wrapper_that_is_an_object_is_refused_by_name():
     wrapped = TimeLimit(gymnasium.make("CartPole-v1"), 5)
-    with pytest.raises(
-        TypeError, match="wants classes or functions that are given an environment, got .*TimeLimit: pass the class"
-    ):
+    with pytest.raises(TypeError, match="wants classes or functions of an environment, got .*TimeLimit: pass the class"):
         make_envs("CartPole-v1", wrappers=[wrapped])
 
 
@@ -199,5 +197,5 @@ def test_a_setting_that_the_environment_does_not_take_is_answered_with_the_one_t
     with pytest.raises(TypeError) as raised:
         make_envs("CartPole-v1", max_episode_step=5)
     assert any(
-        "handed 'max_episode_step' on to CartPole-v1: did you mean 'max_episode_steps'?" in it for it in raised.value.__notes__
+        "passed 'max_episode_step' to CartPole-v1: did you mean 'max_episode_steps'?" in it for it in raised.value.__notes__
     )

@@ -146,7 +146,7 @@ def test_a_state_of_other_environments_or_of_other_policies_is_refused():
     with pytest.raises(ValueError, match=r"the state of 2 environments with the rows .* does not fit 3"):
         drifting(3).load_state_dict(env.state_dict())
     other.assign_slots(lambda agent: "of " + agent, ("of x", "of y"))
-    with pytest.raises(ValueError, match=r"give the agents to the same policies"):
+    with pytest.raises(ValueError, match=r"assign the agents to the same policies"):
         other.load_state_dict(env.state_dict())
 
 
@@ -208,7 +208,7 @@ def test_what_makes_no_environments_of_agents_is_refused():
         make_agent_envs(Drifting, 0)
     with pytest.raises(TypeError, match="wants a function that returns a new environment, such as rps_v2.parallel_env, got"):
         make_agent_envs("rps_v2")
-    with pytest.raises(TypeError, match="whose agents take turns: use what its module calls parallel_env"):
+    with pytest.raises(TypeError, match="whose agents take turns: return a parallel environment, made by parallel_env"):
         make_agent_envs(Turns)
     with pytest.raises(TypeError, match="returned a Nameless, which has no 'possible_agents'"):
         make_agent_envs(Nameless)
@@ -216,7 +216,7 @@ def test_what_makes_no_environments_of_agents_is_refused():
         make_agent_envs(lambda: shared, 2)
     with pytest.raises(OSError, match="no display") as caught:
         make_agent_envs(raises(OSError("no display")))
-    assert caught.value.__notes__ == ["raised where environment 0 was made"]
+    assert caught.value.__notes__ == ["raised while environment 0 was made"]
 
 
 def raises(error):
@@ -250,7 +250,7 @@ def test_copies_that_differ_are_refused():
 def test_agents_have_their_policies_once_and_for_all():
     env = drifting()
     assert env.assign_slots(str, ("x", "y")) is env.slots_of
-    with pytest.raises(ValueError, match=r"these environments serve the policies .*: make others with make_agent_envs\(\)"):
+    with pytest.raises(ValueError, match=r"these environments have the policies .*: make new environments"):
         env.assign_slots(lambda agent: agent * 2, ("xx", "yy"))
 
 
@@ -259,7 +259,7 @@ def test_agents_have_their_policies_by_a_mapping_too():
     slots_of = env.assign_slots({"x": "first", "y": "second"}, ("first", "second"))
     assert {name: slots.agents for name, slots in slots_of.items()} == {"first": ("x",), "second": ("y",)}
     env = drifting(seated=False)
-    with pytest.raises(ValueError, match=r"policy_of\('y'\) gave None, and the policies are x, y"):
+    with pytest.raises(ValueError, match=r"policy_of\('y'\) returned None, but the policies are x, y"):
         env.assign_slots({"x": "x"}, ("x", "y"))
     with pytest.raises(
         TypeError, match=r"policy_of wants a function .* or a dict of these names by agent, got None of type None"
@@ -269,10 +269,10 @@ def test_agents_have_their_policies_by_a_mapping_too():
 
 def test_what_has_not_begun_cannot_go_on():
     env = drifting(seated=False)
-    with pytest.raises(RuntimeError, match="no policies are assigned yet"):
+    with pytest.raises(RuntimeError, match="no agent has a policy yet: assign policies with assign_slots"):
         env.begin()
     env.assign_slots(str, ("x", "y"))
-    with pytest.raises(ResetNeeded, match=r"call begin\(\) before advance\(\)"):
+    with pytest.raises(ResetNeeded, match=r"advance\(\) before begin\(\)"):
         env.advance({}, {})
 
 
@@ -310,20 +310,20 @@ def agents_are(*agents):
 
 
 FAULTS = {
-    "agent 'y' of environment 1 returned the reward None: a reward is one number": put("rewards", "y", None),
+    "agent 'y' of environment 1 returned the reward None, expected one number": put("rewards", "y", None),
     "agent 'y' of environment 1 returned the reward nan, which is not finite": put("rewards", "y", float("nan")),
-    "agent 'y' of environment 1, obs has shape (2,), its space says ()": put("obs", "y", np.zeros(2)),
-    "agent 'y' of environment 1 returned obs 7, its space holds 0 to 4": put("obs", "y", 7),
+    "agent 'y' of environment 1, obs has shape (2,), its space has ()": put("obs", "y", np.zeros(2)),
+    "agent 'y' of environment 1 returned obs 7, its space allows 0 to 4": put("obs", "y", 7),
     "agent 'x' of environment 1 returned obs [nan  0.], which is not finite": put(
         "obs", "x", np.array([np.nan, 0], np.float32)
     ),
-    "agent 'y' of environment 1 returned terminated='no': it is True or False": put("terminations", "y", "no"),
-    "environment 1 returned no obs of agent 'y' from step(), who takes part": without("obs", "y"),
-    "environment 1 returned no rewards of agent 'y' from step(), who takes part": without("rewards", "y"),
-    "environment 1 returned no truncations of agent 'y' from step(), who takes part": without("truncations", "y"),
-    "agent 'y' of environment 1 is no longer in env.agents, and neither terminated nor truncated": agents_are("x"),
-    "environment 1 has the agents [\"'z'\"], not in possible_agents": agents_are("x", "y", "z"),
-    "from step(): it has to return (obs, rewards, terminations, truncations, infos), each by agent": lambda env, result: (1,),
+    "agent 'y' of environment 1 returned terminated='no', expected True or False": put("terminations", "y", "no"),
+    "environment 1 returned no obs of agent 'y' from step(), but it takes part": without("obs", "y"),
+    "environment 1 returned no rewards of agent 'y' from step(), but it takes part": without("rewards", "y"),
+    "environment 1 returned no truncations of agent 'y' from step(), but it takes part": without("truncations", "y"),
+    "agent 'y' of environment 1 is no longer in env.agents, but was neither terminated nor truncated": agents_are("x"),
+    "environment 1 has the agents [\"'z'\"], which are not in possible_agents": agents_are("x", "y", "z"),
+    "from step(), expected (obs, rewards, terminations, truncations, infos), each by agent": lambda env, result: (1,),
 }
 
 
@@ -346,7 +346,7 @@ def test_the_last_observation_of_an_episode_is_checked_too():
 
     env = make_agent_envs(Ends, 2)
     env.assign_slots(str, ("x", "y"))
-    with pytest.raises(EnvDataError, match="environment 0 returned obs of agent 'y' 9, its space holds 0 to 4"):
+    with pytest.raises(EnvDataError, match="environment 0 returned obs of agent 'y' 9, its space allows 0 to 4"):
         play(env, 9)
 
 
@@ -354,7 +354,7 @@ def test_the_last_observation_of_an_episode_is_checked_too():
     ("result", "message"),
     [
         (({}, {}), "begins an episode without agents"),
-        ({"x": 1}, r"from reset\(\): it has to return \(obs, infos\), both by agent"),
+        ({"x": 1}, r"from reset\(\), expected \(obs, infos\), both by agent"),
         (({"x": np.zeros(2, np.float32)}, {}), r"returned no obs of agent 'y' from reset\(\)"),
     ],
 )
@@ -387,7 +387,7 @@ def test_an_error_inside_an_environment_keeps_its_type_and_gets_a_note_of_where_
 def test_not_as_many_actions_as_rows_are_refused():
     env = drifting()
     env.begin()
-    with pytest.raises(ValueError, match="2 rows want as many actions, got 3"):
+    with pytest.raises(ValueError, match="expected 2 actions, one for each row, got 3"):
         env.advance({name: np.zeros((3, 2), np.float32) for name in "xy"}, {})
 
 

@@ -90,10 +90,10 @@ def test_the_way_back_of_a_restored_episode_is_told():
     restored, seen, read = watched(spaces.Discrete(5))
     del seen[:]
     restored.load_state_dict(state)
-    again = "which is played again up to where it was, step"
+
     assert seen == [
-        *(f"environment 4, episode 0, {again} {step} of it" for step in (0, 0, 1, 2)),
-        *(f"environment 5, episode 1, {again} {step} of it" for step in (0, 0, 1)),
+        *(f"environment 4, episode 0, in step {step} of its replay" for step in (0, 0, 1, 2)),
+        *(f"environment 5, episode 1, in step {step} of its replay" for step in (0, 0, 1)),
     ]
     assert read() == "environments 4 to 5, between two steps"
     del seen[:]

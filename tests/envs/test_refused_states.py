@@ -87,7 +87,7 @@ def test_environments_that_cannot_come_back_begin_anew_and_the_error_says_so(cou
             one.reset()  # it counts episodes, also those that are played again
     with pytest.raises(EnvDataError, match="did not come back") as caught:
         envs.load_state_dict(saved.state_dict())
-    assert any("could not come back to where they stood, and begin anew" in note for note in caught.value.__notes__)
+    assert any("could not be restored to their earlier state, and will be reset" in note for note in caught.value.__notes__)
     assert envs.current is None
 
 

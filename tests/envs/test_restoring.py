@@ -149,5 +149,5 @@ def test_an_episode_too_long_to_be_remembered_cannot_be_saved(monkeypatch, known
     monkeypatch.setattr("ding_lite.envs.episode_starts._LONGEST", 5)
     envs = make_envs("Pendulum-v1")
     known_actions(envs, 6)
-    with pytest.raises(RuntimeError, match="environment 0 is in an episode of over 5 steps, and cannot be saved"):
+    with pytest.raises(RuntimeError, match="environment 0 is in an episode of 5 steps or more, which cannot be saved"):
         envs.state_dict()

@@ -122,11 +122,11 @@ def test_the_parts_of_a_tuple_are_named_by_their_positions():
 @pytest.mark.parametrize(
     ("space", "value", "words"),
     [
-        (spaces.Dict(a=spaces.Discrete(2)), {"b": 1}, r"has the parts \['a'\], got \['b'\]"),
-        (spaces.Dict(a=spaces.Discrete(2)), {"a": 1, "b": 1}, r"has the parts \['a'\], got \['a', 'b'\]"),
-        (spaces.Dict(a=spaces.Discrete(2)), 3, r"has the parts \['a'\], got int"),
-        (spaces.Tuple((spaces.Discrete(2),) * 2), (1,), r"has the parts \['0', '1'\], got \['0'\]"),
-        (spaces.Tuple((spaces.Discrete(2),) * 2), None, r"has the parts \['0', '1'\], got NoneType"),
+        (spaces.Dict(a=spaces.Discrete(2)), {"b": 1}, r"must have the parts \['a'\], got \['b'\]"),
+        (spaces.Dict(a=spaces.Discrete(2)), {"a": 1, "b": 1}, r"must have the parts \['a'\], got \['a', 'b'\]"),
+        (spaces.Dict(a=spaces.Discrete(2)), 3, r"must have the parts \['a'\], got int"),
+        (spaces.Tuple((spaces.Discrete(2),) * 2), (1,), r"must have the parts \['0', '1'\], got \['0'\]"),
+        (spaces.Tuple((spaces.Discrete(2),) * 2), None, r"must have the parts \['0', '1'\], got NoneType"),
     ],
 )
 def test_an_element_with_other_parts_than_its_space_is_refused(space, value, words):
@@ -180,7 +180,7 @@ def _at(columns, t, index):
 def test_a_wrong_number_of_actions_is_refused(faulty_env, actions):
     envs = make_envs(faulty_env, 3)
     envs.reset()
-    with pytest.raises(ValueError, match=f"3 environments want as many actions, got {len(actions)}"):
+    with pytest.raises(ValueError, match=f"expected 3 actions, one for each environment, got {len(actions)}"):
         envs.step(np.array(actions, np.int64))
 
 
@@ -194,7 +194,7 @@ def test_a_wrong_number_of_actions_in_one_part_is_refused(faulty_env):
 def test_actions_without_the_parts_of_their_space_are_refused(faulty_env):
     envs = make_envs(partial(faulty_env, action_space=spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2))), 3)
     envs.reset()
-    with pytest.raises(SpaceError, match=r"has the parts \['a', 'b'\], got \['a'\]"):
+    with pytest.raises(SpaceError, match=r"must have the parts \['a', 'b'\], got \['a'\]"):
         envs.step({"a": np.zeros(3, np.int64)})
 
 

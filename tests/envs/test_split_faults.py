@@ -159,7 +159,7 @@ def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing_behind(fa
     with pytest.raises(ERRORS[fault]) as caught:
         make_envs(partial(Faulty, fault, "made"), 4, **TWO, start_timeout_s=3)
     if fault == "raise":
-        assert "raised where environment 0 was made" in caught.value.__notes__
+        assert "raised while environment 0 was made" in caught.value.__notes__
         assert "in __init__" in str(caught.value.__cause__)
     else:
         assert "environments 0 to 1, being made" in str(caught.value)
@@ -180,7 +180,7 @@ class Odd(gymnasium.Env):
 
 @pytest.mark.parametrize("what", ["obs", "action"])
 def test_pieces_with_other_spaces_are_refused(what):
-    with pytest.raises(SpaceError, match=r"environment 2 has the spaces .*, environment 0 has .*: all have to be alike"):
+    with pytest.raises(SpaceError, match=r"environment 2 has the spaces .*, environment 0 has .*: they must be the same"):
         make_envs(partial(Odd, what), 4, **TWO)
 
 

@@ -231,6 +231,6 @@ def test_a_list_of_actions_will_do_and_a_wrong_number_of_them_is_refused(made):
     envs.reset()
     assert envs.step([0, 1, 1])[1].tolist() == [1, 1, 1]
     for wrong in ([0, 1], [0, 1, 1, 0]):
-        with pytest.raises(ValueError, match=f"3 environments want as many actions, got {len(wrong)}"):
+        with pytest.raises(ValueError, match=f"expected 3 actions, one for each environment, got {len(wrong)}"):
             envs.step(wrong)
     assert envs.step([0, 1, 1])[1].tolist() == [1, 1, 1]

@@ -258,7 +258,7 @@ def test_a_reset_that_does_not_return_two_things_is_refused(faulty_env, result):
         def reset(self, *, seed=None, options=None):
             return result
 
-    with pytest.raises(EnvDataError, match=r"environment 0 returned .* from reset\(\): it has to return \(obs, info\)"):
+    with pytest.raises(EnvDataError, match=r"environment 0 returned .* from reset\(\), expected \(obs, info\)"):
         make_envs(Old).reset()
 
 

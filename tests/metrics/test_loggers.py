@@ -300,9 +300,9 @@ def test_values_and_groups_are_told_apart():
     logger = MetricsLogger()
     logger.log_value("a", 1.0)
     logger.log_value(("b", "c"), 1.0)
-    with pytest.raises(ValueError, match="is a value itself"):
+    with pytest.raises(ValueError, match=", which is a value"):
         logger.log_value(("a", "b"), 1.0)
-    with pytest.raises(ValueError, match="leads to other values"):
+    with pytest.raises(ValueError, match="is a prefix of other keys"):
         logger.log_value("b", 1.0)
     with pytest.raises(ValueError, match="empty"):
         logger.log_value((), 1.0)
@@ -314,7 +314,7 @@ def test_values_and_groups_are_told_apart():
 
 @pytest.mark.parametrize("value", ["a word", None, [1, 2], torch.ones(3), np.ones(2)])
 def test_what_is_no_number_is_refused_by_name(value):
-    with pytest.raises((TypeError, ValueError), match="reduce='mean' takes numbers"):
+    with pytest.raises((TypeError, ValueError), match="reduce='mean' wants numbers"):
         logged([value])
 
 
@@ -325,21 +325,21 @@ def test_what_is_logged_here_is_not_aggregated_too():
         root.aggregate([leaf])
     root = MetricsLogger(root=True)
     root.aggregate([leaf])
-    with pytest.raises(ValueError, match="comes from other loggers"):
+    with pytest.raises(ValueError, match="is aggregated from other loggers"):
         root.log_value("x", 1.0)
 
 
 def test_components_that_disagree_are_refused():
     root = MetricsLogger(root=True)
-    with pytest.raises(ValueError, match="in two ways"):
+    with pytest.raises(ValueError, match="was logged as .* and as"):
         root.aggregate([logged([1.0]).reduce(), logged([1.0], reduce="max").reduce()])
-    with pytest.raises(ValueError, match="in two ways"):
+    with pytest.raises(ValueError, match="was logged as .* and as"):
         root.aggregate([logged([1.0], window=2).reduce(), logged([1.0], window=3).reduce()])
-    with pytest.raises(TypeError, match="what reduce"):
+    with pytest.raises(TypeError, match="results of reduce"):
         root.aggregate([{"x": 1.0}])
     other = MetricsLogger()
     other.log_value(("x", "y"), 1.0)
-    with pytest.raises(ValueError, match="leads to values in another"):
+    with pytest.raises(ValueError, match="a prefix of others in another"):
         root.aggregate([logged([1.0]).reduce(), other.reduce()])
 
 
@@ -481,7 +481,7 @@ def test_of_what_is_refused_nothing_is_taken_in():
     for logger, kind in ((good, "sum"), (bad, "max")):
         logger.log_value("x", 5.0)
         logger.log_value("y", 5.0, reduce=kind)
-    with pytest.raises(ValueError, match="came in two ways"):
+    with pytest.raises(ValueError, match="was logged as .* and as"):
         root.aggregate([good.reduce(), bad.reduce()])
     assert root.peek() == {"x": 1.0}
     assert root.peek("x", latest_merged_only=True) == 1.0
@@ -494,11 +494,11 @@ def test_of_what_is_refused_nothing_is_taken_in():
 def test_two_keys_that_are_written_alike_are_refused(first, second):
     logger, root, other = MetricsLogger(), MetricsLogger(root=True), MetricsLogger()
     logger.log_value(first, 1.0)
-    with pytest.raises(ValueError, match="in a row, and so is"):
+    with pytest.raises(ValueError, match="in a row: take another name"):
         logger.log_value(second, 2.0)
     other.log_value(second, 2.0)
     root.aggregate([logger.reduce()])
-    with pytest.raises(ValueError, match="in a row, and so is"):
+    with pytest.raises(ValueError, match="in a row: take another name"):
         root.aggregate([other.reduce()])
 
     logger.delete(*(first if isinstance(first, tuple) else (first,)))
@@ -508,7 +508,7 @@ def test_two_keys_that_are_written_alike_are_refused(first, second):
 
 @pytest.mark.parametrize("key", ["", None, ("a", ""), ("a", None), 1.5, ("a", True), ()])
 def test_a_key_without_a_name_is_refused(key):
-    with pytest.raises((ValueError, TypeError), match=r"a value needs a name|is no key"):
+    with pytest.raises((ValueError, TypeError), match=r"a value needs a name|is not a key"):
         MetricsLogger().log_value(key, 1.0)
 
 
@@ -525,10 +525,10 @@ def test_what_two_owners_logged_under_one_name_is_not_put_together():
     learner.log_value("loss", 1.0)
     other.log_value("loss", -99.0)
     reduced = [learner.reduce(), other.reduce()]
-    with pytest.raises(ValueError, match=r"\('loss',\) is a name of the learner, and .* has logged it too"):
+    with pytest.raises(ValueError, match=r"\('loss',\) is logged by the learner, and also by .*: take another"):
         root.aggregate(reduced)
     root.aggregate(reduced[:1])
-    with pytest.raises(ValueError, match="is a name of the learner"):
+    with pytest.raises(ValueError, match="is logged by the learner"):
         root.aggregate(reduced[1:])
     assert root.peek("loss") == 1.0
 

@@ -50,7 +50,7 @@ PPO = PPOPolicy(PPO_CFG.policy, *SPACES)
     [
         (lambda: StepCollector(CFG, POLICY, ENVS), "DQNPolicy does not act by itself: pass policy.collect_mode"),
         (lambda: interaction_evaluator(CFG, POLICY.learn_mode, ENVS), "LearnMode does not act by itself.*policy.eval_mode"),
-        (lambda: StepCollector(CFG, POLICY.collect_mode, gymnasium.make("CartPole-v1")), "a vector environment is wanted"),
+        (lambda: StepCollector(CFG, POLICY.collect_mode, gymnasium.make("CartPole-v1")), "expected a vector environment"),
         (lambda: trainer(CFG, POLICY.collect_mode), "trainer wants policy.learn_mode, got .* of type CollectMode"),
         (lambda: multistep_trainer(POLICY.learn_mode, 100), "multistep_trainer wants policy.learn_mode, got 100"),
         (lambda: OffPolicyLearner(CFG, POLICY.learn_mode, []), r"wants a ReplayBuffer, got \[\] of type list"),

@@ -402,7 +402,7 @@ def test_evaluations_are_counted_on_after_a_restart_and_old_states_begin_at_none
 
 
 def test_a_film_that_fails_costs_a_warning_and_not_the_run(tmp_path):
-    with pytest.warns(UserWarning, match="evaluation 0 has no video, and the run goes on without: ZeroDivisionError"):
+    with pytest.warns(UserWarning, match="evaluation 0 has no video, the run continues without it: ZeroDivisionError"):
         values = filmed(tmp_path, VideoRecorder(tmp_path, lambda: 1 / 0, every=1), False, 0, "local")
 
     assert len(values) > 3

@@ -291,7 +291,7 @@ def test_a_learner_on_joined_buffers_gives_each_its_priorities():
 @pytest.mark.parametrize("make", [offpolicy_data_fetcher, lambda cfg, it: OffPolicyLearner(cfg, dqn()[1].learn_mode, it)])
 def test_wrong_forms_of_several_buffers_are_refused(make):
     cfg = dqn()[0]
-    with pytest.raises(ValueError, match=r"offpolicy_data_fetcher was given buffers with the shares \[0.5, 0.4\]"):
+    with pytest.raises(ValueError, match=r"offpolicy_data_fetcher got buffers with the fractions \[0.5, 0.4\]"):
         make(cfg, [(uniform(), 0.5), (uniform(), 0.4)])
     with pytest.raises(TypeError, match="offpolicy_data_fetcher wants a ReplayBuffer as the buffer 'expert', got None"):
         make(cfg, {"agent": uniform(), "expert": None})

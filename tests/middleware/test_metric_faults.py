@@ -248,7 +248,7 @@ def test_a_middleware_that_logs_a_name_of_the_learner_does_not_change_that_colum
         metrics.log_value("mine", 3.0)
         ctx.learn_metrics.append(metrics.reduce())
 
-    with pytest.warns(UserWarning, match=r"'q_value'\) is a name of OffPolicyLearner, which learns by .*DQNPolicy at 0x"):
+    with pytest.warns(UserWarning, match=r"'q_value'\) is logged by OffPolicyLearner, which learns by .*DQNPolicy at 0x"):
         row = run(tmp_path, DQNPolicy, meddling)
     assert row["learn/q_value"] > -5
     assert row["learn/mine"] == 3.0

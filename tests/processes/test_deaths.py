@@ -52,13 +52,13 @@ def test_a_kill_is_noticed_at_once_and_told_with_the_place(is_busy):
         process.submit(sleep, 60)
     os.kill(process.pid, signal.SIGKILL)
     error = raised_within(1.0, WorkerDied, process.result) if is_busy else raised_within(1.0, WorkerDied, process.call, nothing)
-    text = "worker 'collect-1' was killed by signal 9 (SIGKILL; the system does so when memory runs out); it was at "
+    text = "worker 'collect-1' was killed by signal 9 (SIGKILL; the system sends it when memory runs out); it was at "
     assert str(error) == text + "environment 5, step 31."
     assert (error.exitcode, process.exitcode, process.is_alive) == (-9, -9, False)
     assert process.progress.tolist() == [5, 31]
     for call in (process.result, lambda: process.submit(nothing), process.fileno):
         again = raised_within(0.1, WorkerDied, call)
-        assert str(again).startswith("worker 'collect-1' is dead, make another WorkerProcess: it was killed by signal 9")
+        assert str(again).startswith("worker 'collect-1' is dead, make a new WorkerProcess: it was killed by signal 9")
         assert again.exitcode == -9
     process.close()
 

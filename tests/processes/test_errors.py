@@ -155,7 +155,7 @@ def test_a_result_that_cannot_be_unpickled_is_an_error(worker):
 def test_a_request_that_cannot_be_pickled_is_not_sent(worker):
     with pytest.raises(TypeError, match="lock") as caught:
         worker.submit(fail, threading.Lock())
-    assert caught.value.__notes__ == ["fail() and its arguments were to be sent to worker 'shared', pickled by cloudpickle."]
+    assert caught.value.__notes__ == ["fail() and its arguments were pickled by cloudpickle, to send them to worker 'shared'."]
 
 
 def test_a_request_that_refers_to_the_worker_is_told_so(worker):

@@ -135,11 +135,11 @@ def test_a_request_keeps_what_was_sent_as_kept():
 def test_a_state_that_cannot_be_had_is_an_error_only_where_it_is_needed(host):
     ask(host, make_stubborn, lasting=True)
     assert [ask(host, step), ask(host, step), ask(host, step)] == [1, 2, 3]
-    with pytest.raises(RuntimeError, match="its state is not known: RuntimeError: too long to be remembered"):
+    with pytest.raises(RuntimeError, match="is not known: RuntimeError: too long to be remembered"):
         host.state()
     assert ask(host, step) == 4
     host.release()
-    words = "worker 'w' cannot go on where it was, because its state is not known: RuntimeError: too long to be remembered"
+    words = "worker 'w' cannot continue, because the state of 'it' is not known: RuntimeError: too long to be remembered"
     with pytest.raises(RuntimeError, match=words):
         ask(host, step)
 
@@ -150,7 +150,7 @@ def test_the_state_of_one_object_can_be_had_where_that_of_another_cannot(host):
     np.testing.assert_array_equal(host.state("table")["table"]["table"], np.zeros(3))
     host.load_state({"table": {"table": np.ones(3)}})
     assert list(host.state("table")) == ["table"]
-    with pytest.raises(RuntimeError, match="its state is not known: RuntimeError: too long to be remembered"):
+    with pytest.raises(RuntimeError, match="is not known: RuntimeError: too long to be remembered"):
         host.state("it", "table")
     host.load_state({"it": {"steps": 0}})
     host.release()
@@ -196,12 +196,12 @@ def test_what_cannot_be_sent_is_an_error_with_a_note_and_the_host_is_as_before(h
 
 def test_a_request_in_the_wrong_order_is_refused_with_the_mend(host):
     host.submit(echo, 1)
-    with pytest.raises(RuntimeError, match=r"worker 'w' was given echo\(\) while a request is in flight: take its result"):
+    with pytest.raises(RuntimeError, match=r"worker 'w' got echo\(\) while a request is in flight: take its result"):
         host.submit(echo, 2)
     assert host.result() == 1
     host.close()
     host.close()
-    with pytest.raises(RuntimeError, match=r"worker 'w' is closed, and cannot run echo\(\): make another one."):
+    with pytest.raises(RuntimeError, match=r"worker 'w' is closed, and cannot run echo\(\): make a new one."):
         host.submit(echo, 3)
 
 

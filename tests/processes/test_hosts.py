@@ -172,7 +172,7 @@ def test_the_third_failure_in_a_row_is_an_error(fault, hosted, tmp_path):
     with pytest.raises(ValueError if fault == "raise" else WorkerDied) as caught:
         ask(host, faulty(add, 1, tmp_path / "runs", fault, times=9))
     assert (tmp_path / "runs").read_text() == "..."
-    assert any(note.startswith("this was attempt 3 at the same request") for note in caught.value.__notes__)
+    assert any(note.startswith("this was attempt 3 of the same request") for note in caught.value.__notes__)
     assert ask(host, make, 5, lasting=True) == "made"
 
 
@@ -247,7 +247,7 @@ def test_several_requests_are_answered_in_order_and_what_nobody_wants_is_passed_
     first, unwanted, third = (host.submit(echo, value) for value in (1, 2, 3))
     host.forget(unwanted)
     assert [host.result(request=first), host.result(request=third)] == [1, 3]
-    with pytest.raises(RuntimeError, match="nothing is in flight: take them in the order of asking"):
+    with pytest.raises(RuntimeError, match="nothing is in flight: take results in the order of submit"):
         host.result()
 
 
@@ -314,7 +314,7 @@ def test_behind_a_request_that_is_given_up_each_fails_at_once_and_tells_why(host
     with pytest.raises(WorkerHangs):
         host.result(request=first)
     for request in rest:
-        with pytest.raises(WorkerDied, match=r"^worker 'w' had ended before it came to this: worker 'w' made no progress"):
+        with pytest.raises(WorkerDied, match=r"^worker 'w' had ended before this request began: worker 'w' made no progress"):
             host.result(request=request)
     assert (host.restarts, ask(host, echo, 4)) == (2, 4)
 

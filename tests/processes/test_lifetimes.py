@@ -106,7 +106,7 @@ def test_close_works_in_every_state_and_twice(state, gone):
     assert gone(process.pid, timeout_s=0.5)
     assert process.progress.tolist() == [0, 0]
     if state is not found_dead:
-        with pytest.raises(RuntimeError, match="worker 'w' is closed: make another WorkerProcess."):
+        with pytest.raises(RuntimeError, match="worker 'w' is closed: make a new WorkerProcess."):
             process.submit(echo, 1)
 
 

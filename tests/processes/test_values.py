@@ -206,7 +206,7 @@ def test_requests_wait_for_each_other_only_in_their_own_worker():
 
 def test_a_second_request_waits_for_the_first_result(worker):
     worker.submit(echo, 1)
-    with pytest.raises(RuntimeError, match=r"worker 'shared' was given echo\(\) while a request is in flight: take its result"):
+    with pytest.raises(RuntimeError, match=r"worker 'shared' got echo\(\) while a request is in flight: take its result"):
         worker.submit(echo, 2)
     assert worker.result() == (1,)
     with pytest.raises(RuntimeError, match=r"worker 'shared' has no request in flight: submit\(\) one"):

@@ -240,7 +240,7 @@ def test_a_policy_for_other_spaces_is_refused(counting_env, rule_policy):
 
 def test_a_single_environment_is_refused(counting_env, rule_policy):
     policy = rule_policy(make_envs(counting_env)).collect_mode
-    with pytest.raises(TypeError, match=r"a vector environment is wanted, got .*make_envs"):
+    with pytest.raises(TypeError, match=r"expected a vector environment, got .*make_envs"):
         LocalWorker(counting_env(), policy)
 
 

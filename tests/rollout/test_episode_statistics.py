@@ -114,7 +114,7 @@ def test_every_single_number_in_an_info_arrives():
 
 def test_of_two_numbers_in_an_info_that_are_named_alike_one_is_told_to_be_lost():
     told = EpisodeResult(0, 0, 1.0, 1, info={"a/b": 1.0, "a": {"b": 5.0}})
-    with pytest.warns(UserWarning, match=r"two of them are named 'a/b' in a row, one through \('a', 'b'\)"):
+    with pytest.warns(UserWarning, match=r"\('a', 'b'\) has the same joined name 'a/b'"):
         custom = summarize_episodes([told])["custom_metrics"]
 
     assert custom["a/b_mean"] == 1.0

@@ -497,18 +497,18 @@ def test_an_error_of_a_policy_that_acts_names_it_with_its_agents():
 def test_what_does_not_act_by_itself_and_what_is_no_environment_of_agents_is_refused():
     env = counting()
     modes, policy_of = rules(env, ("a", "b"))
-    with pytest.raises(TypeError, match=r"the policy 'a', a Rule, does not act by itself: pass policy.collect_mode"):
+    with pytest.raises(TypeError, match=r"the policy 'a', a Rule, is not an acting mode: pass policy.collect_mode"):
         AgentWorker(env, {**modes, "a": Rule({}, env.observation_space("a0"), env.action_space("a0"))}, policy_of)
-    with pytest.raises(TypeError, match="environments of several agents are wanted, got"):
+    with pytest.raises(TypeError, match="expected environments of several agents, got"):
         AgentWorker(make_envs("CartPole-v1", 1), modes, policy_of)
 
 
 def test_an_agent_without_a_policy_and_a_policy_without_an_agent_are_refused():
     env = counting()
     modes, policy_of = rules(env, ("a", "b"))
-    with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave 'bb', and the policies are a, b: did you mean 'b'\?"):
+    with pytest.raises(ValueError, match=r"policy_of\('b0'\) returned 'bb', but the policies are a, b: did you mean 'b'\?"):
         AgentWorker(env, modes, lambda agent: "a" if agent.startswith("a") else "bb")
-    with pytest.raises(ValueError, match=r"policy_of\('b0'\) gave None, and the policies are a, b"):
+    with pytest.raises(ValueError, match=r"policy_of\('b0'\) returned None, but the policies are a, b"):
         AgentWorker(env, modes, {"a0": "a", "a1": "a"})
     with pytest.raises(ValueError, match=r"gives no agent to the policy 'c': leave it out. The agents are a0, a1, b0"):
         AgentWorker(env, {**modes, "c": modes["a"]}, policy_of)

@@ -515,7 +515,7 @@ def stepped_by_hand(envs, mode):
 @pytest.mark.parametrize("arrange", [second_collector, two_in_turn, restored_under_it, stepped_by_hand])
 def test_a_state_that_is_not_of_the_episode_is_warned_of_once(arrange):
     worker = arrange(*counts())
-    with pytest.warns(UserWarning, match=r"has a recurrent state, .*within episodes which it has not played.*Reset the env"):
+    with pytest.warns(UserWarning, match=r"has a recurrent state, but acts in episodes that it did not begin.*Reset the env"):
         worker.collect(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

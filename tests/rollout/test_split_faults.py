@@ -133,7 +133,7 @@ def test_a_policy_that_cannot_be_sent_is_refused_and_the_environments_stay_usabl
     policy.lock = threading.Lock()
     with pytest.raises(TypeError, match="cannot pickle") as caught:
         make_worker(envs, policy.collect_mode)
-    assert any("to be sent to worker" in note for note in caught.value.__notes__)
+    assert any("to send them to worker" in note for note in caught.value.__notes__)
     assert len(make_worker(envs, dqn_case.policy().eval_mode).play_episodes(5)) == 5
 
 

@@ -177,12 +177,18 @@ def test_the_environment_tells_the_pace_unless_somebody_else_does(fps, metadata,
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (None, r'render\(\) gave NoneType, a frame is uint8 \[H, W, 3\]: make the environment with render_mode="rgb_array"'),
-        ([grey(0)], r"render\(\) gave list"),
-        (np.zeros((H, W, 3)), r"render\(\) gave float64 \[31, 45, 3\]"),
-        (np.zeros((H, W), np.uint8), r"render\(\) gave uint8 \[31, 45\]"),
-        (np.zeros((H, W, 4), np.uint8), r"render\(\) gave uint8 \[31, 45, 4\]"),
-        (grey(0, (5, 5)), r"render\(\) gave a frame \[5, 5, 3\] after frames \[31, 45, 3\]: keep their size"),
+        (
+            None,
+            r"render\(\) returned NoneType, expected a frame uint8 \[H, W, 3\]: make the environment",
+        ),
+        ([grey(0)], r"render\(\) returned list"),
+        (np.zeros((H, W, 3)), r"render\(\) returned float64 \[31, 45, 3\]"),
+        (np.zeros((H, W), np.uint8), r"render\(\) returned uint8 \[31, 45\]"),
+        (np.zeros((H, W, 4), np.uint8), r"render\(\) returned uint8 \[31, 45, 4\]"),
+        (
+            grey(0, (5, 5)),
+            r"render\(\) returned a frame \[5, 5, 3\] after frames \[31, 45, 3\]: frames must have the same size",
+        ),
     ],
 )
 def test_what_is_no_frame_is_refused(frame, message, tmp_path):
@@ -222,7 +228,7 @@ def test_an_ffmpeg_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     others = set(psutil.Process().children())  # of other tests, such as the server that starts workers
     with VideoWriter(tmp_path / "video.tmp", 10) as video:
         video.add(grey(0))
-        with pytest.raises(RuntimeError, match="ffmpeg was not done with .*video.tmp after 0.2 s"):
+        with pytest.raises(RuntimeError, match="ffmpeg did not finish .*video.tmp within 0.2 s"):
             video.finish()
     assert set(psutil.Process().children()) <= others
 
@@ -244,7 +250,7 @@ def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
 
 
 def test_a_film_without_frames_cannot_be_finished(tmp_path):
-    with VideoWriter(tmp_path / "video.tmp", 10) as video, pytest.raises(RuntimeError, match="a video without a frame"):
+    with VideoWriter(tmp_path / "video.tmp", 10) as video, pytest.raises(RuntimeError, match="a video without frames"):
         video.finish()
 
 

@@ -316,14 +316,14 @@ class Doubled(gymnasium.ObservationWrapper):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"every": 0}, ValueError, r"VideoRecorder\(every=0\): at least 1 evaluation lies between two videos."),
-        ({"fps": 0}, ValueError, r"VideoRecorder\(fps=0\): a video has more than 0 frames a second."),
+        ({"every": 0}, ValueError, r"VideoRecorder\(every=0\): expected 1 evaluation or more."),
+        ({"fps": 0}, ValueError, r"VideoRecorder\(fps=0\): expected more than 0 frames per second."),
         ({"env": 3}, TypeError, "wants an environment id, a spec, or a function that returns a new environment, got 3."),
         ({"env": Clock()}, TypeError, "or a function that returns a new environment, got <"),
         (
             {"env": make_envs("CartPole-v1", wrappers=[Doubled]).spec},
             ValueError,
-            "the spec of CartPole-v1 names the wrapper Doubled, but not how it was made: pass VideoRecorder",
+            "the spec of CartPole-v1 has the wrapper Doubled, but not its arguments: pass VideoRecorder",
         ),
     ],
 )
@@ -349,9 +349,9 @@ class Lost(Counting):
     ("make", "kind", "message"),
     [
         (partial(Clock, strike=burn), Counting, "RuntimeError: the pole is on fire; raised by environment 0 .* in step 2 of"),
-        (burn, Counting, "RuntimeError: the pole is on fire; raised where environment 0 was made"),
+        (burn, Counting, "RuntimeError: the pole is on fire; raised while environment 0 was made"),
         (Clock, Lost, "RuntimeError: no idea what to do; acting on shape"),
-        (partial(Clock, frame=7), Counting, r'ValueError: render\(\) gave int, .*: make .* render_mode="rgb_array"'),
+        (partial(Clock, frame=7), Counting, r'ValueError: render\(\) returned int, .*: make .* render_mode="rgb_array"'),
         (partial(gymnasium.make, "MountainCar-v0"), Counting, "SpaceError: Counting was made for the spaces"),
         ("NoSuch-v0", Counting, "NameNotFound: "),
     ],
@@ -363,7 +363,7 @@ def test_trouble_costs_the_video_and_one_warning(make, kind, message, tmp_path):
 
     assert paths == [None] * 3
     (warning,) = [text for text in found if "has no video" in text]
-    with pytest.raises(UserWarning, match=f"evaluation 0 has no video, and the run goes on without: .*{message}"):
+    with pytest.raises(UserWarning, match=f"evaluation 0 has no video, the run continues without it: .*{message}"):
         raise UserWarning(warning)
     assert files(tmp_path) == []
 

@@ -75,8 +75,8 @@ def test_every_row_is_read_back_as_it_was_written(row):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("[1]", "list instead of"),
-        ("3", "int instead"),
+        ("[1]", "expected an object, got a list"),
+        ("3", "expected an object, got a int"),
         ("{", "Expecting"),
         ('{"a": Na', "Expecting"),
         ("[" * 100_000, "too deeply"),
@@ -213,7 +213,7 @@ def test_a_table_that_a_spreadsheet_saved_can_be_gone_on_with(tmp_path):
 def test_a_file_that_is_no_file_of_metrics_is_left_as_it_is(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"line \d of .*{name} is no row of metrics .* mend it, or move the file away"):
+    with pytest.raises(ValueError, match=rf"line \d of .*{name} is not a row of metrics .* correct the line, or move"):
         (Csv if name.endswith("csv") else JsonLines)(path, after=1)
     assert path.read_text() == text
 

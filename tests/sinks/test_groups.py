@@ -54,7 +54,7 @@ def test_a_sink_that_raises_costs_its_row_and_one_warning_until_it_has_worked_ag
     first, second = texts_of(recwarn)
     assert first.startswith("row 2 is not written to <")
     assert "Kept object" in first
-    assert first.endswith("RuntimeError: out of order. Training goes on, and later rows are tried again.")
+    assert first.endswith("RuntimeError: out of order. Training continues, and later rows are tried again.")
     assert second.startswith("row 6")
     assert recwarn[0].filename == __file__
 

@@ -234,7 +234,7 @@ class TestWeightsAndBiases:
         assert text.splitlines()[-1] == "the end"
 
     def test_another_mode_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match=r"WeightsAndBiases\(mode='on'\) is none: use 'offline' or 'online'"):
+        with pytest.raises(ValueError, match=r"WeightsAndBiases\(mode='on'\): unknown mode, use 'offline' or 'online'"):
             WeightsAndBiases(tmp_path, mode="on")
 
 
