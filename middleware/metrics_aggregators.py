@@ -1,4 +1,4 @@
-"""Tallies: aggregate the metrics of all components of a run into rows."""
+"""Metrics aggregators: aggregate the metrics of all components of a run into rows."""
 
 from __future__ import annotations
 

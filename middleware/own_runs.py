@@ -1,4 +1,4 @@
-"""Runs: find the task that runs a middleware."""
+"""Own runs: find the task that runs a middleware."""
 
 from __future__ import annotations
 

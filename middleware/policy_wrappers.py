@@ -1,4 +1,4 @@
-"""Parts: run a middleware on the context of one of several policies."""
+"""Policy wrappers: run a middleware on the context of one of several policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: one iteration in sequential order."""
+"""Synchronous loops: one iteration in sequential order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: the single middleware of a pipeline, including those inside of others, with their predecessors."""
+"""Used middleware: the single middleware of a pipeline, including those inside of others, with their predecessors."""
 
 from __future__ import annotations
 
