@@ -26,14 +26,6 @@ AnyRLContext = OnlineRLContext | OfflineRLContext
 _TIME = ("time", "learn")
 
 
-_TOUCHES: Any = {
-    "reads": ("train_data", "train_iter"),
-    "writes": ("train_output", "train_iter"),
-    "may_read": ("policy_version", "learn_metrics"),
-    "may_write": ("learn_metrics",),
-}
-
-
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
     """Learn from one batch. Does nothing while there is no batch.
 
@@ -50,14 +42,7 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode.
     """
-    learn = _trainer("trainer", cfg, policy)
-
-    @contract(**_TOUCHES, uses=(policy,), stage="learn")
-    def train(ctx: AnyRLContext) -> None:
-        if ctx.train_data is not None:
-            learn(ctx)
-
-    return train
+    return _trainer("trainer", cfg, policy)
 
 
 def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
@@ -75,14 +60,7 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
         cfg: unused; kept for the common signature.
         policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
-    learn = _trainer("multistep_trainer", cfg, policy)
-
-    @contract(**_TOUCHES, uses=(policy,), stage="learn")
-    def train(ctx: AnyRLContext) -> None:
-        if ctx.train_data is not None:
-            learn(ctx)
-
-    return train
+    return _trainer("multistep_trainer", cfg, policy)
 
 
 def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContext], None]:
@@ -97,7 +75,17 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
     require_same_algorithm(name, cfg, policy)
     metrics = _Metrics(name, policy)
 
-    def learn(ctx: AnyRLContext) -> None:
+    @contract(
+        reads=("train_data", "train_iter"),
+        writes=("train_output", "train_iter"),
+        may_read=("policy_version", "learn_metrics"),
+        may_write=("learn_metrics",),
+        uses=(policy,),
+        stage="learn",
+    )
+    def train(ctx: AnyRLContext) -> None:
+        if ctx.train_data is None:
+            return
         batch = batch_of(ctx.train_data)
         _require_single_steps(name, policy, batch)
         lag, before = _lag(policy, ctx), policy.train_iter
@@ -107,7 +95,8 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx)
 
-    return learn
+    train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
+    return train
 
 
 def _require_single_steps(who: str, policy: LearnMode, batch: Any) -> None:
