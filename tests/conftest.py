@@ -32,6 +32,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Else each process imports them itself; what tests send to a process imports pytest if there is an assertion in it.
 multiprocessing.set_forkserver_preload(["torch", "gymnasium", "ding_lite.envs", "pytest"])
 launches.PRELOADED.append("pytest")
+_SEMAPHORES = f"mp{os.getpid()}"  # how names of semaphores begin that this process makes, or one that it starts
+multiprocessing.current_process()._config["semprefix"] = f"/{_SEMAPHORES}"
 
 
 class Layout(NamedTuple):
@@ -293,7 +295,7 @@ def digest() -> Callable[..., str]:
 def census() -> Callable[[], dict[str, Any]]:
     """What this process holds: threads, descriptors, processes, memory shared with these and names of such memory.
 
-    Browsers of other tests, which run beside this one, begin their names with a dot.
+    Other tests run beside this one: their semaphores have names of their own, and their browsers' names begin with a dot.
     """
 
     def count() -> dict[str, Any]:
@@ -306,7 +308,9 @@ def census() -> Callable[[], dict[str, Any]]:
             "descriptors": me.num_fds(),
             "processes": {child.pid for child in me.children(recursive=True)},
             "known children": len(multiprocessing.active_children()),
-            "names": sorted(name for name in names if not name.startswith(".")),
+            "names": sorted(
+                name for name in names if name.startswith(f"sem.{_SEMAPHORES}-") or not name.startswith((".", "sem."))
+            ),
             "maps": sum("ding_lite" in region.path for region in me.memory_maps(grouped=False)),
         }
 
