@@ -1,4 +1,4 @@
-"""Basics: messages, configurations, checkpoint files and nesting, used by all other rooms."""
+"""Basics: messages, configurations, checkpoint files and nesting, used by all other packages."""
 
 from ding_lite.basics.checkpoints import (
     CheckpointError,
