@@ -1,4 +1,4 @@
-"""Checkpoint files: plain data in one zip file, written atomically; loading never executes code."""
+"""Checkpoint files: plain data in one zip file, written atomically. Loading never executes code."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ _KEYS = (str, int, float, bool)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or holds anything but plain data."""
+    """A checkpoint is missing, damaged, or holds something other than plain data."""
 
 
 def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any:
-    """The same state as tensors, numbers, strings, lists, tuples and dicts, which every reader can load without trust.
+    """The same state as tensors, numbers, strings, lists, tuples and dicts, which can be loaded without executing code.
 
-    Arrays become tensors, tensors leave their device, graph and larger storage, numpy scalars become numbers.
+    Arrays become tensors. Tensors are detached, moved to the CPU, and copied if they are views of larger ones. Scalars of numpy
+    become numbers.
 
     Args:
-        where: what messages call it.
-        inside: the ids of the lists, tuples and dicts in which it stands.
+        state: the state.
+        where: name of the state in messages.
+        inside: the ids of the lists, tuples and dicts that contain it.
 
     Raises:
-        TypeError: anything else, naming where it stands.
-        ValueError: a list, tuple or dict that holds itself, or that stands in too many others.
+        TypeError: a value of another type; the message names its place.
+        ValueError: a list, tuple or dict contains itself, or is nested too deeply.
     """
     import numpy as np
     import torch
 
     if torch.nn.parameter.is_lazy(state):
-        raise TypeError(f"{where} has no shape yet: let the module compute something before it is saved.")
+        raise TypeError(f"{where} has no shape yet: run the module once before you save it.")
     if isinstance(state, torch.Tensor):
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
@@ -55,7 +57,7 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
     if isinstance(state, Mapping):
         for key in state:
             if type(key) not in _KEYS:
-                raise TypeError(f"{where} has the key {key!r}, a {type(key).__name__}: use strings or numbers.")
+                raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}: use strings or numbers as keys.")
         return {key: plain(value, f"{where}[{key!r}]", inside) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
         items = [plain(value, f"{where}[{position}]", inside) for position, value in enumerate(state)]
@@ -72,15 +74,15 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
 def _require_shallow(state: Any, where: str, inside: tuple[int, ...]) -> None:
     short = where if len(where) <= 80 else f"{where[:60]}...{where[-17:]}"
     if id(state) in inside:
-        raise ValueError(f"{short} is a {type(state).__name__} that holds itself, which no checkpoint holds: leave it out.")
+        raise ValueError(f"{short} is a {type(state).__name__} that contains itself, which cannot be saved: remove it.")
     if len(inside) >= _DEEPEST:
         raise ValueError(
-            f"{short} stands within {len(inside)} lists and dicts, which is deeper than a checkpoint goes: save it flat."
+            f"{short} is nested in {len(inside)} lists and dicts, which is too deep for a checkpoint: reduce the nesting."
         )
 
 
 def arrays(state: Any) -> Any:
-    """The same state with numpy arrays instead of tensors, as environments and random generators need."""
+    """The same state with numpy arrays instead of tensors, as environments and random generators need it."""
     if hasattr(state, "numpy"):
         return state.numpy()
     if isinstance(state, Mapping):
@@ -94,9 +96,9 @@ def save_checkpoint(state: Mapping[str, Any], path: str | PathLike[str]) -> Path
     """Write `state` to `path`, atomically: after a crash, the file is either the old or the new one.
 
     Raises:
-        TypeError: something in it is no plain data.
-        ValueError: it holds itself, or is nested too deep.
-        WriteError: the file cannot be written; the one before is still there.
+        TypeError: the state holds something other than plain data.
+        ValueError: it contains itself, or is nested too deeply.
+        WriteError: the file cannot be written; an earlier file is unchanged.
     """
     import torch
 
@@ -112,7 +114,7 @@ def load_checkpoint(path: str | PathLike[str], device: str = "cpu") -> dict[str,
     """Read a file of `save_checkpoint` onto `device`. Never executes code from the file.
 
     Raises:
-        CheckpointError: the file does not exist, is damaged, or holds anything but plain data.
+        CheckpointError: the file does not exist, is damaged, or holds something other than plain data.
         ValueError: there is no such device.
     """
     import torch
@@ -144,11 +146,12 @@ def _require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'load_checkpoint(device={device!r}) wants a device of torch, such as "cpu" or "cuda:0".') from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'load_checkpoint(device={device!r}), but torch sees no GPU here: use device="cpu".')
+        raise ValueError(f'load_checkpoint(device={device!r}), but torch finds no GPU: use device="cpu".')
 
 
 def _require_sound(path: Path) -> None:
-    """Refuse files with flaws that torch.load() would miss: a flipped bit, or a small file that unpacks to too much data."""
+    """Raise an error for damage that torch.load() does not detect: a flipped bit, or a small file that unpacks to a huge
+    one."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         packed = next((part.filename for part in parts if part.compress_type != zipfile.ZIP_STORED), None)
@@ -157,12 +160,12 @@ def _require_sound(path: Path) -> None:
                 f"the checkpoint {path} cannot be read: it would unpack to more than it holds, which no file of "
                 f"save_checkpoint() does.{_others(path)}"
             )
-        # The attribute marks a folder; torch.load() does not notice a flipped bit in it either.
+        # The attribute marks a folder; torch.load() does not detect a flipped bit in it either.
         broken = archive.testzip() or next((part.filename for part in parts if part.external_attr), None)
     if broken is not None:
         raise CheckpointError(
-            f"the checkpoint {path} is damaged: its part {broken!r} does not fit its checksum. Copy it again from where it "
-            f"came from.{_others(path)}"
+            f"the checkpoint {path} is damaged: its part {broken!r} does not match its checksum. Copy it again from the "
+            f"original.{_others(path)}"
         )
 
 
@@ -172,7 +175,7 @@ def _missing(path: Path) -> str:
         return f"{start}: that is a folder, name a file in it.{_others(path / '...')}"
     if path.is_symlink():
         target = os.readlink(path)
-        return f"{start}: that is a link to {target}, which does not exist. Make the link anew.{_others(path)}"
+        return f"{start}: that is a link to {target}, which does not exist. Correct the link.{_others(path)}"
     if not path.parent.is_dir():
         return f"{start}: there is no folder {path.parent} either. Check the path; it is relative to {Path.cwd()}."
     return f"{start}.{_others(path)}"
@@ -196,9 +199,9 @@ def _unreadable(path: Path, error: Exception) -> str:
     thing = re.search(r"GLOBAL ([\w.]+)", str(error))
     if thing is not None:
         return (
-            f"{start}: it holds {thing[1]}, but a checkpoint holds only plain data, since anything else may execute code. "
-            "If the file is yours, save it again by save_checkpoint(...); if it is a stranger's, do not load it in another way."
+            f"{start}: it holds {thing[1]}, but a checkpoint may hold only plain data, because other objects may execute code. "
+            "If you made the file, save it again with save_checkpoint(...); otherwise do not load it in another way."
         )
     if isinstance(error, zipfile.BadZipFile):
-        return f"{start}: it is cut off, or no checkpoint at all ({error}).{_others(path)}"
+        return f"{start}: it is cut off, or not a checkpoint ({error}).{_others(path)}"
     return f"{start}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}.{_others(path)}"

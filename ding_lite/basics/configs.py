@@ -1,4 +1,4 @@
-"""Typed configuration: nested dataclasses that refuse unknown names and wrong values."""
+"""Typed configuration: nested dataclasses that raise errors for unknown names and invalid values."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def ranged_field(
 
     Args:
         default: default of the field.
-        low, high: None for unbounded on that side; integers must always fit into 64 bits.
-        finite: whether infinite numbers are refused.
-        default_factory: makes the default instead, for lists.
+        low, high: limits; None for no limit. Integers must always fit into 64 bits.
+        finite: whether infinite numbers are an error.
+        default_factory: function that returns the default, for lists.
 
     Example:
         >>> @dataclasses.dataclass
@@ -153,7 +153,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
-        """The configuration from the result of `to_dict`; missing fields have their defaults."""
+        """The configuration from a result of `to_dict`; missing fields have their defaults."""
         config = cls()
         for name, value in values.items():
             setattr(config, name, value)
@@ -247,7 +247,7 @@ def _check_numbers(metadata: Mapping[str, Any], value: Any, where: str) -> None:
 
 
 def _limits_missed(metadata: Mapping[str, Any], value: Any) -> list[str]:
-    """The violated limits of a field; for an integer, only the one that is violated."""
+    """The limits of a field in words if the value violates one, else an empty list; for an integer, only the violated one."""
     low, high = metadata.get("low"), metadata.get("high")
     is_whole = isinstance(value, int)
     if high is None and is_whole and metadata:

@@ -85,7 +85,7 @@ def writing(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def require_writable(path: str | PathLike[str]) -> None:
-    """Refuse a path at which no file can be written. As a test, an empty file beside it is written and removed.
+    """Raise an error if no file can be written at this path. To test it, an empty file beside it is written and removed.
 
     If folders are missing, the first one is created and removed, because permissions alone are not reliable, as in /proc.
 
@@ -116,7 +116,7 @@ def _require_name(path: str | PathLike[str]) -> None:
         os.fsencode(path)
     except UnicodeEncodeError as error:
         shown, letter = ascii(os.fspath(path)), ascii(error.object[error.start])
-        what = f"no name holds half of a character ({letter})"
+        what = f"a name must not contain half of a character ({letter})"
         raise WriteError(errno.EINVAL, _message(shown, what, "leave it out"), shown) from None
 
 

@@ -1,4 +1,4 @@
-"""Global random generators: of torch, numpy and Python, which all threads of a process share."""
+"""Global random generators of torch, numpy and Python, which all threads of a process share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def global_random_states() -> dict[str, Any]:
-    """The state of each global generator whose library is loaded, by the name that scripts know; comparable with `==`."""
+    """The state of each global generator whose library is loaded, by module name; comparable with `==`."""
     states: dict[str, Any] = {"random": random.getstate()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):

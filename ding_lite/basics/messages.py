@@ -20,10 +20,10 @@ _MOMENT = re.compile(r"\b(?:iteration|step|episode|attempt) \d+")
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the function's own.
+    """The name that a script uses for `fn`: the class of an object, the factory of a closure, else the name of the function.
 
     A closure is named after the function that made it (`data_pusher(cfg, buffer_)` is `data_pusher`), unless that function
-    is still running: then `fn` is a local function of the script, and keeps its own name.
+    is still running: then `fn` is a local function of the script, and has its own name.
     """
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
@@ -59,7 +59,7 @@ def describe_call(fn: Callable[..., Any]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`": did you mean 'env_step'?"` for the nearest known name, `"."` when none is near."""
+    """`": did you mean 'env_step'?"` for the nearest known name, `"."` if none is near."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f": did you mean {near[0]!r}?" if near else "."
 
@@ -81,14 +81,14 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def add_note(error: BaseException, note: str, place: str | None = None) -> None:
-    """`error.add_note(note)`; also on Python 3.10, whose tracebacks do not print it but whose `__notes__` hold it.
+    """`error.add_note(note)`; on Python 3.10 the note is only stored in `__notes__`, tracebacks do not print it.
 
     One exception object may be raised and handled repeatedly. So there is one note per place: a later one replaces the
     earlier one.
 
     Args:
         error: gets the note.
-        note: a clause.
+        note: the text.
         place: origin of the note. None means the note itself, without numbers of iterations, steps and episodes.
     """
     place = _MOMENT.sub("", note) if place is None else place
@@ -131,13 +131,13 @@ _running_elsewhere: contextvars.ContextVar[frozenset[tuple[str, str | None]]] = 
 
 
 class HelperContext:
-    """What a thread that helps another one takes over from it: context variables, modes of torch, and what runs there."""
+    """Settings of a thread for a helper thread: context variables, modes of torch, and names of running functions."""
 
     def __init__(self) -> None:
         self._context, self._modes = contextvars.copy_context(), torch_modes_here()
         self._context.run(_running_elsewhere.set, _running_elsewhere.get() | _running_here())
 
     def run(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Call `fn(*args)` on the helping thread."""
+        """Call `fn(*args)` on the helper thread, with these settings."""
         with torch_modes(self._modes):
             return self._context.run(fn, *args)

@@ -1,4 +1,4 @@
-"""Seeds: one rule for valid seeds in configurations, environments, buffers and policies."""
+"""Seeds: the check of random seeds for configurations, environments, buffers and policies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ _RULE = "a seed is an integer, it is at least 0 and less than 2**63."
 
 
 def seed_of(value: Any, where: str) -> int:
-    """`value` as a seed: an integer of Python or numpy, in [0, 2**63).
+    """`value` as a random seed: an integer of Python or numpy, in [0, 2**63).
 
     Args:
+        value: the value.
         where: start of the message, with `{}` for the value, such as "make_envs(seed={})".
 
     Raises:
-        TypeError: not an integer. True and None are not integers.
-        ValueError: an integer out of range.
+        TypeError: not an integer; True and None are not allowed.
+        ValueError: out of range.
 
     Example:
         >>> seed_of(7, "make_envs(seed={})")

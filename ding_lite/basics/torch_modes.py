@@ -1,4 +1,4 @@
-"""Modes of torch that belong to a thread, such as gradients and autocast; a thread that helps another one takes them over."""
+"""Modes of torch that belong to a thread, such as gradients and autocast, and their transfer to a helper thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class TorchModes(NamedTuple):
     takes_gradients: bool
     is_inference: bool
     autocast: tuple[tuple[str, bool, Any], ...]
-    """Device type, whether it is on, dtype."""
+    """(device type, whether it is enabled, dtype) for each device type."""
     caches_weights: bool
     device: Any
-    """On which tensors are made; None for torch's own."""
+    """Default device of new tensors."""
 
 
 def torch_modes_here() -> TorchModes | None:
-    """The modes of the thread that calls; None where torch is not loaded."""
+    """The modes of the calling thread; None if torch is not loaded."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "get_default_device"):  # or just being loaded by another thread
+    if torch is None or not hasattr(torch, "get_default_device"):  # another thread may be importing it
         return None
     return TorchModes(
         torch.is_grad_enabled(),
@@ -51,7 +51,7 @@ def _entered(modes: TorchModes, here: TorchModes) -> Any:
 
 
 def torch_modes(modes: TorchModes | None) -> contextlib.AbstractContextManager[Any]:
-    """For the time of a block, these modes on the thread that calls; None leaves them as they are."""
+    """A context in which the calling thread has these modes; None changes nothing."""
     here = None if modes is None else torch_modes_here()
     if modes is None or here is None or modes == here:
         return contextlib.nullcontext()

@@ -23,7 +23,7 @@ def use_torch_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Within this block, operations on the calling thread use `count` torch threads; None starts with the current number."""
+    """A context in which the calling thread uses `count` torch threads; None keeps the number. It is restored at the end."""
     before = torch_threads_here()
     use_torch_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Programs: what the commands do, and what their options mean."""
+"""Programs: the commands and their options."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Annotated, Any, get_type_hints
 from ding_lite.basics import printable, require_extra
 from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
-_ABOUT = "Look at runs of ding_lite: all that is known of them on a page, one metric as a picture, a live run in the terminal."
+_ABOUT = "Show runs of ding_lite: a report with all results, a plot of one metric, or a live run in the terminal."
 
 
 def report(run_dirs: tuple[Path, ...], out: Path = Path("report.html"), videos: int = 2) -> None:
     """Write one page with summary, learning curves, metrics, configuration, pipeline and videos of runs.
 
-    Runs that differ in nothing but their seed are one experiment. The page is a single file and needs no network.
+    Runs that differ only in their seed are one experiment. The page is a single file and needs no network.
 
     Args:
-        run_dirs: Folders of runs, or folders that hold some, such as runs/.
-        out: The page to write.
-        videos: Of each run, how many of its newest videos go onto the page.
+        run_dirs: Folders of runs, or folders that contain runs, such as runs/.
+        out: Path of the page.
+        videos: Number of the newest videos of each run on the page.
     """
     print(printable(str(write_page(run_dirs, out, videos_per_run=videos))))
 
@@ -35,42 +35,43 @@ def plot(
     out: Path = Path("curve.png"),
     smooth: int = 1,
 ) -> None:
-    """Draw one metric of runs as a picture: the interquartile mean of the seeds of each experiment in its 95% band.
+    """Plot one metric of runs: for each experiment the interquartile mean over seeds, with its 95% interval.
 
     Args:
-        run_dirs: Folders of runs, or folders that hold some, such as runs/.
-        metric: Such as learn/loss. None is the mean return at evaluation, or, without evaluations, while collecting.
-        x: What it is drawn over: env_step, time_s, train_iter or another counter.
-        out: The picture to write, in .png, .svg or .pdf.
-        smooth: Rows that each point is the mean of: itself and those before it.
+        run_dirs: Folders of runs, or folders that contain runs, such as runs/.
+        metric: Name of the metric, such as learn/loss. None for the mean return of evaluations, or of collection if there are
+            none.
+        x: Metric of the x-axis: env_step, time_s, train_iter or another counter.
+        out: Path of the image, ending in .png, .svg or .pdf.
+        smooth: Number of rows of the moving average: each point and those before it.
     """
     print(printable(str(plot_runs(run_dirs, metric, x, out, smooth))))
 
 
 def watch(run_dir: Path, once: bool = False, every: float = 1.0, wait: bool = False) -> None:
-    """Follow a run in the terminal, until Ctrl-C: newest numbers, progress, curves of the return.
+    """Follow a run in the terminal until Ctrl-C: latest values, progress, curves of the return.
 
     Args:
         run_dir: Folder of the run.
-        once: Show what there is, and end.
-        every: Seconds between two looks.
-        wait: Where no run has begun in the folder yet, wait until one does.
+        once: Show the current state once, then exit.
+        every: Seconds between two updates.
+        wait: If no run has begun in the folder, wait for one.
     """
     watch_run(run_dir, once=once, every_s=every, wait=wait)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for.
+    """Run the command line.
 
     Args:
-        argv: the arguments, without the program's name; None takes the program's own.
+        argv: arguments without the name of the program; None for those of this process.
 
     Returns:
-        The exit status: 0; 2 where the command could not be carried out, which standard error explains; 130 after Ctrl-C.
+        The exit status: 0 for success, 2 after an error, which is printed to standard error, 130 after Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot spell is no reason to end
+            stream.reconfigure(errors="backslashreplace")  # so that unknown characters do not raise an error
     try:
         require_extra("tyro", "cli", "ding-lite")
         import tyro
@@ -94,13 +95,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except SystemExit as ended:  # help was asked for, or an option does not exist
+    except SystemExit as ended:  # after --help, or an unknown option
         return ended.code if isinstance(ended.code, int) else 2
     return 0
 
 
 def _annotated(program: Callable[..., None], **annotations: Any) -> Callable[..., None]:
-    """The program with some annotations that only tyro can spell, which need not be installed when this file is read."""
+    """The program with annotations of tyro, which may not be installed when this module is imported."""
 
     def annotated(**options: Any) -> None:
         program(**options)

@@ -23,21 +23,21 @@ def gae(
         delta_t     = reward_t + gamma * (1 - terminated_t) * next_value_t - value_t
         advantage_t = delta_t + gamma * lambda_ * (1 - done_t) * advantage_{t+1}
 
-    A terminated step has no future, so it cuts the bootstrap. A truncated step has one that nobody watched,
-    so it bootstraps. Either ends the episode (done = terminated | truncated), so either cuts the trace.
+    A terminated step has no future reward, so it does not bootstrap. After a truncated step the task would have continued, so
+    it bootstraps. Both end the episode (done = terminated | truncated), so both cut the trace.
 
     Args:
-        reward: what the action at step t earned. [T, B] float.
+        reward: reward of step t. [T, B] float.
         value: V(obs_t). [T, B] float.
-        next_value: V(next_obs_t), next_obs being what the step returned, before any reset. [T, B] float.
+        next_value: V(next_obs_t), of the observation returned by step t, before any reset. [T, B] float.
         terminated: the task itself ended at step t. [T, B] bool.
         truncated: a time limit cut the episode at step t. [T, B] bool.
         gamma: discount per step, in [0, 1].
-        lambda_: decay of the trace, in [0, 1]; 0 is the one-step TD error, 1 the Monte Carlo return minus value.
+        lambda_: decay of the trace, in [0, 1]; 0 gives the one-step TD error, 1 the Monte Carlo return minus value.
 
     Returns:
-        advantage, [T, B], of value's dtype and device, no gradient, inputs untouched. `advantage + value` is the critic's
-        target.
+        advantage, [T, B], with the dtype and device of value, no gradient, inputs unchanged. `advantage + value` is the
+        critic's target.
 
     Raises:
         ValueError: the tensors differ in shape, are not [T, B], or the flags are not bool.
@@ -54,7 +54,7 @@ def gae(
     dtype = computed_dtype(value)
     signals = [as_dtype(dtype, x) for x in (reward, value, next_value)]
     flags = [terminated, truncated]
-    if value.device.type == "cpu":  # numpy's calls cost a third of torch's, and there are many small ones
+    if value.device.type == "cpu":  # calls of numpy take a third of the time of torch's, and there are many small ones
         with np.errstate(all="ignore"):
             array = _gae_by_scan([x.numpy() for x in signals], [x.numpy() for x in flags], gamma, lambda_)
         advantage, finite = torch.from_numpy(array), np.isfinite(array).all()
@@ -79,7 +79,7 @@ def _gae_by_scan(signals: list[Array], flags: list[Array], gamma: float, lambda_
 
 
 def _gae_row_by_row(signals: list[Tensor], flags: list[Tensor], gamma: float, lambda_: float) -> Tensor:
-    """For inputs that are not finite: masked_fill keeps within its episode what 0 * nan = nan would carry on."""
+    """For inputs that are not finite: masked_fill, because 0 * nan is nan, which would spread to other episodes."""
     (reward, value, next_value), (terminated, truncated) = signals, flags
     delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
     done = terminated | truncated

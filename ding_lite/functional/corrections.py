@@ -1,4 +1,4 @@
-"""Off-policy corrections: targets for a policy from what an older one collected."""
+"""Off-policy corrections: targets for a policy from data of an older one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives to the critic and to the actor."""
+    """The targets of V-trace for the critic and the actor."""
 
     target: Tensor
-    """vs, what the critic regresses to. [T, B] float."""
+    """vs, the target of the critic. [T, B] float."""
 
     advantage: Tensor
-    """What log pi(a|s) is weighted with in the policy gradient, its importance weight included. [T, B] float."""
+    """Factor of log pi(a|s) in the policy gradient, including its importance weight. [T, B] float."""
 
 
 def vtrace(
@@ -40,31 +40,31 @@ def vtrace(
     c_clip: float = 1.0,
     pg_rho_clip: float = 1.0,
 ) -> VTrace:
-    """V-trace over T steps of B environments: n-step targets, corrected for the policy that acted.
+    """V-trace over T steps of B environments: n-step targets with importance weights for the policy that acted.
 
         rho_t  = min(rho_clip, ratio_t), c_t = lambda_ * min(c_clip, ratio_t), ratio_t = pi(a_t|s_t) / mu(a_t|s_t)
         vs_t   = value_t + rho_t * (reward_t + gamma * next_value_t - value_t) + gamma * c_t * (vs_{t+1} - value_{t+1})
         advantage_t = min(pg_rho_clip, ratio_t) * (reward_t + gamma * vs_{t+1} - value_t)
 
-    After a termination next_value counts as 0. Either ending of an episode cuts the trace; after a truncation, and at the
-    rollout's end, the advantage takes next_value for vs_{t+1}.
+    After a termination next_value counts as 0. Both terminated and truncated steps cut the trace. After a truncation, and at
+    the end of the rollout, next_value replaces vs_{t+1} in the advantage.
 
     Args:
-        log_ratio: log pi(a|s) - log mu(a|s), pi the policy that learns and mu the one that acted. [T, B] float.
+        log_ratio: log pi(a|s) - log mu(a|s), where pi is the policy that learns and mu the one that acted. [T, B] float.
         reward: [T, B] float.
         value: V(obs_t). [T, B] float.
-        next_value: V(next_obs_t), next_obs being what the step returned, before any reset. [T, B] float.
+        next_value: V(next_obs_t), of the observation returned by step t, before any reset. [T, B] float.
         terminated: the task itself ended at step t. [T, B] bool.
         truncated: a time limit cut the episode at step t. [T, B] bool.
         gamma: discount per step, in [0, 1].
         lambda_: decay of the trace, in [0, 1].
-        rho_clip: 0 or above, inf for none; decides which policy's value function the target is: pi's at inf.
-        c_clip: 0 or above, inf for none; decides how far a correction travels back.
-        pg_rho_clip: 0 or above, inf for none.
+        rho_clip: clip of rho, 0 or above; determines of which policy the target is the value function: of pi for inf.
+        c_clip: clip of c, 0 or above, inf for no clip; determines how far corrections propagate to earlier steps.
+        pg_rho_clip: clip of the ratio in the advantage, 0 or above, inf for no clip.
 
     Returns:
-        target and advantage, of value's dtype and device, no gradient, inputs untouched. A ratio too large for a float counts
-        as the huge number that it is: the result is infinite only if it is too large itself, and 0 times such a ratio is 0.
+        target and advantage, with the dtype and device of value, no gradient, inputs unchanged. A ratio that overflows a float
+        is computed with a wider exponent: the result is infinite only if it overflows itself, and 0 times such a ratio is 0.
 
     Raises:
         ValueError: the tensors differ in shape, are not [T, B], or the flags are not bool.
@@ -83,7 +83,7 @@ def vtrace(
     log_ratio, *others = [as_dtype(dtype, x) for x in signals.values()]
     others += [terminated, truncated]
     clips = (rho_clip, c_clip, pg_rho_clip)
-    if value.device.type == "cpu":  # numpy's calls cost a third of torch's, and there are many small ones
+    if value.device.type == "cpu":  # calls of numpy take a third of the time of torch's, and there are many small ones
         with np.errstate(all="ignore"):
             arrays = _by_scan(np.exp(log_ratio.numpy()), [x.numpy() for x in others], clips, gamma, lambda_)
         finite = np.isfinite(arrays[0]).all() and np.isfinite(arrays[1]).all()
@@ -91,7 +91,7 @@ def vtrace(
     else:
         target, advantage = _by_scan(log_ratio.exp(), others, clips, gamma, lambda_)
         finite = target.isfinite().all() and advantage.isfinite().all()
-    if not finite:  # a signal that is not finite, or a ratio beyond all numbers, makes at least one number of its own row so
+    if not finite:  # an input that is not finite, or a ratio that overflows, makes at least one result not finite
         target, advantage = _row_by_row(log_ratio.double(), [x.double() for x in others[:3]], others[3:], clips, gamma, lambda_)
     return VTrace(as_dtype(value.dtype, target), as_dtype(value.dtype, advantage))
 
@@ -137,7 +137,8 @@ def _row_by_row(
 ) -> tuple[Tensor, Tensor]:
     """For inputs and ratios that are not finite, [T, B] float64.
 
-    masked_fill keeps within its episode what 0 * nan = nan would carry on; wide numbers hold ratios that no float64 holds.
+    masked_fill, because 0 * nan is nan, which would spread to other episodes; wide numbers, because ratios may overflow
+    float64.
     """
     (reward, value, next_value), (terminated, truncated) = signals, flags
     rho, c, pg_rho = [_wide_ratio(log_ratio, clip) for clip in clips]

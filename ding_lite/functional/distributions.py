@@ -1,4 +1,4 @@
-"""Distributions over actions: drawing from them, log-probabilities, and how far one is from another."""
+"""Distributions over actions: sampling, log-probabilities, entropies and divergences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def categorical_entropy(log_prob: Tensor) -> Tensor:
     """Entropy of categorical distributions, -sum_i p_i log p_i, where 0 log 0 is 0.
 
     Args:
-        log_prob: [..., n] float, normalised; minus infinity for what is ruled out.
+        log_prob: [..., n] float, normalised; minus infinity for probability 0.
 
     Returns:
         [...] float, in nats.
     """
     least = torch.finfo(log_prob.dtype).min
-    # A look at the smallest costs a quarter of the clamp with its gradient; on other devices it would wait for them.
+    # Finding the minimum takes a quarter of the time of clamp with its gradient; on other devices it would wait for them.
     if log_prob.device.type != "cpu" or not log_prob.numel() or log_prob.detach().min().item() < least:
         return -(log_prob.exp() * log_prob.clamp(min=least)).sum(-1)
     return -(log_prob.exp() * log_prob).sum(-1)
@@ -76,7 +76,7 @@ def squashed_gaussian_log_prob(mean: Tensor, log_std: Tensor, raw: Tensor) -> Te
         log p(tanh(u)) = log N(u) - sum_i log(1 - tanh(u_i)^2)
         log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))
 
-    It takes the number before tanh, since tanh(u) is 1 for every u from 10 on, in float32.
+    It takes the number before tanh, because in float32 tanh(u) is 1 for every u >= 10.
 
     Args:
         mean, raw: [..., A] float.
@@ -88,7 +88,7 @@ def squashed_gaussian_log_prob(mean: Tensor, log_std: Tensor, raw: Tensor) -> Te
     Reference:
         Haarnoja et al. (2018), https://arxiv.org/abs/1812.05905, appendix C.
     """
-    # logsigmoid(2 u) is -softplus(-2 u); torch's softplus drops what exp adds from 20 on, this does not.
+    # logsigmoid(2 u) is -softplus(-2 u), but more exact: torch's softplus is linear from 20 on.
     shrinkage = 2 * (math.log(2) - raw + torch.nn.functional.logsigmoid(2 * raw))
     return gaussian_log_prob(mean, log_std, raw) - shrinkage.sum(-1)
 
@@ -97,10 +97,10 @@ def categorical_kl(log_prob: Tensor, other_log_prob: Tensor) -> Tensor:
     """Kullback-Leibler divergence of categorical distributions: sum_i p_i * (log p_i - log q_i), where 0 log 0 is 0.
 
     Args:
-        log_prob, other_log_prob: log p and log q, normalised; minus infinity for what is ruled out. [..., n] float.
+        log_prob, other_log_prob: log p and log q, normalised; minus infinity for probability 0. [..., n] float.
 
     Returns:
-        [...] float, in nats; infinity where p allows what q rules out.
+        [...] float, in nats; infinity if some q_i is 0 and p_i is not.
     """
     prob = log_prob.exp()
     return (prob * (log_prob - other_log_prob).masked_fill(prob == 0, 0)).sum(-1)
@@ -120,7 +120,7 @@ def gaussian_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std
     """
     narrower = log_std - other_log_std
     scaled = (mean - other_mean) * torch.exp(-other_log_std)
-    # expm1, because of two nearly equal distributions exp(...) - 1 keeps no digits.
+    # expm1, because exp(...) - 1 loses all digits for two nearly equal distributions.
     return (0.5 * (torch.expm1(2 * narrower) + scaled.square()) - narrower).sum(-1)
 
 
@@ -133,7 +133,7 @@ def bernoulli_kl(logit: Tensor, other_logit: Tensor) -> Tensor:
     Returns:
         [...] float, in nats.
     """
-    # Two categories a bit: 1 - sigmoid(x) is sigmoid(-x), which keeps its digits where sigmoid(x) is almost 1.
+    # Two categories for each bit: 1 - sigmoid(x) is sigmoid(-x), which is exact even if sigmoid(x) is almost 1.
     pair, other_pair = [torch.nn.functional.logsigmoid(torch.stack((x, -x), -1)) for x in (logit, other_logit)]
     return categorical_kl(pair, other_pair).sum(-1)
 
@@ -143,8 +143,8 @@ def squashed_gaussian_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tu
 
         u = mean + std * noise, a = tanh(u)
 
-    The log-density is `squashed_gaussian_log_prob(mean, log_std, u)`, at half the cost of that: (u - mean) / std is the noise,
-    and has no gradient.
+    The log-density equals `squashed_gaussian_log_prob(mean, log_std, u)`, in half the time, because (u - mean) / std is the
+    noise, which has no gradient.
 
     Args:
         mean, log_std: [..., A] float.

@@ -1,4 +1,4 @@
-"""What functions of whole rollouts ask of their inputs, and in which precision they compute."""
+"""Inputs: checks and conversions of the inputs of functions of rollouts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from torch import Tensor
 
 
 def check_rollout(function: str, *, terminated: Tensor, truncated: Tensor, **others: Tensor) -> None:
-    """Refuse what is not one shape [T, B], and flags that are not bool.
+    """Raise an error if the tensors do not all have the same shape [T, B], or flags are not bool.
 
     Args:
-        function: its name, for the message.
-        others: by name; `valid` is a flag, all else are signals.
+        function: name of the function, for messages.
+        terminated, truncated: flags.
+        others: other tensors by name; `valid` is a flag.
 
     Raises:
         ValueError: names the function, and each tensor with its shape or dtype.
@@ -36,11 +37,11 @@ def check_rollout(function: str, *, terminated: Tensor, truncated: Tensor, **oth
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:
-    """float64 for float64, float32 for all else: half precision is too coarse to add up many steps."""
+    """The dtype for computations: float64 for float64, else float32, because half precision is too coarse for long sums."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def as_dtype(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """The tensor in this dtype and without its gradient; itself where it is that already."""
+    """The tensor with this dtype and without gradient; copied only if necessary."""
     x = x.detach() if x.requires_grad else x
     return x if x.dtype == dtype else x.to(dtype)

@@ -1,4 +1,4 @@
-"""Losses and targets, as their papers write them."""
+"""Losses and targets, as defined in their papers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 def q_target(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: float | Tensor) -> Tensor:
     """The target of Q-learning: r + gamma * (1 - terminated) * next_value.
 
-    Truncated steps bootstrap: the task went on, only nobody watched.
+    Truncated steps bootstrap, because the task would have continued.
 
     Args:
-        reward: of one step, or discounted and summed over several. [B] float.
-        next_value: after the last of them. [B] float, or [N, B].
+        reward: reward of one step, or discounted sum over several. [B] float.
+        next_value: value after the last of these steps. [B] float, or [N, B].
         terminated: [B] bool.
-        gamma: the discount in front of next_value, in [0, 1]; [B] float where rows differ in how many steps their reward sums.
+        gamma: factor of next_value, in [0, 1]; [B] float if rows sum different numbers of steps.
 
     Returns:
-        Of next_value's shape.
+        The target, with the shape of next_value.
 
     Raises:
-        ValueError: terminated, next_value or gamma are not of reward's shape, which torch would make one of its own.
+        ValueError: the shapes do not match; torch would broadcast them to another shape.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, eq. 2.
@@ -30,7 +30,7 @@ def q_target(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: f
     if terminated.shape != rows or next_value.shape[next_value.ndim - len(rows) :] != rows:
         raise ValueError(
             f"q_target() wants reward, terminated [B] and next_value [B] or [N, B], got {tuple(rows)}, "
-            f"{tuple(terminated.shape)}, {tuple(next_value.shape)}: give one number for each row, such as reward.squeeze(-1)."
+            f"{tuple(terminated.shape)}, {tuple(next_value.shape)}: pass one number for each row, such as reward.squeeze(-1)."
         )
     # masked_fill, not a product: 0 * nan is nan.
     future = next_value.masked_fill(terminated, 0)
@@ -52,7 +52,7 @@ def ppo_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, *
         clip_ratio: in (0, 1).
 
     Returns:
-        The scalar loss, and log(ratio) [B] for what is derived from it.
+        The scalar loss, and log(ratio) [B], for metrics.
 
     Reference:
         Schulman et al. (2017), https://arxiv.org/abs/1707.06347, eq. 7.
@@ -64,14 +64,14 @@ def ppo_policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, *
 
 
 def ppo_value_loss(value: Tensor, old_value: Tensor, return_: Tensor, *, value_clip: float | None) -> Tensor:
-    """Mean squared error of the critic, halved; with a clip, the larger of the error of `value` and of its clipped move.
+    """Mean squared error of the critic, halved; with a clip, the larger of the errors of `value` and of its clipped change.
 
         clipped = old_value + clip(value - old_value, -value_clip, value_clip)
         loss    = mean(max((value - return_)^2, (clipped - return_)^2)) / 2
 
     Args:
         value, old_value, return_: [B] float.
-        value_clip: how far the value may move, in units of return; None for no clip.
+        value_clip: maximum change of the value, in units of return; None for no clip.
 
     Reference:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 9.
@@ -84,9 +84,9 @@ def ppo_value_loss(value: Tensor, old_value: Tensor, return_: Tensor, *, value_c
 
 
 def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
-    """How much of the returns' variance the critic explains: 1 - Var(return_ - value) / Var(return_).
+    """Fraction of the variance of returns that the critic explains: 1 - Var(return_ - value) / Var(return_).
 
-    1 is perfect, 0 no better than a constant; NaN where all returns are alike.
+    1 is perfect, 0 no better than a constant; NaN if all returns are equal.
 
     Args:
         value, return_: any shape, float.
@@ -96,14 +96,14 @@ def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
-    """Huber's loss of each error: error^2 / 2 up to delta, delta * (|error| - delta / 2) beyond.
+    """Huber loss of each error: error^2 / 2 if |error| <= delta, else delta * (|error| - delta / 2).
 
     Args:
         error: any shape, float.
-        delta: where the square ends, in units of error, above 0.
+        delta: threshold, in units of error, above 0.
 
     Returns:
-        Of error's shape.
+        The loss, with the shape of error.
 
     Reference:
         Huber (1964), "Robust Estimation of a Location Parameter".
@@ -116,9 +116,9 @@ def huber(error: Tensor, delta: float = 1.0) -> Tensor:
 
 
 def weighted_mean(loss: Tensor, weight: Tensor | None) -> Tensor:
-    """mean(weight * loss), or mean(loss) without weights; not divided by the sum of the weights.
+    """mean(weight * loss), or mean(loss) without weights.
 
-    Importance weights divided by their largest are meant to shrink the step.
+    It is not divided by the sum of the weights, because normalised importance weights are meant to reduce the step size.
 
     Args:
         loss: [B] float, or [T, B].
@@ -131,12 +131,12 @@ def weighted_mean(loss: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-    """The policy gradient's loss, -mean(log_prob * advantage), whose gradient ascends the expected return.
+    """The policy gradient loss, -mean(log_prob * advantage); gradient descent on it increases the expected return.
 
     Args:
         log_prob: log pi(a|s) of the actions taken. Any shape, float.
-        advantage: how good they were; takes no gradient. Of that shape, float.
-        valid: False for steps that do not count, 0 where none does. Of that shape, bool; None where all do.
+        advantage: advantages of the actions, detached here. Same shape, float.
+        valid: False for steps that do not count; the loss is 0 if no step counts. Same shape, bool; None if all count.
 
     Reference:
         Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
@@ -144,22 +144,22 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor | No
     advantage = advantage.detach()
     if valid is None:
         return -(log_prob * advantage).mean()
-    # Both: 0 * nan is nan, in the sum as in the gradient.
+    # Both are masked, because 0 * nan is nan, in the sum and in the gradient.
     terms = log_prob.masked_fill(~valid, 0) * advantage.masked_fill(~valid, 0)
     return -terms.sum() / valid.sum().clamp_(min=1)
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """What keeps a policy's entropy at a target: alpha grows where the entropy is below it.
+    """Loss of the temperature alpha, which keeps the entropy of a policy at a target: alpha increases if the entropy is lower.
 
         loss = mean(-alpha * (log_prob + target_entropy)), alpha = exp(log_alpha)
 
-    The exponential keeps alpha above 0. The shorter form with log_alpha in alpha's place has the same zero and the same sign,
-    but is not the paper's objective; its gradient lacks the factor alpha, which Adam divides out of this one.
+    The exponential keeps alpha above 0. A common variant has log_alpha in place of alpha: its gradient has the same zero and
+    sign, but lacks the factor alpha, and it is not the objective of the paper. Adam normalises this factor.
 
     Args:
-        log_alpha: takes the gradient. One number, float.
-        log_prob: log pi(a|s) of actions drawn from the policy; takes no gradient. [B] float.
+        log_alpha: one number, float; gets the gradient.
+        log_prob: log pi(a|s) of actions sampled from the policy, detached here. [B] float.
         target_entropy: in nats.
 
     Reference:
@@ -169,10 +169,10 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float)
 
 
 def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
-    """mean(x) over the steps that count; 0 where none does.
+    """mean(x) over the steps that count; 0 if no step counts.
 
     Args:
         x: any shape, float.
-        valid: False for steps that do not count, whatever x is there. Of that shape, bool; None where all do.
+        valid: False for steps that do not count, where x may be NaN. Same shape, bool; None if all count.
     """
     return x.mean() if valid is None else x.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)

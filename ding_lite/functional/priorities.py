@@ -1,4 +1,4 @@
-"""Prioritised replay: how surprising a sequence was, and the weights that undo drawing by it."""
+"""Prioritised replay: priorities of sequences, and importance weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 @torch.no_grad()
 def importance_weight(probability: Tensor, size: int, beta: float) -> Tensor:
-    """Weights that undo the bias of drawing rows by priority: (size * p)^-beta, divided by the batch's largest.
+    """Importance weights for rows sampled by priority: (size * p)^-beta, divided by the largest of the batch.
 
     Args:
-        probability: of drawing each row of the batch, above 0. [B] float, B at least 1.
-        size: rows in the buffer; makes no difference after the division, but keeps the numbers near 1 before it.
-        beta: how much of the bias to undo, in [0, 1]; 1 undoes all of it.
+        probability: probability of sampling each row of the batch, above 0. [B] float, B at least 1.
+        size: number of rows in the buffer; cancels in the division, but keeps the numbers before it near 1.
+        beta: exponent, in [0, 1]; 1 corrects the whole bias.
 
     Returns:
         [B], in (0, 1], no gradient.
@@ -31,12 +31,12 @@ def importance_weight(probability: Tensor, size: int, beta: float) -> Tensor:
 
 @torch.no_grad()
 def sequence_priority(td_error: Tensor, eta: float = 0.9, valid: Tensor | None = None) -> Tensor:
-    """How surprising each sequence was: eta * max_t |td_error_t| + (1 - eta) * mean_t |td_error_t|.
+    """Priority of each sequence: eta * max_t |td_error_t| + (1 - eta) * mean_t |td_error_t|.
 
     Args:
         td_error: T steps, at least 1, of B sequences. [T, B] float.
         eta: weight of the largest error, in [0, 1].
-        valid: False for steps that do not count. [T, B] bool; None where all do. A sequence with none has priority 0.
+        valid: False for steps that do not count. [T, B] bool; None if all count. A sequence without valid steps has priority 0.
 
     Returns:
         [B], no gradient.

@@ -1,4 +1,4 @@
-"""Returns: what was earned from a step on, over n steps or to the end of the episode."""
+"""Returns: discounted sums of rewards over n steps, or to the end of the episode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NStep(NamedTuple):
     """gamma^k for a window of k steps: the factor in front of the bootstrap value. [T, B] float."""
 
     last: Tensor
-    """Row of the window's last step, whose terminated and next_obs are the window's. [T, B] int64."""
+    """Row of the window's last step: use its terminated and next_obs for the target. [T, B] int64."""
 
 
 @torch.no_grad()
@@ -31,10 +31,10 @@ def nstep_return(
     """Sums of the next n rewards, fewer where the episode or the rollout ends before.
 
         return_t = sum_{i<k} gamma^i * reward_{t+i}
-        last_t   = t + k - 1, k = n or where the first of these stands: terminated, truncated, the last row
+        last_t   = t + k - 1, the first row that is terminated, truncated, or the last of the rollout, with k at most n
         target_t = return_t + discount_t * (1 - terminated_last) * V(next_obs_last), discount_t = gamma^k
 
-    A shorter window is an exact k-step target, as its discount is gamma^k.
+    A shorter window is an exact k-step target, because its discount is gamma^k.
 
     Args:
         reward: [T, B] float.
@@ -42,11 +42,11 @@ def nstep_return(
         truncated: a time limit cut the episode at step t. [T, B] bool.
         n: steps in a window, 1 or more.
         gamma: discount per step, in [0, 1].
-        valid: False for steps that were only a reset, whose rows get return_ 0, discount 0 and last t. The row before
-            such a step ends an episode, so no window holds one. [T, B] bool; None where all are real.
+        valid: False for steps that were only a reset; their rows get return_ 0, discount 0 and last t. The row before
+            such a step must end an episode, so no window includes one. [T, B] bool; None if all are real.
 
     Returns:
-        return_ and discount, float64 where reward is and float32 for all else, and last. Inputs untouched.
+        return_ and discount, float64 if reward is float64, else float32; and last. Inputs are unchanged.
 
     Raises:
         ValueError: n is below 1, the tensors differ in shape, are not [T, B], or the flags are not bool.
@@ -60,7 +60,7 @@ def nstep_return(
         [2.0, 4.0, 4.0]
     """
     if n < 1:
-        raise ValueError(f"nstep_return() wants windows of n >= 1 steps, got n={n}. n=1 leaves rewards as they are.")
+        raise ValueError(f"nstep_return() wants windows of n >= 1 steps, got n={n}. With n=1, returns equal rewards.")
     marks = {} if valid is None else {"valid": valid}
     check_rollout("nstep_return()", reward=reward, terminated=terminated, truncated=truncated, **marks)
     reward = as_dtype(computed_dtype(reward), reward)
@@ -91,11 +91,10 @@ def discounted_return(
         terminated: the task itself ended at step t. [T, B] bool.
         truncated: a time limit cut the episode at step t. [T, B] bool.
         gamma: discount per step, in [0, 1].
-        bootstrap: V(next_obs_t), read only where an episode was truncated or the rollout ends within one. [T, B] float;
-            None for 0 there.
+        bootstrap: V(next_obs_t), used only at truncated steps and at the end of the rollout. [T, B] float; None for 0.
 
     Returns:
-        [T, B], float64 where reward is and float32 for all else, no gradient, inputs untouched.
+        [T, B], float64 if reward is float64, else float32; no gradient, inputs unchanged.
 
     Raises:
         ValueError: the tensors differ in shape, are not [T, B], or the flags are not bool.
@@ -118,5 +117,5 @@ def discounted_return(
         is_read = truncated.clone()
         is_read[-1:] = True
         next_value = bootstrap.masked_fill(terminated | ~is_read, 0)
-    # A critic that says 0 everywhere leaves of the advantage, with lambda 1, nothing but rewards and the bootstrap.
+    # With values of 0 and lambda 1, the advantage is the discounted sum of rewards and the bootstrap.
     return gae(reward, zero, next_value, terminated, truncated, gamma=gamma, lambda_=1.0)

@@ -1,4 +1,4 @@
-"""Schedules: numbers that change as training goes on."""
+"""Schedules: values that change during training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Literal
 
 
 def decayed(start: float, end: float, decay: float, step: float, kind: Literal["exp", "linear"] = "exp") -> float:
-    """A value that goes from `start` towards `end`.
+    """A value that changes from `start` to `end`.
 
         exp:    end + (start - end) * e^(-step / decay)
         linear: start + (end - start) * min(step / decay, 1)
 
     Args:
-        decay: in steps: where "linear" arrives, and "exp" has come 63% of the way; above 0.
+        start, end: the first and the last value.
+        decay: number of steps, above 0, after which "linear" is at `end`, and "exp" has covered 63% of the difference.
+        step: current step.
+        kind: form of the schedule.
 
     Example:
         >>> decayed(1.0, 0.1, 100, 50, "linear")
@@ -28,10 +31,11 @@ def decayed(start: float, end: float, decay: float, step: float, kind: Literal["
 
 
 def piecewise(points: Sequence[tuple[float, float]], step: float) -> float:
-    """A value that goes from point to point in straight lines, and stays outside of them.
+    """A piecewise linear value, constant before the first and after the last point.
 
     Args:
-        points: (step, value), sorted by step. Where two share a step, the value jumps there to that of the later.
+        points: (step, value) pairs, sorted by step. If two have the same step, the value jumps to that of the second.
+        step: current step.
 
     Raises:
         ValueError: there are no points, or they are not sorted.

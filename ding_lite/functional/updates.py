@@ -1,4 +1,4 @@
-"""Updates of one network's parameters by another's."""
+"""Updates of target networks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def polyak_(target_params: Iterable[Tensor], online_params: Iterable[Tensor], th
     """Move target parameters towards the online ones, in place: target <- target + theta * (online - target).
 
     Args:
-        target_params: changed. Floating point.
-        online_params: as many, of the same shapes.
-        theta: how far, in [0, 1]; 1 copies.
+        target_params: parameters to change, floating point.
+        online_params: the same number of parameters, of the same shapes.
+        theta: step size, in [0, 1]; 1 copies the online parameters.
 
     Raises:
-        ValueError: theta is not in [0, 1], or there are more of one than of the other; nothing has been changed then.
+        ValueError: theta is not in [0, 1], or the numbers of parameters differ; nothing was changed.
 
     Reference:
         Lillicrap et al. (2016), https://arxiv.org/abs/1509.02971, algorithm 1.
@@ -28,8 +28,8 @@ def polyak_(target_params: Iterable[Tensor], online_params: Iterable[Tensor], th
         raise ValueError(f"polyak_() wants theta in [0, 1], got {theta}: 1 copies, 0.005 averages over some 200 updates.")
     if len(targets) != len(onlines):
         raise ValueError(
-            f"polyak_() wants as many target parameters as online ones, got {len(targets)} and {len(onlines)}: "
-            "the target network is a deep copy of the online one."
+            f"polyak_() wants the same number of target and online parameters, got {len(targets)} and {len(onlines)}: "
+            "make the target network a deep copy of the online one."
         )
     for target, online in zip(targets, onlines):
         target.lerp_(online, theta)

@@ -1,4 +1,4 @@
-"""Distributional values: projecting and comparing distributions over returns, on fixed atoms or by their quantiles."""
+"""Value distributions: projection and losses of distributions over returns, on fixed atoms or by quantiles."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ding_lite.functional.inputs import as_dtype, computed_dtype
 def categorical_projection(
     next_prob: Tensor, reward: Tensor, terminated: Tensor, *, v_min: float, v_max: float, gamma: float | Tensor
 ) -> Tensor:
-    """The distribution of r + gamma * (1 - terminated) * Z, put back on the atoms of Z.
+    """The distribution of r + gamma * (1 - terminated) * Z, projected onto the atoms of Z.
 
         z_i = v_min + i * (v_max - v_min) / (N - 1)
         m_i = sum_j clip(1 - |clip(r + gamma * (1 - terminated) * z_j, v_min, v_max) - z_i| / (z_1 - z_0), 0, 1) * p_j
 
-    An atom that falls between two others is shared by them, one that falls beyond the ends goes to the last.
+    The probability of an atom between two atoms of Z is split between them; beyond the ends, it goes to the last atom.
 
     Args:
-        next_prob: probabilities p of the N atoms after the next observation, of the action that will be taken. [B, N] float.
-        reward: of one step, or discounted and summed over several. [B] float.
+        next_prob: probabilities p of the N atoms for the next observation and the next action. [B, N] float.
+        reward: reward of one step, or discounted sum over several. [B] float.
         terminated: [B] bool.
         v_min, v_max: the first and the last atom, in units of return.
-        gamma: the discount in front of Z; [B] float where rows differ in how many steps their reward sums.
+        gamma: factor of Z; [B] float if rows sum different numbers of steps.
 
     Returns:
-        [B, N], of next_prob's dtype, no gradient. Rows sum to what rows of next_prob do.
+        [B, N], with the dtype of next_prob, no gradient. The sum of each row is the same as in next_prob.
 
     Raises:
         ValueError: fewer than two atoms, v_min is not below v_max, or rows do not match.
@@ -65,8 +65,8 @@ def categorical_projection(
 
 
 def _shared_by_adding(prob: Tensor, position: Tensor) -> Tensor:
-    """Each atom gives to its two neighbours. [B, N]."""
-    # The last neighbour but one at most, so that there always is one above; NaN, which has no integer, stays in its row.
+    """Add the probability of each position to its two neighbouring atoms. [B, N]."""
+    # At most the last atom but one, so that there always is one above; NaN, which has no integer, stays in its row.
     below = position.long().clamp_(0, prob.shape[-1] - 2)
     above = (position - below).mul_(prob)
     shared = torch.zeros_like(prob).scatter_add_(-1, below, prob - above)
@@ -74,7 +74,8 @@ def _shared_by_adding(prob: Tensor, position: Tensor) -> Tensor:
 
 
 def _shared_by_weights(prob: Tensor, position: Tensor) -> Tensor:
-    """Each atom takes from all: N times the work, but in one order, where adding by index has a new one every time. [B, N]."""
+    """The same by a weighted sum over all positions: N times the work, but deterministic on GPUs, unlike scatter_add_. [B,
+    N]."""
     atom = torch.arange(prob.shape[-1], dtype=prob.dtype, device=prob.device)
     weight = (position.unsqueeze(-2) - atom.unsqueeze(-1)).abs_().neg_().add_(1).clamp_(min=0)
     return weight.mul_(prob.unsqueeze(-2)).sum(-1)
@@ -83,7 +84,7 @@ def _shared_by_weights(prob: Tensor, position: Tensor) -> Tensor:
 def categorical_loss(log_prob: Tensor, target_prob: Tensor) -> Tensor:
     """Cross entropy of each row: -sum_i target_prob_i * log_prob_i, where 0 * log 0 is 0.
 
-    Differs from the Kullback-Leibler divergence by the target's entropy, which has no gradient.
+    It differs from the Kullback-Leibler divergence by the entropy of the target, which has no gradient.
 
     Args:
         log_prob: [B, N] float, normalised.
@@ -99,13 +100,15 @@ def categorical_loss(log_prob: Tensor, target_prob: Tensor) -> Tensor:
 
 
 def quantile_midpoints(n: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """Where n quantiles that split the mass evenly stand: tau_i = (2 i + 1) / (2 n), i from 0.
+    """The midpoints of n equal quantile intervals: tau_i = (2 i + 1) / (2 n), i from 0.
 
     Args:
-        n: 1 or more.
+        n: number of quantiles, 1 or more.
+        device: device of the result.
+        dtype: dtype of the result; None for torch's default dtype.
 
     Returns:
-        [n] float, of torch's default dtype where none is given.
+        [n] float.
 
     Raises:
         ValueError: n is below 1.
@@ -124,18 +127,18 @@ def quantile_midpoints(n: int, device: torch.device | str | None = None, dtype: 
 
 
 def quantile_huber_loss(value: Tensor, target: Tensor, tau: Tensor, *, kappa: float = 1.0) -> Tensor:
-    """Quantile regression of each row, with a Huber loss in place of the absolute error.
+    """Quantile regression loss of each row, with the Huber loss instead of the absolute error.
 
         loss    = sum_i mean_j |tau_i - [u_ij < 0]| * L(u_ij) / kappa, u_ij = target_j - value_i
         L(u)    = u^2 / 2 where |u| <= kappa, else kappa * (|u| - kappa / 2)
 
-    Without Huber's corner, kappa 0, this is the plain quantile loss, with |u| for L(u) / kappa.
+    For kappa = 0 this is the plain quantile loss, with |u| instead of L(u) / kappa.
 
     Args:
-        value: quantiles predicted. [B, N] float.
-        target: samples of what they are quantiles of. [B, M] float, detached by the caller.
-        tau: which quantile each value stands for, in (0, 1); takes no gradient. [B, N] or [N] float.
-        kappa: in units of value, 0 or above.
+        value: predicted quantiles. [B, N] float.
+        target: samples of the target distribution, detached by the caller. [B, M] float.
+        tau: quantile level of each value, in (0, 1), detached here. [B, N] or [N] float.
+        kappa: threshold of the Huber loss, in units of value, 0 or above.
 
     Returns:
         [B] float.
@@ -152,7 +155,7 @@ def quantile_huber_loss(value: Tensor, target: Tensor, tau: Tensor, *, kappa: fl
         raise ValueError(f"quantile_huber_loss() wants value [B, N], target [B, M], tau [N] or [B, N], got {shapes}.")
     pairs = len(value), value.shape[1], target.shape[1]
     value, target = value.unsqueeze(2).expand(pairs), target.unsqueeze(1).expand(pairs)
-    # torch's smooth L1 is Huber's loss divided by its corner, and the absolute error where that is 0.
+    # smooth_l1_loss of torch is the Huber loss divided by its threshold beta, and the absolute error if beta is 0.
     error = nn.functional.smooth_l1_loss(value, target, reduction="none", beta=kappa)
     weight = (tau.detach().unsqueeze(-1) - (target < value).to(tau.dtype)).abs_()
     return (weight * error).mean(2).sum(1)
@@ -179,11 +182,11 @@ def categorical_mean(prob: Tensor, *, v_min: float, v_max: float) -> Tensor:
 
 
 def atoms_of(value: Tensor, index: Tensor) -> Tensor:
-    """Of the N numbers that stand for the value of each action, those of one action a row.
+    """The N atoms or quantiles of one action of each row.
 
     Args:
         value: [B, A, N].
-        index: which action, from 0. [B] int64.
+        index: index of the action. [B] int64.
 
     Returns:
         [B, N].

@@ -1,4 +1,4 @@
-"""Numbers with a wide exponent: products of many ratios, each of which may exceed the largest float."""
+"""Numbers with a wide exponent, for products of many ratios that may overflow a float."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Wide:
     sum of two huge numbers has the sign of the larger one.
 
     Args:
-        mantissa: any shape, float64. NaN and infinities stay what they are.
-        exponent: of that shape, int64; None for 0.
+        mantissa: any shape, float64. NaN and infinities are kept.
+        exponent: same shape, int64; None for 0.
 
     Example:
         >>> huge = Wide.exp(torch.tensor([1e4], dtype=torch.float64))
@@ -29,7 +29,7 @@ class Wide:
     def __init__(self, mantissa: Tensor, exponent: Tensor | None = None) -> None:
         fraction, shift = torch.frexp(mantissa)
         shift = shift.to(torch.int64) if exponent is None else shift + exponent
-        # frexp says nothing of the exponents of NaN and infinities
+        # frexp does not define the exponents of NaN and infinities
         self._exponent = torch.where(mantissa.isfinite(), shift, 0).masked_fill(mantissa == 0, _LOWEST)
         self._mantissa = torch.where(mantissa.isfinite(), fraction, mantissa)
 
@@ -50,21 +50,21 @@ class Wide:
         return Wide(self._mantissa[row], self._exponent[row])
 
     def masked_fill(self, mask: Tensor, value: float) -> Wide:
-        """Another, with this number where the mask is True."""
+        """A copy with this number at positions where the mask is True."""
         return Wide(self._mantissa.masked_fill(mask, value), self._exponent.masked_fill(mask, 0))
 
     def where(self, mask: Tensor, other: Wide) -> Wide:
-        """This where the mask is True, the other elsewhere."""
+        """Elements of this number where the mask is True, else of the other."""
         mantissa = torch.where(mask, self._mantissa, other._mantissa)
         return Wide(mantissa, torch.where(mask, self._exponent, other._exponent))
 
     def float64(self) -> Tensor:
-        """As float64, infinite where that has no such number."""
+        """The number as float64, infinite on overflow."""
         half = self._exponent // 2
         return _shifted(_shifted(self._mantissa, half), self._exponent - half)
 
 
 def _shifted(mantissa: Tensor, exponent: Tensor) -> Tensor:
-    """mantissa * 2^exponent; NaN, infinities and 0 stay what they are."""
+    """mantissa * 2^exponent; NaN, infinities and 0 are kept."""
     shifted = mantissa * torch.exp2(exponent.clamp(-4000, 4000).to(torch.float64))
     return torch.where(mantissa.isfinite() & (mantissa != 0), shifted, mantissa)

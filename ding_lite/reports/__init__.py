@@ -1,4 +1,4 @@
-"""Reports: what a person looks at, a page, a picture or a terminal, made from what runs wrote into their folders."""
+"""Reports: pages, plots and terminal views, made from the files in folders of runs."""
 
 from ding_lite.reports.curves import Curve, aggregate_seeds, bootstrap_band, iqm
 from ding_lite.reports.experiments import Experiment, group_runs

@@ -1,4 +1,4 @@
-"""Attachments: pictures and videos of runs, as addresses that hold their whole content, so that a page needs no other file."""
+"""Attachments: images and videos of runs as data URIs, so that a page needs no other file."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _MOST_OF_A_PICTURE = 2_000_000  # bytes
 
 @dataclass(frozen=True)
 class Video:
-    """One evaluation, to be watched."""
+    """The video of one evaluation."""
 
     address: str
     """A data URI."""
     description: str
-    """Which evaluation it is, and what it came to."""
+    """Number of the evaluation, and its result."""
     run: str
-    """The name of the run that it comes from."""
+    """Name of the run."""
 
 
 def picture(run: Run, name: str) -> str:
-    """An SVG of the run's folder as a data URI, which a browser shows as a picture, in which no script runs; or an empty
-    string, where there is none, or one of more than two megabytes."""
+    """An SVG file of the run as a data URI, for an image, in which scripts do not run; an empty string if the file does not
+    exist or is larger than two megabytes."""
     path = run.folder / name
     fits = path.is_file() and path.stat().st_size <= _MOST_OF_A_PICTURE
     return _address(path, "image/svg+xml") if fits else ""
 
 
 def text(run: Run, name: str) -> str:
-    """What a text file of the run's folder says, or nothing where there is none."""
+    """The content of a text file of the run; an empty string if it does not exist."""
     path = run.folder / name
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def newest_videos(runs: Sequence[Run], per_run: int, most_bytes: int) -> tuple[list[Video], list[str]]:
-    """The newest evaluations' videos, run by run, and what was left out, a sentence each.
+    """The newest videos of evaluations, run by run; and for each run with more videos, a text about these.
 
-    Each run gets its newest before any gets its next, for as long as they fit.
+    The newest video of every run is taken first, then the next of every run, while they fit into `most_bytes`.
 
     Args:
-        runs: where they are looked for, in `videos/`.
-        per_run: how many of a run.
-        most_bytes: of all of them together.
+        runs: the runs, with videos in their folders `videos`.
+        per_run: maximum number of videos of each run.
+        most_bytes: maximum size of all videos together.
     """
     found = [sorted((run.folder / "videos").glob("*.mp4"), key=lambda path: natural(path.name), reverse=True) for run in runs]
     taken: dict[tuple[int, int], Path] = {}
@@ -63,7 +63,7 @@ def newest_videos(runs: Sequence[Run], per_run: int, most_bytes: int) -> tuple[l
 
 
 def _description(video: Path) -> str:
-    """What stands beside a video about it."""
+    """The caption of a video."""
     details, _ = read_object(video.with_suffix(".json"))
     parts = [
         (f"evaluation {readable(_number(details, 'evaluation'))}", "evaluation"),

@@ -1,4 +1,4 @@
-"""Charts: learning curves as figures, each seed as a thin line, what they come to as a thick one within its band."""
+"""Charts: figures of learning curves, with a thin line for each seed, and a thick line and a band for their mean."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6e6e6e")
-"""Colours that people with any kind of colour vision tell apart (Okabe and Ito, 2008), without the yellow that paper hides."""
+"""Colours for all kinds of colour vision (Okabe and Ito, 2008), without yellow, which is hard to see on white."""
 
 INK, GRID = "#24292f", "#d8dee4"
-"""Of text and axes, and of the lines behind the curves."""
+"""Colours of text and axes, and of grid lines."""
 
 DASHES: tuple[Dashes, ...] = ("-", "--", "-.")
-"""Of the thick lines, in turn, where there are more experiments than colours."""
+"""Dashes of the thick lines, if there are more experiments than colours."""
 
-_MOST = 1e290  # what is larger is drawn here
+_MOST = 1e290  # larger values are clipped
 LEGEND = "Thick: interquartile mean of the seeds, dotted where not all were measured. Thin: each seed. Shaded: 95% bootstrap."
 """How to read the lines."""
 
 _DPI = 100
 _ACROSS = (0, (2, 3))  # dashes of a threshold
 _STEPS = [1, 2, 2.5, 5, 10]  # between ticks
-_DECIMALS = re.compile(r"(\.\d\d)\d+")  # a hundredth of a point is seen by nobody
+_DECIMALS = re.compile(r"(\.\d\d)\d+")  # more digits are not visible
 _PRELUDE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>", re.DOTALL)
 
 
@@ -46,7 +46,7 @@ _LOOK = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "ding_lite",
     "text.color": INK,
-    "text.parse_math": False,  # a name with two dollar signs is a name
+    "text.parse_math": False,  # because names may contain dollar signs
     "axes.facecolor": "none",
     "axes.labelcolor": INK,
     "axes.edgecolor": GRID,
@@ -77,7 +77,7 @@ class Line:
     name: str
     curve: Curve
     place: int
-    """Among the experiments: decides colour and dashes, the same in each chart."""
+    """Index of the experiment, which determines colour and dashes in all charts."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class Panel:
     metric: str
     x: str
     title: str = ""
-    """What it shows, where there are several."""
+    """Title, if there are several panels."""
     threshold: float | None = None
-    """A value to reach, drawn across."""
+    """A target value, drawn as a horizontal line."""
 
 
 def style_of(place: int) -> tuple[str, Dashes]:
-    """Colour and dashes of the experiment at this place."""
+    """Colour and dashes of the experiment with this index."""
     return PALETTE[place % len(PALETTE)], DASHES[place // len(PALETTE) % len(DASHES)]
 
 
@@ -104,11 +104,11 @@ def draw(
     """A figure with these panels beside each other.
 
     Args:
-        panels: at least one.
-        size: of a panel, in pixels of a screen.
-        legend: whether the names stand below, outside the axes.
-        named: whether the metric stands beside its axis, and the title above; False where the page around it says so.
-        seeds: whether each seed has a line of its own.
+        panels: the panels, at least one.
+        size: size of a panel, in pixels.
+        legend: whether to add a legend below the axes.
+        named: whether to add the name of the metric and the title.
+        seeds: whether to draw a line for each seed.
 
     Raises:
         ImportError: the extra `plot` is not installed.
@@ -117,7 +117,7 @@ def draw(
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    with style.context(["default", _LOOK]):  # whatever the user's own settings are
+    with style.context(["default", _LOOK]):  # independent of the user's settings
         figure = Figure(figsize=(size[0] * len(panels) / _DPI, size[1] / _DPI), dpi=_DPI, layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
             _fill(axes, panel, seeds)
@@ -133,8 +133,8 @@ def write(figure: Figure, kind: str, background: str = "white") -> bytes:
     """The figure as a file of this kind, such as "svg" or "png"; the same bytes each time.
 
     Args:
-        figure: what `draw` gave.
-        kind: of the file.
+        figure: a result of `draw`.
+        kind: format of the file.
         background: a colour, or "none".
     """
     from matplotlib import style
@@ -150,12 +150,12 @@ def write(figure: Figure, kind: str, background: str = "white") -> bytes:
 
 
 def inline_svg(figure: Figure, prefix: str, colours: Mapping[str, str]) -> str:
-    """The figure as an element of a page.
+    """The figure as an SVG element of a page.
 
     Args:
-        figure: what `draw` gave.
-        prefix: of every id in it, which no other element of the page has.
-        colours: what stands for a colour of ours, such as a variable of the page's style.
+        figure: a result of `draw`.
+        prefix: prefix for its ids, unique in the page.
+        colours: replacements for colours, such as CSS variables of the page.
     """
     svg = _PRELUDE.sub("", write(figure, "svg", "none").decode())
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
@@ -197,12 +197,12 @@ def _draw_line(axes: Axes, line: Line, unit_s: float, seeds: bool) -> None:
     marker = "o" if len(x) == 1 else ""
     axes.plot(x, np.where(partly, np.nan, mean), dashes, color=colour, linewidth=1.9, marker=marker)
     if partly.any():
-        partly = partly | np.append(partly[1:], False) | np.append(False, partly[:-1])  # one further: the lines meet
+        partly = partly | np.append(partly[1:], False) | np.append(False, partly[:-1])  # one point more, so that lines meet
         axes.plot(x, np.where(partly, mean, np.nan), ":", color=colour, linewidth=1.6)
 
 
 def _drawable(numbers: Numbers) -> Numbers:
-    """The same, without numbers of which matplotlib could not compute the differences."""
+    """The numbers, clipped so that differences do not overflow in matplotlib."""
     return np.clip(numbers, -_MOST, _MOST)
 
 
@@ -224,4 +224,4 @@ def _add_legend(figure: Figure, panels: Sequence[Panel]) -> None:
         title_fontsize=6.5, alignment="left",
     )  # fmt: skip
     for text, (_, name) in zip(legend.get_texts(), entries):
-        text.set_text(printable(name, keep="\n"))  # afterwards: matplotlib leaves out a name that begins with "_"
+        text.set_text(printable(name, keep="\n"))  # afterwards, because matplotlib skips names that begin with "_"

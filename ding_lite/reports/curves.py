@@ -1,4 +1,4 @@
-"""Curves: the seeds of one experiment on a common grid, their interquartile mean, and how sure it is."""
+"""Curves: the seeds of one experiment on a common grid, with their interquartile mean and a confidence band."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from ding_lite.reports.rows import Numbers
 
 _RESAMPLES, _SEED, _LEVEL = 1000, 0, 0.95
-_LARGE, _SMALLER = 1e280, 2.0**-60  # beyond the one, numbers are made smaller by the other before they are added up
-_AT_ONCE = 2_000_000  # numbers of resampled seeds held at a time
+_LARGE, _SMALLER = 1e280, 2.0**-60  # numbers above _LARGE are multiplied by _SMALLER before they are summed
+_AT_ONCE = 2_000_000  # maximum number of resampled values in memory
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What several seeds come to, over a common x."""
+    """The aggregate of several seeds, over a common x."""
 
     x: Numbers
     """[P] strictly increasing."""
 
     mean: Numbers
-    """[P] interquartile mean over the seeds that count here."""
+    """[P] interquartile mean over the seeds that have a value at this x."""
 
     low: Numbers
     """[P] lower end of the 95% band."""
@@ -32,26 +32,26 @@ class Curve:
     """[P] upper end of the 95% band."""
 
     is_whole: np.ndarray
-    """[P] bool: every seed was measured up to here. Elsewhere seeds have not begun, have ended, or are held at their last."""
+    """[P] bool: whether every seed was measured at this x; else seeds have not begun, have ended, or keep their last value."""
 
     seeds: tuple[tuple[Numbers, Numbers], ...]
-    """(x, y) of each seed, as measured, thinned where there is too much to be seen."""
+    """(x, y) of each seed, as measured, with fewer points if there are many."""
 
 
 def aggregate_seeds(
     seeds: Sequence[tuple[Numbers, Numbers]], *, held: Sequence[bool] = (), points: int = 300, smooth: int = 1
 ) -> Curve | None:
-    """The curve of several seeds; None where none of them has a value.
+    """The curve of several seeds; None if no seed has a value.
 
-    Between two measurements of a seed its value is interpolated linearly: carrying the last one forward would move whoever
-    measures more rarely to the right, and make it look slower. Before its first measurement a seed does not count. After its
-    last one it does not count either, unless it is held: a run that ended because it reached its goal stays there.
+    Between two measurements of a seed its value is interpolated linearly, because repeating the last value would make runs with
+    fewer measurements look slower. A seed does not count before its first measurement. It does not count after its last one
+    either, unless it is held, for example because the run ended at its goal.
 
     Args:
         seeds: (x, y) of each seed, x strictly increasing, y finite.
-        held: for each seed, whether its last value stays on to the end of the longest one; none, by default.
-        points: of the grid at most: every x that any seed has, or as many evenly spaced ones where those are more.
-        smooth: each value becomes the mean of this many: itself and those before it.
+        held: for each seed, whether it keeps its last value up to the end of the longest seed; False by default.
+        points: maximum size of the grid: every x of any seed, or this number of evenly spaced ones if there are more.
+        smooth: window of the moving mean, in measurements: each value and those before it.
     """
     room = _room(*(y for _, y in seeds))
     pairs = [(x, moving_mean(y * room, smooth)) for x, y in seeds]
@@ -71,16 +71,16 @@ def aggregate_seeds(
 
 
 def _room(*values: Numbers) -> float:
-    """A power of two by which these numbers are multiplied, so that sums and differences of them do not overflow: exact."""
+    """A power of two; multiplied by it, which is exact, these numbers have sums and differences that do not overflow."""
     return _SMALLER if any(y.size and np.abs(y[np.isfinite(y)]).max(initial=0) > _LARGE for y in values) else 1.0
 
 
 def iqm(value: Numbers) -> Numbers:
     """Interquartile mean over the first axis: the mean of the middle half of the values.
 
-    Each of n sorted values stands for 1/n of the whole, and weighs as much of that as lies between the quartiles: of four
-    values the two in the middle count; of three the middle one counts 2/3 and the others 1/6 each; of two or one it is the
-    mean. NaN counts as absent, and nothing but NaN gives NaN.
+    Each of n sorted values covers 1/n of the distribution. Its weight is the part of this between the quartiles: of four
+    values, the two in the middle count; of three, the weights are 1/6, 2/3 and 1/6; of one or two, it is the mean. NaN is
+    ignored; NaN if there is no other value.
 
     Args:
         value: [N, ...] float.
@@ -97,23 +97,23 @@ def iqm(value: Numbers) -> Numbers:
     present = np.isfinite(ordered)
     count = present.sum(0)
     place = np.arange(len(value)).reshape(-1, *[1] * (value.ndim - 1))
-    weight = np.minimum(4 * (place + 1), 3 * count) - np.maximum(4 * place, count)  # in whole numbers: 2 * count in all
+    weight = np.minimum(4 * (place + 1), 3 * count) - np.maximum(4 * place, count)  # integers with the sum 2 * count
     weight = np.where(present, np.maximum(weight, 0), 0)
     total = (weight * np.where(present, ordered, 0)).sum(0)
     return np.where(count > 0, total / np.maximum(2 * count, 1) / room, np.nan)
 
 
 def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
-    """The 95% percentile bootstrap interval of the interquartile mean: seeds are drawn again, with replacement, 1000 times.
+    """The 95% percentile bootstrap interval of the interquartile mean, from 1000 resamples of the seeds with replacement.
 
-    A seed is drawn as a whole, over all points. The draws are the same each time, and whatever order the seeds come in. Of a
-    single seed nothing is known about others: the band has no width.
+    A resample takes all points of a seed. The resamples are deterministic, and do not depend on the order of the seeds. With a
+    single seed, the interval has no width.
 
     Args:
-        value: [N, P] or [N] float; NaN counts as absent.
+        value: [N, P] or [N] float; NaN is ignored.
 
     Returns:
-        low, high, each [P] or a scalar; NaN where no seed counts.
+        low, high, each [P] or a scalar; NaN if no seed has a value.
     """
     room = _room(value)
     rows = value.reshape(len(value), -1) * room
@@ -129,7 +129,7 @@ def bootstrap_band(value: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quantiles(means: Numbers, rows: Numbers) -> Numbers:
-    """[2, P]; where a draw of seeds met none that counts, the others decide."""
+    """Quantiles [2, P] of the resampled means; resamples without a value are ignored."""
     outer = [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2]
     found = np.full((2, means.shape[1]), np.nan)
     whole, some = np.isfinite(means).all(0), np.isfinite(rows).any(0)
@@ -141,7 +141,7 @@ def _quantiles(means: Numbers, rows: Numbers) -> Numbers:
 
 
 def moving_mean(y: Numbers, window: int) -> Numbers:
-    """The mean of each value and the `window - 1` before it, or of as many as there are."""
+    """The mean of each value and up to `window - 1` values before it."""
     if window <= 1 or not len(y):
         return y
     total: Numbers = np.cumsum(np.concatenate([[0.0], y]))
@@ -152,7 +152,7 @@ def moving_mean(y: Numbers, window: int) -> Numbers:
 
 
 def thin(x: Numbers, y: Numbers, points: int) -> tuple[Numbers, Numbers]:
-    """At most about `points` of the points: first and last, and of each stretch the lowest and the highest, so that no peak is
+    """About `points` of the points: the first, the last, and the minimum and maximum of each section, so that no peak is
     lost."""
     if len(x) <= points:
         return x, y

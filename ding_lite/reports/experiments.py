@@ -1,4 +1,4 @@
-"""Experiments: runs that differ in nothing but their seed, under a name that tells them from the others."""
+"""Experiments: groups of runs that differ only in their seed, with distinct names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ding_lite.reports.curves import Curve, aggregate_seeds
 from ding_lite.reports.runs import Run
 
 SCORE = "evaluate/score"
-"""What is compared with stop_value, where it is not the mean return."""
+"""Metric that is compared with stop_value, if it is not the mean return."""
 
 RETURNS = ("evaluate/episode_return_mean", SCORE, "collect/episode_return_mean")
-"""What curves show by default, the first that there is."""
+"""Default metrics of curves; the first available one is used."""
 
 _OF_A_SEED = ("seed", "policy.seed", "exp_name")
-_OF_NO_RESULT = ("log.", "env.backend", "env.restart")  # what changes nothing that is learned
-_WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # and what stands before each
+_OF_NO_RESULT = ("log.", "env.backend", "env.restart")  # options that do not change results
+_WORDS = re.compile(r"([/_\-.\s]*)([^/_\-.\s]+)")  # each word, with the separators before it
 _MOST_OPTIONS = 3  # in a name
 
 
@@ -29,13 +29,13 @@ class Experiment:
     """One or more runs of one configuration."""
 
     name: str
-    """Which no other experiment of the same report has."""
+    """Unique name in the report."""
 
     runs: tuple[Run, ...]
-    """In the order of their seeds."""
+    """The runs, in the order of their seeds."""
 
     options: Mapping[str, Any]
-    """What they share: the configuration by dotted name, without seeds and names."""
+    """Their common configuration by dotted name, without seeds, names and options that do not change results."""
 
     @property
     def env(self) -> str:
@@ -50,7 +50,7 @@ class Experiment:
 
     @property
     def seeds(self) -> list[str]:
-        """The seeds that are known, in their order."""
+        """The known seeds of the runs, in order."""
         return [str(run.option("seed")) for run in self.runs if run.option("seed") is not None]
 
     def has(self, metric: str) -> bool:
@@ -58,23 +58,23 @@ class Experiment:
         return any(metric in run.columns for run in self.runs)
 
     def reached(self, run: Run) -> bool:
-        """Whether this run ended with an evaluation at its stop_value."""
+        """Whether the last evaluation of this run reached its stop_value."""
         last = run.columns.last(SCORE if SCORE in run.columns else RETURNS[0])
         return self.stop_value is not None and last is not None and last >= self.stop_value
 
     def curve(self, metric: str, x: str, points: int = 300, smooth: int = 1) -> Curve | None:
-        """The seeds' curves of a metric together. Where a run ended because it reached its stop_value, its return stays."""
+        """The aggregated curve of a metric. A run that reached its stop_value keeps its last return."""
         held = [metric in RETURNS and self.reached(run) for run in self.runs]
         series = [run.series(metric, x) for run in self.runs]
         return aggregate_seeds(series, held=held, points=points, smooth=smooth)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Experiment]:
-    """Runs put together whose configurations agree in all but `seed`, `policy.seed`, `exp_name`, and what changes no result,
-    such as `log`.
+    """Group runs with the same configuration, except for `seed`, `policy.seed`, `exp_name`, and options that do not change
+    results, such as `log`.
 
-    A run without a configuration stands alone. Each experiment is named by what the names of its runs share, without the
-    folders that all have in common; where two would have the same name, by what their configurations differ in as well.
+    A run without a configuration is an experiment by itself. The name of an experiment is the common part of the names of its
+    runs, without the folders that all have in common. If two have the same name, options in which they differ are added.
     """
     groups: dict[str, list[Run]] = defaultdict(list)
     for number, run in enumerate(runs):
@@ -87,7 +87,7 @@ def group_runs(runs: Sequence[Run]) -> list[Experiment]:
 
 
 def differences(experiments: Sequence[Experiment]) -> dict[str, list[Any]]:
-    """The options in which experiments differ: by dotted name the value of each; None where one does not have it."""
+    """The options in which experiments differ, by dotted name: a list with the value of each; None for a missing option."""
     configured = [experiment for experiment in experiments if experiment.options]
     return {
         name: [experiment.options.get(name) for experiment in experiments]
@@ -97,7 +97,7 @@ def differences(experiments: Sequence[Experiment]) -> dict[str, list[Any]]:
 
 
 def metrics_of(experiments: Sequence[Experiment]) -> list[str]:
-    """The names of everything that was measured, sorted."""
+    """The sorted names of all metrics."""
     return sorted({name for experiment in experiments for run in experiment.runs for name in run.columns.names})
 
 
@@ -121,7 +121,7 @@ def _seed_of(run: Run) -> tuple[bool, float]:
 
 
 def _shared_name(runs: Sequence[Run]) -> str:
-    """The words of the first name that all names have; of a single run, those that are not its seed."""
+    """The words of the first name that all names have; for a single run, its name without its seed."""
     if len(runs) > 1:
         others = [{word for _, word in _WORDS.findall(run.name)} for run in runs[1:]]
         dropped = {word for _, word in _WORDS.findall(runs[0].name) if not all(word in other for other in others)}
@@ -141,7 +141,7 @@ def _without_common_folders(names: list[str]) -> list[str]:
 
 
 def _distinct(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names that differ: by the options that do, and in the end by number."""
+    """Distinct names: equal ones get the options in which they differ, or a number."""
     described = [name if names.count(name) == 1 else _with_options(place, names, options) for place, name in enumerate(names)]
     return [
         name if described.count(name) == 1 else f"{name} ({described[:place].count(name) + 1})"

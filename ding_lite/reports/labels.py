@@ -1,4 +1,4 @@
-"""Labels: numbers and names as a person reads them."""
+"""Labels: names and numbers as text for readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 NOTHING = "-"
-"""Where there is no value."""
+"""Text for a missing value."""
 
 _NAMES = {
     "env_step": "environment steps",
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 def label_of(metric: str) -> str:
-    """What an axis says: the name in words where it is one of ours, with its unit where that is known.
+    """The label of an axis: a description if the metric is known, else its name; with its unit if known.
 
     Example:
         >>> label_of("env_step"), label_of("time/learn"), label_of("learn/loss")
@@ -43,14 +43,14 @@ def label_of(metric: str) -> str:
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """Seconds of the unit in which times up to this one read best, and its short name."""
+    """The unit for times up to this one, as its number of seconds and its symbol."""
     if longest_s <= 180:
         return 1.0, "s"
     return (60.0, "min") if longest_s <= 3 * 3600 else (3600.0, "h")
 
 
 def tick(value: float) -> str:
-    """A number beside an axis.
+    """A number as the label of a tick.
 
     Example:
         >>> tick(25_000), tick(1_500_000), tick(0.25), tick(-0.0)
@@ -63,7 +63,7 @@ def tick(value: float) -> str:
 
 
 def readable(value: float | None) -> str:
-    """A number in a table.
+    """A number as text for a table.
 
     Example:
         >>> readable(12_345), readable(487.25), readable(0.01234), readable(None)
@@ -77,7 +77,7 @@ def readable(value: float | None) -> str:
 
 
 def format_value(value: Any) -> str:
-    """The value of an option, as a configuration file has it."""
+    """The value of an option as in a configuration file."""
     if value is None:
         return "none"
     if isinstance(value, bool):

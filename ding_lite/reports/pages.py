@@ -1,4 +1,4 @@
-"""Pages: all that is known of some runs on one page, which needs no network and no other file."""
+"""Pages: a report of runs on one page, which needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ding_lite.reports.result_tables import summarize
 from ding_lite.reports.runs import find_runs
 
 DARK_PALETTE = ("#4aa8e0", "#ff8f4d", "#2fc79b", "#e79ac4", "#f5b942", "#9ad4f5", "#b0b0b0")
-"""What stands for PALETTE on a dark page."""
+"""PALETTE for a dark page."""
 
 _OF_WEIGHTS = ("evaluate/env_step", "evaluate/train_iter")
 _COUNTERS = ("total_step", "env_step", "env_episode", "train_iter", "train_epoch", "time_s", *_OF_WEIGHTS)
@@ -40,16 +40,16 @@ def write_page(
     """Write the report of all runs in these folders.
 
     Args:
-        paths: folders of runs, or folders that hold some. Runs that differ in nothing but their seed are one experiment.
-        out: the file to write; whatever happens meanwhile, it is the old one or the new one, and whole.
-        videos_per_run: the newest ones; 0 leaves them all out.
-        most_video_bytes: of the videos on the page.
+        paths: folders of runs, or folders that contain runs. Runs that differ only in their seed are one experiment.
+        out: the file, which is replaced atomically.
+        videos_per_run: number of the newest videos of each run; 0 for none.
+        most_video_bytes: maximum size of all videos on the page.
 
     Returns:
         `out`.
 
     Raises:
-        ReportError: a folder is not there, or there is no run in it.
+        ReportError: a folder does not exist, or contains no run.
         ImportError: the extra `plot` is not installed.
     """
     require_extra("jinja2", "plot", "a report")
@@ -69,7 +69,7 @@ def write_page(
 
 
 def _content(experiments: Sequence[Experiment], videos_per_run: int, most_video_bytes: int) -> dict[str, Any]:
-    """What the template shows."""
+    """The variables of the template."""
     runs = [run for experiment in experiments for run in experiment.runs]
     charts = _Charts(experiments)
     steps = "env_step" if any(experiment.has("env_step") for experiment in experiments) else "train_iter"
@@ -102,7 +102,7 @@ def _content(experiments: Sequence[Experiment], videos_per_run: int, most_video_
 
 
 def _heading(experiments: Sequence[Experiment]) -> dict[str, str]:
-    """What the page calls itself."""
+    """Heading, subtitle and title of the page."""
     names = [experiment.name for experiment in experiments]
     heading = " and ".join(names) if len(names) <= 2 else f"{', '.join(names[:-1])} and {names[-1]}"
     if len(names) > 4 or len(heading) > 80:
@@ -117,7 +117,7 @@ def _heading(experiments: Sequence[Experiment]) -> dict[str, str]:
 
 
 class _Charts:
-    """Makes charts, each with ids of its own."""
+    """Makes charts with unique ids."""
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self._experiments = experiments
@@ -126,7 +126,7 @@ class _Charts:
         self.colours |= {INK: "var(--ink)", GRID: "var(--grid)"}
 
     def of(self, metric: str, x: str, size: tuple[int, int]) -> Iterator[dict[str, str]]:
-        """A chart of this metric for each environment in which there is anything to draw."""
+        """A chart of this metric for each environment that has data."""
         for panel in panels_of(self._experiments, metric, x, points=300 if size == _LARGE else 100):
             self._count += 1
             figure = draw([panel], size, named=False, seeds=size == _LARGE)
@@ -142,14 +142,14 @@ class _Charts:
 
 
 def _description(panel: Panel) -> str:
-    """The chart in words."""
+    """A description of the chart for screen readers."""
     where = f" in {panel.title}" if panel.title else ""
     ends = [f"{line.name} ends at {readable(float(line.curve.mean[-1]))}" for line in panel.lines]
     return f"{label_of(panel.metric)} over {label_of(panel.x)}{where}: {', '.join(ends)}."
 
 
 def _only_value(experiments: Sequence[Experiment], name: str) -> float | None:
-    """The value that a metric has in every row of every run, or None where it changes."""
+    """The value of a metric that is the same in every row of every run, else None."""
     runs = [run for experiment in experiments for run in experiment.runs]
     if any(run.columns.not_finite[name] for run in runs):
         return None
@@ -171,7 +171,7 @@ def _by_topic(charts: Sequence[dict[str, str]]) -> dict[str, list[dict[str, str]
 
 
 def _pictures(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
-    """The pipelines, each once, with the names of the experiments that have it."""
+    """Each distinct picture of a pipeline, with the names of its experiments."""
     shown: dict[str, list[str]] = defaultdict(list)
     for experiment in experiments:
         for address in dict.fromkeys(picture(run, "pipeline.svg") for run in experiment.runs):
@@ -181,7 +181,7 @@ def _pictures(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
 
 
 def _lanes(experiments: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
-    """Of each experiment the first run that was overlapped: the picture of its lanes, and the words about it."""
+    """For each experiment, the first run in async mode: the picture of its timeline, and the text about its lanes."""
     for experiment in experiments:
         for run in experiment.runs:
             lanes, words = picture(run, "timeline.svg"), text(run, "lanes.txt")
@@ -191,12 +191,12 @@ def _lanes(experiments: Sequence[Experiment]) -> Iterator[dict[str, Any]]:
 
 
 def _breakable(name: str) -> Any:
-    """The name of an option, which may go on in the next line after each dot or underscore."""
+    """The name of an option with possible line breaks after each dot, underscore or slash."""
     import markupsafe
 
     return markupsafe.Markup(re.sub(r"([._/])", r"\1<wbr>", str(markupsafe.escape(name))))
 
 
 def _sha256(script: str) -> str:
-    """What a page's policy calls a script, so that no other one runs."""
+    """The hash of a script for the content security policy of the page, which allows no other scripts."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Plots: one metric of several experiments, as a picture in a file."""
+"""Plots: one metric of several experiments, as an image file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ding_lite.reports.experiments import RETURNS, Experiment, group_runs, metri
 from ding_lite.reports.runs import ReportError, find_runs
 
 KINDS = (".png", ".svg", ".pdf")
-"""What a picture's name may end in."""
+"""Supported endings of image files."""
 
 
 def plot_runs(
@@ -22,29 +22,28 @@ def plot_runs(
     out: str | os.PathLike[str] = "curve.png",
     smooth: int = 1,
 ) -> Path:
-    """Draw a metric of all runs in these folders, seeds of one experiment together, each environment by itself.
+    """Plot a metric of all runs in these folders, with one curve for each experiment and one panel for each environment.
 
     Args:
-        paths: folders of runs, or folders that hold some.
-        metric: such as "learn/loss"; None for the return at evaluation, or while collecting where nothing was evaluated.
-        x: what it is drawn over: "env_step", "time_s", "train_iter" or another counter.
-        out: the file to write; its ending decides on .png, .svg or .pdf.
-        smooth: rows that each point is the mean of: itself and those before it.
+        paths: folders of runs, or folders that contain runs.
+        metric: name of the metric, such as "learn/loss"; None for the mean return of evaluations, or of collection if there are
+            none.
+        x: metric of the x-axis: "env_step", "time_s", "train_iter" or another counter.
+        out: the file, ending in .png, .svg or .pdf.
+        smooth: number of rows of the moving mean: each point and those before it.
 
     Returns:
         `out`.
 
     Raises:
-        ReportError: there is no run, no such metric, nothing to draw, or the file's ending is another.
+        ReportError: there is no run, no such metric or no data, or the ending of the file or `smooth` is invalid.
         ImportError: the extra `plot` is not installed.
     """
     out = Path(out)
     if out.suffix.lower() not in KINDS:
-        raise ReportError(
-            f"--out {out} ends in {out.suffix or 'nothing'!r}: it ends in {', '.join(KINDS[:-1])} or {KINDS[-1]}."
-        )
+        raise ReportError(f"--out {out} ends in {out.suffix or 'nothing'!r}, expected {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     if smooth < 1:
-        raise ReportError(f"--smooth {smooth} is no number of rows: 1 leaves the curves as they are.")
+        raise ReportError(f"--smooth {smooth}: expected 1 row or more; 1 does not smooth.")
     experiments = group_runs(find_runs(paths))
     metric = _known_metric(experiments, metric, x)
     panels = panels_of(experiments, metric, x, smooth=smooth)
@@ -56,17 +55,17 @@ def plot_runs(
 
 
 def _known_metric(experiments: Sequence[Experiment], metric: str | None, x: str) -> str:
-    """The metric to draw; a ReportError where the runs do not have it, or not what it is to be drawn over."""
+    """The metric to plot; raises ReportError if the runs do not have it or `x`."""
     known = metrics_of(experiments)
     metric = metric or next((name for name in RETURNS if name in known), RETURNS[0])
     for option, name in (("--metric", metric), ("--x", x)):
         if name not in known:
-            raise ReportError(f"{option} {name}: the runs have no such number{did_you_mean(name, known)}{_listed(known)}")
+            raise ReportError(f"{option} {name}: the runs have no such metric{did_you_mean(name, known)}{_listed(known)}")
     return metric
 
 
 def panels_of(experiments: Sequence[Experiment], metric: str, x: str, points: int = 300, smooth: int = 1) -> list[Panel]:
-    """A panel for each environment in which there is anything to draw."""
+    """A panel for each environment that has data."""
     panels = []
     environments = dict.fromkeys(experiment.env for experiment in experiments)
     for env in environments:
@@ -82,4 +81,4 @@ def panels_of(experiments: Sequence[Experiment], metric: str, x: str, points: in
 
 def _listed(known: Sequence[str], most: int = 12) -> str:
     more = f" and {len(known) - most} more" if len(known) > most else ""
-    return f" There are {', '.join(known[:most])}{more}." if known else " They hold none at all."
+    return f" They have {', '.join(known[:most])}{more}." if known else " They have no metrics."

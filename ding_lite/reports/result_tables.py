@@ -1,4 +1,4 @@
-"""Result tables: what each experiment came to, in a line of a table."""
+"""Result tables: a line with the results of each experiment."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ding_lite.sinks import readable_time
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of the table."""
+    """One cell of the table."""
 
     column: str
-    """What it is."""
+    """Name of the column."""
     text: str
     aside: str = ""
-    """What stands smaller behind it: an interval, or how many of the seeds."""
+    """Smaller text after it: an interval, or the number of seeds."""
     explained: str = ""
-    """How it was come by."""
+    """Explanation of the column."""
 
 
 def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
     """The line of an experiment, a cell for each column.
 
     Args:
-        experiment: one or more seeds.
-        steps: the counter that its length is given in.
+        experiment: the experiment.
+        steps: the counter for lengths: "env_step" or "train_iter".
     """
     runs = experiment.runs
     returns = [run.series(RETURNS[0], steps)[1] for run in runs]
@@ -46,20 +46,20 @@ def summarize(experiment: Experiment, steps: str = "env_step") -> list[Cell]:
             "seeds",
             str(len(runs)),
             ", ".join(experiment.seeds),
-            "How many runs differ in nothing but their seed, and their seeds.",
+            "Number of runs that differ only in their seed, and their seeds.",
         ),
         _return_cell("last evaluation", returns, lambda values: values[-1]),
         _return_cell("best evaluation", returns, max),
         _goal(experiment, steps),
         Cell(word, readable(_median(length)), explained=f"{word.capitalize()} of a run: the median of the seeds."),
-        Cell("wall time", _duration(_median(seconds)), explained="Of a run: the median of the seeds."),
-        Cell("steps a second", readable(rate), explained=f"{word.capitalize()} by wall time, all work included."),
+        Cell("wall time", _duration(_median(seconds)), explained="Wall time of a run: the median of the seeds."),
+        Cell("steps a second", readable(rate), explained=f"{word.capitalize()} divided by wall time, including all work."),
     ]
 
 
 def _return_cell(column: str, returns: Sequence[np.ndarray], choose: Callable[[np.ndarray], float]) -> Cell:
     chosen = np.array([choose(values) for values in returns if len(values)], float)
-    explained = f"Mean return: the {column.partition(' ')[0]} one of each seed, their interquartile mean, and its 95% interval."
+    explained = f"Interquartile mean over seeds of the {column.partition(' ')[0]} mean return of each, and its 95% interval."
     if not len(chosen):
         return Cell(column, NOTHING, explained=explained)
     low, high = map(float, bootstrap_band(chosen))
@@ -69,7 +69,7 @@ def _return_cell(column: str, returns: Sequence[np.ndarray], choose: Callable[[n
 
 def _goal(experiment: Experiment, steps: str) -> Cell:
     goal, column = experiment.stop_value, "steps to goal"
-    explained = "When an evaluation first was at the stop_value: the median of the seeds that came there."
+    explained = "Steps until the first evaluation that reached stop_value: the median of the seeds that reached it."
     if goal is None:
         return Cell(column, NOTHING, explained=explained)
     steps_taken = [taken for run in experiment.runs if (taken := _first_at(run, goal, steps)) is not None]

@@ -1,4 +1,4 @@
-"""Rows: the numbers that a run writes line by line, kept as columns; and the file of them, which may still be growing."""
+"""Rows: metrics of a run as columns, and reading of their file, which may still be growing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ding_lite.sinks import read_row
 Numbers: TypeAlias = "npt.NDArray[np.float64]"
 
 _CHUNK = 1 << 20  # bytes read at once
-_BEFORE = 64  # bytes before the place of the last look, by which the file is known again
+_BEFORE = 64  # bytes before the last read position, to detect that the file was replaced
 
 
 class MetricColumns:
-    """Numbers under names, taken row by row. A row has what it has: what is no finite number counts as absent where values
-    are drawn or summed up; only `newest` and `not_finite` tell of NaN and infinities.
+    """Columns of numbers by name, filled row by row. Rows may have different names. Only finite numbers are stored; NaN and
+    infinities appear only in `newest` and `not_finite`.
 
     Example:
         >>> columns = MetricColumns()
@@ -35,11 +35,11 @@ class MetricColumns:
 
     def __init__(self) -> None:
         self.count = 0
-        """Rows taken."""
+        """Number of rows."""
         self.newest: dict[str, float] = {}
-        """The newest number under each name, NaN and infinities too."""
+        """The latest number of each name, including NaN and infinities."""
         self.not_finite: Counter[str] = Counter()
-        """How many NaN and infinities there were under each name; but for NaN before its first number, as rates begin."""
+        """Number of NaN and infinities of each name, without NaN before its first number, with which rates begin."""
         self._infinite: set[str] = set()
         self._places: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
@@ -49,7 +49,7 @@ class MetricColumns:
 
     @property
     def names(self) -> list[str]:
-        """Every name that had a number, in the order of first appearance."""
+        """All names with a finite number, in the order of first appearance."""
         return list(self._values)
 
     def take(self, row: Mapping[str, Any]) -> None:
@@ -66,22 +66,22 @@ class MetricColumns:
                 continue
             if name not in self._values:
                 if name not in self._infinite:
-                    del self.not_finite[name]  # which a Counter takes also where there is none
+                    del self.not_finite[name]  # a Counter allows this for missing names
                 self._places[name], self._values[name] = array("q"), array("d")
             self._places[name].append(self.count)
             self._values[name].append(number)
         self.count += 1
 
     def last(self, name: str) -> float | None:
-        """The newest finite number under this name, or None."""
+        """The latest finite number of this name, or None."""
         return self._values[name][-1] if name in self._values else None
 
     def values(self, name: str) -> Numbers:
-        """Every number under this name, row by row."""
+        """All finite numbers of this name, in order."""
         return np.array(self._values.get(name, ()), float)
 
     def series(self, name: str, x: str) -> tuple[Numbers, Numbers]:
-        """(x, y) of the rows that have both, with x strictly increasing: where it stays or goes back, the later row counts."""
+        """(x, y) of the rows that have both, with x strictly increasing: if x repeats or decreases, the later rows count."""
         if name not in self._values or x not in self._values:
             return np.empty(0), np.empty(0)
         _, of_x, of_y = np.intersect1d(self._places[x], self._places[name], assume_unique=True, return_indices=True)
@@ -101,24 +101,24 @@ def _number(value: Any) -> float | None:
 
 
 class GrowingFile:
-    """A file of rows that may not be there yet, may grow, and may be cut or replaced by another.
+    """A file of rows that may not exist yet, may grow, and may be cut or replaced.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.modified: float | None = None
-        """When it was last written, in seconds of `time.time`; None while it is not there."""
+        """Time of its last change, in seconds of `time.time`; None if it does not exist."""
         self.unreadable = 0
-        """Lines that were no rows."""
+        """Number of lines that are not rows."""
         self._offset = 0
         self._before = b""
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """The rows added since the last look, a few megabytes of them at most; and whether they are those of another file
-        (or of this one, cut shorter), so that what was read before counts no more. Half a line is left for later."""
+        """The rows added since the last call, at most a few megabytes; and whether the file was replaced or cut, so that rows
+        read before are obsolete. An unfinished line is read later."""
         rows: list[dict[str, Any]] = []
         is_other = False
         while not rows:

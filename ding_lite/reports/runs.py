@@ -1,4 +1,4 @@
-"""Runs: what a training run left in its folder, read with patience for what is missing or cut off."""
+"""Runs: the files that a training run has written to its folder. Missing and incomplete files are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS, CONFIG = "metrics.jsonl", "config.json"
 
 
 class ReportError(ValueError):
-    """Something was asked for that is not there, or cannot be drawn."""
+    """Requested data does not exist or cannot be shown."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,27 @@ class Run:
     """One training run."""
 
     folder: Path
-    """Where it is."""
+    """Folder of the run."""
 
     config: Mapping[str, Any]
-    """The resolved configuration, nested; empty where there is none."""
+    """The resolved configuration, nested; empty if there is none."""
 
     columns: MetricColumns
-    """Its numbers."""
+    """Its metrics."""
 
     notes: tuple[str, ...] = ()
-    """What could not be read, a sentence each."""
+    """Sentences about data that could not be read."""
 
     @property
     def name(self) -> str:
-        """What the configuration calls it, else its folder."""
+        """`exp_name` of the configuration, else the folder."""
         name = self.config.get("exp_name")
         return name if isinstance(name, str) and name else str(self.folder)
 
     def series(self, metric: str, x: str) -> tuple[Numbers, Numbers]:
         """(x, y) of a metric, see `MetricColumns.series`.
 
-        An evaluation stands where its weights were, not where its result was known: that of an asynchronous run comes later.
+        Evaluations are drawn at the x of their weights, because in an asynchronous run their results are logged later.
         """
         own = f"{metric.partition('/')[0]}/{x}"
         return self.columns.series(metric, own if own in self.columns else x)
@@ -59,20 +59,20 @@ class Run:
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """Every run in these folders: a folder that holds `metrics.jsonl` is a run, any other is searched for runs.
+    """All runs in these folders. A folder with `metrics.jsonl` is a run; any other is searched for runs.
 
     Raises:
-        ReportError: a folder is not there, or there is no run in it.
+        ReportError: a folder does not exist, or contains no run.
     """
     if not paths:
-        raise ReportError("no folder was named: name the folder of a run, or one that holds several, such as runs/.")
+        raise ReportError("no folder was given: pass the folder of a run, or a folder that contains runs, such as runs/.")
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         found = list(search(path))
         if not found:
-            is_begun = f" It has a {CONFIG}: the run has written no row yet." if (path / CONFIG).is_file() else ""
+            is_begun = f" It has a {CONFIG}: the run has not written a row yet." if (path / CONFIG).is_file() else ""
             raise ReportError(
-                f"{path} is no run, and none is in it: there is no {METRICS} in it or in a folder below it, which "
+                f"{path} is not a run, and contains none: there is no {METRICS} in it or its subfolders, the file that "
                 f"online_logger(cfg) and offline_logger(cfg) write.{is_begun}"
             )
         folders.update((folder.resolve(), folder) for folder in found)
@@ -80,7 +80,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 
 def missing(path: Path) -> str:
-    """What is said of a folder that is not there, with the one beside it whose name is nearest."""
+    """The message for a folder that does not exist, with the nearest name of other folders beside it."""
     beside = [str(one) for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
     return f"there is no folder {path}{did_you_mean(str(path), beside)}"
 
@@ -89,17 +89,17 @@ def search(path: Path) -> Iterator[Path]:
     """The folders of runs, this one or those below it, in the order of their names."""
     if not path.is_dir():
         if path.exists():
-            raise ReportError(f"{path} is no folder. It is a file: name the folder that it is in.")
+            raise ReportError(f"{path} is a file, expected a folder: pass the folder of this file.")
         raise ReportError(missing(path))
     for folder, inner, files in os.walk(path):
         inner.sort(key=natural)
         if METRICS in files:
-            inner.clear()  # what lies in a run belongs to it
+            inner.clear()  # folders in a run belong to it
             yield Path(folder)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names as numbers.
+    """A sort key that compares numbers in names as numbers.
 
     Example:
         >>> sorted(["dqn_10", "dqn_9"], key=natural)
@@ -109,28 +109,28 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def load_run(folder: Path) -> Run:
-    """The run in this folder, with whatever of it can be read."""
+    """The run in this folder, with all readable data."""
     notes, columns, tail = [], MetricColumns(), GrowingFile(folder / METRICS)
     while rows := tail.read()[0]:
         for row in rows:
             columns.take(row)
     if tail.unreadable:
-        notes.append(f"{tail.unreadable} lines of {METRICS} are no rows and were left out.")
+        notes.append(f"{tail.unreadable} lines of {METRICS} are not rows and were ignored.")
     if not columns.count:
-        notes.append(f"{METRICS} holds no row yet.")
+        notes.append(f"{METRICS} has no row yet.")
     if columns.not_finite:
         counts = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
-        notes.append(f"NaN or infinite, and left out where values are drawn: {counts}.")
+        notes.append(f"NaN or infinite values, which are not drawn: {counts}.")
     config, problem = read_object(folder / CONFIG)
     return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], str]:
-    """The JSON object in a file, and why it is empty where that is not as it should be."""
+    """The JSON object in a file, and an empty text; or an empty dict, and why it could not be read."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}, f"there is no {path.name}."
     except (ValueError, RecursionError) as error:
         return {}, f"{path.name} cannot be read: {error}."
-    return (found, "") if isinstance(found, dict) else ({}, f"{path.name} holds no object.")
+    return (found, "") if isinstance(found, dict) else ({}, f"{path.name} is not a JSON object.")

@@ -1,4 +1,4 @@
-"""Terminal views: a run as it goes on, in a terminal, from what it writes into its folder."""
+"""Terminal views: a live view of a run in a terminal, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-_WIDE = 28  # letters of a bar
-_QUIET_S = 60.0  # without a new row, after which a run may have ended
-_TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order, and others behind them
+_WIDE = 28  # characters of a bar
+_QUIET_S = 60.0  # seconds without a new row, after which a run may have ended
+_TOPICS = ("evaluate", "collect", "learn", "time", "system")  # in this order; others follow
 
 
 def watch_run(
@@ -37,30 +37,31 @@ def watch_run(
     wait: bool = False,
     terminal: Console | None = None,
 ) -> None:
-    """Show a run until Ctrl-C: its newest numbers, how far it is, its returns so far, when the last row came.
+    """Show a run until Ctrl-C: latest values, progress, returns so far, and the time of the last row.
 
-    The run may begin anew. What is not a terminal gets the whole view whenever there is news.
+    The run may be restarted. If the output is not a terminal, the whole view is printed after each change.
 
     Args:
-        folder: of the run.
-        once: show what there is, and return.
-        every_s: seconds between two looks at the folder.
+        folder: folder of the run.
+        once: show the current state, and return.
+        every_s: seconds between two updates.
         wait: if there is no run in the folder yet, say so and wait for one.
-        terminal: where to; standard output, by default.
+        terminal: the output; standard output by default.
 
     Raises:
-        ReportError: there is no run in the folder, and not `wait`; both `once` and `wait`; or no time between two looks.
+        ReportError: there is no run in the folder and `wait` is false, both `once` and `wait` are true, or every_s is not
+            positive.
         ImportError: the extra `cli` is not installed.
     """
     require_extra("rich", "cli", "watching a run")
     from rich.console import Console
 
     if every_s <= 0:
-        raise ReportError(f"--every {every_s:g} is no time between two looks: give it more than 0 seconds.")
+        raise ReportError(f"--every {every_s:g}: expected more than 0 seconds.")
     terminal = terminal or Console(highlight=False)
     watch = Watch(Path(folder))
     if once and wait:
-        raise ReportError("--once shows what there is, and --wait waits for a run: give one of them.")
+        raise ReportError("--once shows the current state, and --wait waits for a run: use only one of them.")
     if not wait or watch.folder.is_file():
         _require_run(watch, once)
     if once:
@@ -71,7 +72,7 @@ def watch_run(
 
 
 def _require_run(watch: Watch, once: bool) -> None:
-    """Refuse a folder in which no run has begun; where one has, `CONFIG` is there before the first row."""
+    """Raise an error for a folder in which no run has begun. A run writes `CONFIG` before its first row."""
     watch.look()
     if watch.is_there or (not once and (watch.folder / CONFIG).is_file()):
         return
@@ -80,8 +81,8 @@ def _require_run(watch: Watch, once: bool) -> None:
         raise ReportError(f"{missing(watch.folder)}{waiting}")
     inside = next(search(watch.folder), None)
     if inside is not None:
-        raise ReportError(f"{watch.folder} is no run. There is one in {inside}: ding-lite watch {inside} follows it.")
-    raise ReportError(f"{watch.folder} is no run: there is no {METRICS} in it, which online_logger(cfg) writes.{waiting}")
+        raise ReportError(f"{watch.folder} is not a run. There is one in {inside}: ding-lite watch {inside} follows it.")
+    raise ReportError(f"{watch.folder} is not a run: it has no {METRICS}, the file that online_logger(cfg) writes.{waiting}")
 
 
 def _follow_live(watch: Watch, terminal: Console, every_s: float) -> None:
@@ -96,7 +97,7 @@ def _follow_live(watch: Watch, terminal: Console, every_s: float) -> None:
 
 def _follow(watch: Watch, terminal: Console, every_s: float) -> None:
     watch.look()
-    terminal.print(watch.view())  # where there is no row yet, it says what is waited for
+    terminal.print(watch.view())  # also before the first row
     while True:
         if watch.look():
             terminal.print(watch.view())
@@ -104,10 +105,10 @@ def _follow(watch: Watch, terminal: Console, every_s: float) -> None:
 
 
 class Watch:
-    """What is known of a run so far.
+    """The current state of a run, read from its folder.
 
     Args:
-        folder: of the run; it need not be there yet.
+        folder: folder of the run, which may not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,11 +119,11 @@ class Watch:
 
     @property
     def is_there(self) -> bool:
-        """Whether there was a file of rows at the last look."""
+        """Whether the file of rows existed at the last `look`."""
         return self._tail.modified is not None
 
     def look(self) -> bool:
-        """Read what was added since the last look; whether that was anything."""
+        """Read new rows. Returns whether there were any."""
         is_news = False
         while True:
             rows, is_other = self._tail.read()
@@ -138,7 +139,7 @@ class Watch:
         return is_news
 
     def view(self) -> RenderableType:
-        """What a terminal shows."""
+        """The view for the terminal."""
         from rich.console import Group
         from rich.text import Text
 
@@ -154,11 +155,11 @@ class Watch:
         return Group(*parts)
 
     def state(self) -> tuple[str, str]:
-        """How long ago the last row came, or what is waited for; and in which style that is said."""
-        if self._tail.modified is None:  # not there
+        """A sentence with the time since the last row, or what the view waits for; and its style."""
+        if self._tail.modified is None:  # does not exist
             return _waiting(self.folder, bool(self.columns.count)), "yellow"
         if not self.columns.count:
-            return f"{self.folder / METRICS} is there, and holds no row yet", "yellow"
+            return f"{self.folder / METRICS} has no row yet", "yellow"
         age = max(time.time() - self._tail.modified, 0.0)
         shown = f"{self.columns.count:,} rows, the last one {readable_time(age)} ago"
         return (shown, "green") if age < _QUIET_S else (f"{shown}: the run is slow, or it has ended", "yellow")
@@ -206,7 +207,7 @@ class Watch:
         return lines
 
     def _shown(self, name: str) -> str | None:
-        """The newest value; beside a mean its range, so that the ends of that range are not shown again."""
+        """The latest value, for a mean with its range; None for the minimum and maximum of a shown mean."""
         path, _, kind = name.rpartition("_")
         if kind in ("min", "max") and f"{path}_mean" in self.columns.newest:
             return None
@@ -221,7 +222,7 @@ def _shown_number(value: float | None) -> str:
 
 
 def history(values: Numbers, width: int) -> str:
-    """Numbers as a line of small bars; where there are more values than room, means of several.
+    """Numbers as a line of at most `width` small bars; if there are more, each bar is the mean of several.
 
     Example:
         >>> history(np.array([0.0, 1.0, 2.0, 7.0]), 10), history(np.array([0.0, 2.0, 5.0, 9.0]), 2)
@@ -232,9 +233,9 @@ def history(values: Numbers, width: int) -> str:
 
 def _waiting(folder: Path, was_there: bool) -> str:
     if was_there:
-        return f"{folder / METRICS} is no longer there: waiting for another"
+        return f"{folder / METRICS} does not exist any more: waiting for a new one"
     if not folder.is_dir():
-        return f"waiting for {folder / METRICS}: the folder is not there yet"
+        return f"waiting for {folder / METRICS}: the folder does not exist yet"
     inside = next(search(folder), None)
     other = f" (there is a run in {inside}: watch that one?)" if inside else ""
     return f"waiting for {folder / METRICS}{other}"

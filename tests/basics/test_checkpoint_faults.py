@@ -139,7 +139,7 @@ class TestDamage:
         content[content.index(np.full(2, 1.5).tobytes()) + 3] ^= 4
         path.write_bytes(content)
 
-        with pytest.raises(CheckpointError, match=r"a\.pt is damaged: its part '.*' does not fit its checksum"):
+        with pytest.raises(CheckpointError, match=r"a\.pt is damaged: its part '.*' does not match its checksum"):
             load_checkpoint(path)
 
     def test_a_file_cut_anywhere_is_refused(self, tmp_path):
@@ -171,7 +171,7 @@ class TestDamage:
             "ckpt/final.pt": f". In {tmp_path}/ckpt there is {there}",
             "ckpt": f": that is a folder, name a file in it. In {tmp_path}/ckpt there is {there}",
             ".": f": that is a folder, name a file in it. In {tmp_path} there is {in_run}",
-            "ckpt/link.pt": f": that is a link to {tmp_path}/gone.pt, which does not exist. Make the link anew. "
+            "ckpt/link.pt": f": that is a link to {tmp_path}/gone.pt, which does not exist. Correct the link. "
             f"In {tmp_path}/ckpt there is {there}",
             "runs/x.pt": f": there is no folder {tmp_path}/runs either. Check the path; it is relative to {os.getcwd()}.",
         }
@@ -188,7 +188,7 @@ class TestDamage:
             load_checkpoint(path)
 
         assert str(caught.value) == (
-            f"the checkpoint {path} cannot be read: it is cut off, or no checkpoint at all (File is not a zip file). "
+            f"the checkpoint {path} cannot be read: it is cut off, or not a checkpoint (File is not a zip file). "
             f"In {tmp_path} there is best.pt."
         )
 
@@ -197,7 +197,7 @@ class TestDamage:
         with pytest.raises(ValueError, match=r"load_checkpoint\(device='gpu'\) wants a device of torch, such as \"cpu\""):
             load_checkpoint(path, "gpu")
         if not torch.cuda.is_available():
-            with pytest.raises(ValueError, match=r"load_checkpoint\(device='cuda'\), but torch sees no GPU here: use device="):
+            with pytest.raises(ValueError, match=r"load_checkpoint\(device='cuda'\), but torch finds no GPU: use device="):
                 load_checkpoint(path, "cuda")
 
     def test_a_file_that_holds_no_dict_is_refused(self, tmp_path):
@@ -271,8 +271,8 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("state", "words"),
         [
-            (holds_itself(), r"state\['a'\]\[1\] is a list that holds itself"),
-            (nested(5000), r"state\['a'\]\[0\].*\.\.\..* stands within 200 lists and dicts"),
+            (holds_itself(), r"state\['a'\]\[1\] is a list that contains itself"),
+            (nested(5000), r"state\['a'\]\[0\].*\.\.\..* is nested in 200 lists and dicts"),
         ],
     )
     def test_a_state_that_has_no_end_is_refused_with_its_place_and_the_file_before_stays(self, tmp_path, state, words):
@@ -291,6 +291,6 @@ class TestShapes:
     def test_a_key_that_is_half_a_character_comes_back_and_a_path_with_one_is_refused(self, tmp_path):
         state = {"\ud800": {"x\udcff": torch.zeros(1)}}
         assert load_checkpoint(save_checkpoint(state, tmp_path / "a.pt")) == state
-        with pytest.raises(WriteError, match=r"no name holds half of a character \('\\ud800'\)"):
+        with pytest.raises(WriteError, match=r"a name must not contain half of a character \('\\ud800'\)"):
             save_checkpoint(state, tmp_path / "\ud800.pt")
         assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]

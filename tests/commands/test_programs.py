@@ -39,15 +39,15 @@ def test_each_command_does_its_work_and_says_where(runs, capsys):
     ("argv", "message"),
     [
         (["report", "nowhere"], "there is no folder nowhere."),
-        (["report"], "no folder was named"),
+        (["report"], "no folder was given"),
         (["plot", "runs", "--metric", "evaluate/episode_return"], "did you mean 'evaluate/episode_return_mean'?"),
-        (["plot", "runs", "--out", "curve.gif"], "it ends in .png, .svg or .pdf."),
+        (["plot", "runs", "--out", "curve.gif"], "expected .png, .svg or .pdf."),
         (["plot", "runs", "--out", "runs/dqn_0/config.json/curve.png"], "config.json"),
         (["watch", "nowhere", "--once"], "there is no folder nowhere."),
         (["watch", "nowhere"], "there is no folder nowhere. ding-lite watch nowhere --wait waits until a run begins there."),
-        (["watch", "runs"], "runs is no run. There is one in runs/dqn_0: ding-lite watch runs/dqn_0 follows it."),
-        (["watch", "runs/dqn_0/config.json", "--wait"], "runs/dqn_0/config.json is no folder. It is a file: name the"),
-        (["watch", "runs/dqn_0", "--every", "-1"], "is no time between two looks"),
+        (["watch", "runs"], "runs is not a run. There is one in runs/dqn_0: ding-lite watch runs/dqn_0 follows it."),
+        (["watch", "runs/dqn_0/config.json", "--wait"], "runs/dqn_0/config.json is a file, expected a folder: pass the"),
+        (["watch", "runs/dqn_0", "--every", "-1"], "expected more than 0 seconds"),
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error_and_status_2(runs, capsys, argv, message):
@@ -73,7 +73,7 @@ def test_what_is_no_command_or_option_is_explained_with_status_2(runs, capsys, a
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (None, ["report", "plot", "watch", "Look at runs"]),
+        (None, ["report", "plot", "watch", "Show runs"]),
         ("report", ["RUN_DIR ...", "--out", "report.html", "--videos"]),
         ("plot", ["RUN_DIR ...", "--metric", "--x", "--out", "--smooth", "learn/loss"]),
         ("watch", ["RUN_DIR", "--once", "--every", "--wait"]),
@@ -167,8 +167,8 @@ STRANGE = "a\x1b[2J\x1b]0;taken\x07"
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["plot", "runs", "--metric", "b"], "There are "),
-        (["plot", STRANGE, "--metric", "learn/b"], "There are "),
+        (["plot", "runs", "--metric", "b"], "They have "),
+        (["plot", STRANGE, "--metric", "learn/b"], "They have "),
         (["plot", "runs", "--out", f"{STRANGE}.gif"], "a?[2J"),
         (["report", f"nowhere{STRANGE}"], "nowherea?[2J"),
         (["watch", f"nowhere{STRANGE}", "--once"], "nowherea?[2J"),

@@ -80,7 +80,7 @@ def test_q_target_does_not_read_the_value_after_a_termination_with_a_gamma_a_row
     [((6, 1), (6,), (6,)), ((6,), (6, 1), (6,)), ((6,), (6,), (6, 1)), ((1,), (6,), (6,))],
 )
 def test_q_target_refuses_what_torch_would_broadcast(reward, next_value, terminated):
-    with pytest.raises(ValueError, match=r"q_target\(\) wants reward, terminated \[B\].*give one number for each row"):
+    with pytest.raises(ValueError, match=r"q_target\(\) wants reward, terminated \[B\].*pass one number for each row"):
         q_target(torch.ones(reward), torch.ones(next_value), torch.zeros(terminated, dtype=torch.bool), gamma=0.9)
 
 

@@ -53,7 +53,7 @@ def test_updates_happen_in_place_without_a_gradient_and_leave_the_online_network
 
 def test_what_cannot_be_is_refused_before_anything_moves():
     targets, before = parameters(0), parameters(0)
-    with pytest.raises(ValueError, match=r"as many target parameters as online ones, got 4 and 3.*deep copy"):
+    with pytest.raises(ValueError, match=r"the same number of target and online parameters, got 4 and 3.*deep copy"):
         polyak_(targets, parameters(1)[:3], 0.5)
     for theta in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match=rf"theta in \[0, 1\], got {theta}"):

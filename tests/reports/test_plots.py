@@ -44,11 +44,11 @@ def test_every_environment_has_axes_of_its_own(tmp_path, write_run):
     ("settings", "message"),
     [
         ({"metric": "learn/los"}, r"--metric learn/los: .* did you mean 'learn/loss'\?"),
-        ({"metric": "zzz"}, r"--metric zzz: the runs have no such number\. There are collect/"),
+        ({"metric": "zzz"}, r"--metric zzz: the runs have no such metric\. They have collect/"),
         ({"x": "env_steps"}, r"--x env_steps: .* did you mean 'env_step'\?"),
-        ({"out": "curve.gif"}, r"--out curve.gif ends in '.gif': it ends in .png, .svg or .pdf"),
+        ({"out": "curve.gif"}, r"--out curve.gif ends in '.gif', expected .png, .svg or .pdf"),
         ({"out": "curve"}, "ends in 'nothing'"),
-        ({"smooth": 0}, "--smooth 0 is no number of rows"),
+        ({"smooth": 0}, "--smooth 0: expected 1 row"),
         ({"metric": "learn/loss", "x": "evaluate/episodes"}, "no row has both learn/loss and evaluate/episodes"),
     ],
 )
@@ -62,7 +62,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, write_run, monkeypatch, setti
 
 def test_runs_without_any_row_are_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ReportError, match="They hold none at all"):
+    with pytest.raises(ReportError, match="They have no metrics"):
         plot_runs([tmp_path])
 
 

@@ -27,10 +27,10 @@ def test_what_lies_inside_a_run_is_not_another(tmp_path, write_run):
     ("make", "message"),
     [
         (lambda path: None, "there is no folder .*/place"),
-        (lambda path: path.write_text(""), "It is a file: name the folder"),
+        (lambda path: path.write_text(""), "is a file, expected a folder"),
         (
             lambda path: path.mkdir(),
-            "place is no run, and none is in it: there is no metrics.jsonl in it or in a folder below it, which",
+            "place is not a run, and contains none: there is no metrics.jsonl in it or its subfolders, the file",
         ),
     ],
 )
@@ -41,7 +41,7 @@ def test_what_is_no_run_is_refused_with_what_was_looked_for(tmp_path, make, mess
 
 
 def test_no_folder_at_all_is_refused():
-    with pytest.raises(ReportError, match="no folder was named"):
+    with pytest.raises(ReportError, match="no folder was given"):
         find_runs([])
 
 
@@ -60,10 +60,10 @@ def test_a_run_that_was_killed_in_the_middle_of_a_line_is_read_up_to_there(tmp_p
     [
         ("config.json", None, "there is no config.json."),
         ("config.json", '{"seed": ', "config.json cannot be read"),
-        ("config.json", "[1]", "config.json holds no object."),
+        ("config.json", "[1]", "config.json is not a JSON object."),
         ("config.json", "\xff" * 4, "config.json cannot be read"),
-        ("metrics.jsonl", "", "metrics.jsonl holds no row yet."),
-        ("metrics.jsonl", "nonsense\n{}\n", "1 lines of metrics.jsonl are no rows"),
+        ("metrics.jsonl", "", "metrics.jsonl has no row yet."),
+        ("metrics.jsonl", "nonsense\n{}\n", "1 lines of metrics.jsonl are not rows"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_the_rest_is_read(tmp_path, write_run, name, content, note):
@@ -83,7 +83,7 @@ def test_numbers_that_are_not_finite_are_left_out_of_curves_and_said(tmp_path):
         sink.write({"env_step": step, "learn/loss": loss})
     (run,) = find_runs([tmp_path])
 
-    assert "NaN or infinite, and left out where values are drawn: learn/loss (2 of 5 rows)." in run.notes
+    assert "NaN or infinite values, which are not drawn: learn/loss (2 of 5 rows)." in run.notes
     assert [it.tolist() for it in run.series("learn/loss", "env_step")] == [[0, 4], [1, 2]]
 
 

@@ -53,7 +53,7 @@ def test_runs_with_almost_nothing_in_them_have_a_page_too(tmp_path, open_page):
     assert opened.said == []
     words = opened.page.inner_text("#runs")
     assert "there is no config.json." in words
-    assert "metrics.jsonl holds no row yet." in words
+    assert "metrics.jsonl has no row yet." in words
     assert opened.page.locator("#curves").count() == 0
 
 
@@ -71,6 +71,6 @@ def test_too_many_metrics_are_named_and_not_drawn(tmp_path, write_run, monkeypat
 
 
 def test_where_there_is_no_run_there_is_no_page(tmp_path):
-    with pytest.raises(ReportError, match="is no run"):
+    with pytest.raises(ReportError, match="is not a run"):
         write_page([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()

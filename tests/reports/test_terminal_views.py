@@ -34,13 +34,13 @@ def append(folder, *rows):
 def test_a_run_is_waited_for_and_followed(tmp_path, write_run):
     watch = Watch(tmp_path / "run")
     assert not watch.look()
-    assert f"waiting for {tmp_path / 'run' / 'metrics.jsonl'}: the folder is not there yet" in shown(watch, 300)
+    assert f"waiting for {tmp_path / 'run' / 'metrics.jsonl'}: the folder does not exist yet" in shown(watch, 300)
 
     folder = write_run(tmp_path / "run", iterations=200)
     content = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text("")
     assert not watch.look()
-    assert "holds no row yet" in shown(watch, 300)
+    assert "has no row yet" in shown(watch, 300)
 
     (folder / "metrics.jsonl").write_text(content)
     assert watch.look()
@@ -74,7 +74,7 @@ def test_a_run_that_begins_anew_is_followed_from_its_beginning(tmp_path, write_r
     watch.look()
     (folder / "metrics.jsonl").rename(folder / "metrics.1.jsonl")
     assert not watch.look()
-    assert "is no longer there: waiting for another" in shown(watch, 300)
+    assert "does not exist any more: waiting for a new one" in shown(watch, 300)
 
     (folder / "config.json").write_text('{"exp_name": "second", "max_step": 10}')
     append(folder, {"total_step": 4, "learn/new": 5.0})
@@ -136,9 +136,9 @@ def test_one_look_prints_a_snapshot_that_a_pipe_can_take(tmp_path, write_run):
 def test_one_look_at_nothing_and_no_time_between_looks_are_refused(tmp_path):
     with pytest.raises(ReportError, match=r"there is no folder .*/run\.$"):
         watch_run(tmp_path / "run", once=True)
-    with pytest.raises(ReportError, match="--once shows what there is, and --wait waits for a run: give one of them"):
+    with pytest.raises(ReportError, match="--once shows the current state, and --wait waits for a run: use only one of them"):
         watch_run(tmp_path, once=True, wait=True)
-    with pytest.raises(ReportError, match="--every 0 is no time"):
+    with pytest.raises(ReportError, match="--every 0: expected more than 0"):
         watch_run(tmp_path, every_s=0)
 
 
@@ -167,7 +167,7 @@ def test_in_a_terminal_it_lives_until_ctrl_c_and_gives_the_terminal_back(tmp_pat
     watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment, cwd=tmp_path)
     os.close(theirs)
     try:
-        assert b"\x1b[?25l" in read_until(ours, b"the folder is not there yet")  # the cursor is hidden
+        assert b"\x1b[?25l" in read_until(ours, b"the folder does not exist yet")  # the cursor is hidden
         folder = write_run(tmp_path / "run", iterations=20)
         read_until(ours, b"20 rows")
         append(folder, {"env_step": 77_777})
@@ -202,7 +202,7 @@ def test_in_a_pipe_it_says_what_it_waits_for_if_asked_to_wait(tmp_path):
     command = [*WATCH, "run", "--wait", "--every", "0.05"]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
     try:
-        read_until(watching.stdout.fileno(), b"waiting for run/metrics.jsonl: the folder is not there yet")
+        read_until(watching.stdout.fileno(), b"waiting for run/metrics.jsonl: the folder does not exist yet")
         (tmp_path / "run").mkdir()
         append(tmp_path / "run", {"env_step": 77_777})
         read_until(watching.stdout.fileno(), b"77,777")
@@ -223,12 +223,12 @@ PLACES = {
     ),
     "an empty folder": (
         lambda path: path.mkdir(),
-        "is no run: there is no metrics.jsonl in it, which .* writes. .* --wait waits",
+        "is not a run: it has no metrics.jsonl, the file that .* writes. .* --wait waits",
     ),
-    "a file": (lambda path: path.write_text(""), "/run is no folder. It is a file: name the folder that it is in"),
+    "a file": (lambda path: path.write_text(""), "/run is a file, expected a folder: pass the folder of this file"),
     "a folder of runs": (
         lambda path: JsonLines(path / "dqn" / "metrics.jsonl").write({"env_step": 1}),
-        "is no run. There is one in .*/run/dqn: ding-lite watch .*/run/dqn follows it",
+        "is not a run. There is one in .*/run/dqn: ding-lite watch .*/run/dqn follows it",
     ),
 }
 
