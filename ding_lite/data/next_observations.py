@@ -1,4 +1,4 @@
-"""Next observations: what each step of a rollout led to, also where an episode ended."""
+"""Next observations of a rollout, with the final observations of its episodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ding_lite.data.trees import map_leaves
 def next_observations(obs: Any, finals: Iterable[tuple[int, int, Any]]) -> Any:
     """The observation that each step returned, before any reset: `next_obs`, arrays [T, B, ...], nested like the space.
 
-    It is the observation of the next step, unless the episode ended there: then the next step has the first observation of
-    another episode, and this one has the final observation of its own.
+    It is the observation before the next step, except at the end of an episode: there it is the final observation, because the
+    next step begins with the first observation of another episode.
 
     Args:
         obs: observations before each step and after the last one, [T + 1, B, ...].
-        finals: (t, environment, final observation) of each such end.
+        finals: (t, environment, final observation) of each end of an episode after which the environment was reset.
 
     Example:
         >>> import numpy as np

@@ -91,12 +91,12 @@ def _gae_row_by_row(signals: list[Tensor], flags: list[Tensor], gamma: float, la
 
 
 def discounted_sum(x: Array, decay: Array) -> Array:
-    """y_t = x_t + decay_t * y_{t+1}, from the last row up: discounted returns, GAE and V-trace are all of this form.
+    """y_t = x_t + decay_t * y_{t+1}, for all t. Discounted returns, GAE and V-trace have this form.
 
-    Computed as a scan in log2(T) passes (Hillis and Steele, 1986), or row by row where the rows are wide.
+    Computed as a scan in log2(T) passes (Hillis and Steele, 1986), or row by row for wide rows.
 
     Args:
-        x: [T, B] float, all finite. Taken: it is overwritten with y.
+        x: [T, B] float, all finite; overwritten with y.
         decay: [T, B] float.
 
     Returns:
@@ -117,14 +117,14 @@ def discounted_sum(x: Array, decay: Array) -> Array:
 
 
 def normalized(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Advantages with mean 0 and standard deviation 1: how large a policy's step is then no longer hangs on the rewards' scale.
+    """Advantages with mean 0 and standard deviation 1, so that the policy's step size does not depend on the scale of rewards.
 
     Args:
         advantage: any shape, float.
-        valid: False for steps that do not count. Of that shape, bool; None where all do.
+        valid: False for steps that do not count. Same shape, bool; None if all count.
 
     Returns:
-        Of that shape, 0 for steps that do not count. What is a single number, or none, stays as it is.
+        The same shape, 0 for steps that do not count. Fewer than two numbers are not normalised.
 
     Reference:
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 7.

@@ -28,7 +28,7 @@ class NStep(NamedTuple):
 def nstep_return(
     reward: Tensor, terminated: Tensor, truncated: Tensor, *, n: int, gamma: float, valid: Tensor | None = None
 ) -> NStep:
-    """Sums of the next n rewards, fewer where the episode or the rollout ends before.
+    """Discounted sums of the next n rewards, or of fewer if the episode or the rollout ends before.
 
         return_t = sum_{i<k} gamma^i * reward_{t+i}
         last_t   = t + k - 1, the first row that is terminated, truncated, or the last of the rollout, with k at most n

@@ -80,11 +80,11 @@ class ItemStats(_CollectedStats):
 
 
 class PercentilesStats(_CollectedStats):
-    """Percentiles of all values, or of the last `window` ones, interpolated between neighbours. NaN is left out.
+    """Percentiles of all values, or of the last `window` ones, interpolated between neighbours. NaN is ignored.
 
     Args:
-        window: how many values count; None for all.
-        percentiles: from 0 to 100; True for 0, 50, 75, 90, 95, 99 and 100.
+        window: number of latest values that count; None for all.
+        percentiles: numbers from 0 to 100; True for 0, 50, 75, 90, 95, 99 and 100.
     """
 
     stats_cls_identifier = "percentiles"

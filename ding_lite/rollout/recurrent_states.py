@@ -74,7 +74,7 @@ class RecurrentState:
         return {"action": action, **self.columns("state_in"), **self.columns("state_out")}
 
     def restart(self) -> None:
-        """Reset the state where an episode begins."""
+        """Reset the state in environments in which an episode begins."""
         restarted = self._env.restarted
         if not self.state:
             return
@@ -116,7 +116,7 @@ class RecurrentState:
         return {name: _column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
 
     def inputs(self) -> dict[str, Any]:
-        """The values of the last step that the policy needs, by name: arrays [B, ...], zeros where an episode begins."""
+        """The values of the last step that the policy needs, by name: arrays [B, ...], zeros at the start of an episode."""
         if not self.previous:
             return {}
         restarted, count = self._env.restarted, self._env.num_envs

@@ -39,7 +39,7 @@ class VideoWriter:
         """Whether the video ends before the episode."""
         self._shape: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed where the context is left
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by __exit__
 
     def add(self, frame: Any) -> None:
         """Append a frame, uint8 [H, W, 3].

@@ -340,7 +340,7 @@ class TestBeforeTheRun:
                 TypeError,
                 r"as 'weight', got .*no state_dict\(\): pass the model, not its state",
             ),
-            (torch.nn.LazyLinear(1), TypeError, r"LazyLinear\.state_dict\(\)\['weight'\] has no shape yet: let the module"),
+            (torch.nn.LazyLinear(1), TypeError, r"LazyLinear\.state_dict\(\)\['weight'\] has no shape yet: run the module"),
         ],
     )
     def test_what_cannot_be_saved_is_refused_by_name(self, policy, error, message, tmp_path):

@@ -510,7 +510,7 @@ def test_an_agent_without_a_policy_and_a_policy_without_an_agent_are_refused():
         AgentWorker(env, modes, lambda agent: "a" if agent.startswith("a") else "bb")
     with pytest.raises(ValueError, match=r"policy_of\('b0'\) returned None, but the policies are a, b"):
         AgentWorker(env, modes, {"a0": "a", "a1": "a"})
-    with pytest.raises(ValueError, match=r"gives no agent to the policy 'c': leave it out. The agents are a0, a1, b0"):
+    with pytest.raises(ValueError, match=r"assigns no agent to the policy 'c': remove the policy. The agents are a0, a1, b0"):
         AgentWorker(env, {**modes, "c": modes["a"]}, policy_of)
     with pytest.raises(
         TypeError, match=r"policy_of wants a function from an agent .* or a dict of these names by agent, got 'a'"

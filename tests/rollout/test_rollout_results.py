@@ -163,7 +163,7 @@ def test_what_is_recorded_does_not_depend_on_the_memory_that_was_there_at_first(
 def test_episodes_beyond_the_memory_are_refused_before_it_is_taken(counting_env, monkeypatch):
     monkeypatch.setattr("ding_lite.rollout.collection.available_bytes", lambda: 3000)
     envs = make_envs(partial(counting_env, 0, [(10**6, "terminated")]))
-    words = r"whole episodes of more than 128 steps in each of 1 environments .*collect fewer at a time by policy.*n_episode"
+    words = r"whole episodes of more than 128 steps in each of 1 environments .*lower policy.*n_episode"
     with pytest.raises(MemoryError, match=words):
         LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(1)
 
