@@ -75,30 +75,27 @@ class Batches:
                 closed.
         """
         source, draws = self._source, self._draws(count, is_ready)
-        drawn = next(draws, None)
+        drawn, ahead = next(draws, None), None
         if drawn is None:
             return
-        batch = self._here(drawn)
         beside = beside and count > 1 and source.lead > 0
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(1, BATCH_THREAD, use_torch_threads, (1,))) if beside else None
-            while True:
+            while drawn is not None:
+                batch = None if ahead is None else self._arrived(ahead)
+                if batch is None:
+                    data = source.take(drawn, self._columns)
+                    batch = Batch(data, data)
+                    del data  # so that its memory can be reused
                 following = next(draws, None) if source.lead else None
                 ahead = None if pool is None or following is None else self._begun(pool, following)
                 yield batch
-                following = following if source.lead else next(draws, None)
-                if following is None:
-                    return
-                batch = self._here(following) if ahead is None else self._arrived(ahead, following)
+                drawn = following if source.lead else next(draws, None)
 
     def _draws(self, count: int, is_ready: Callable[[], bool]) -> Iterator[Any]:
         while count and is_ready():
             count -= 1
             yield self._source.draw(self._size)
-
-    def _here(self, drawn: Any) -> Batch:
-        data = self._source.take(drawn, self._columns)
-        return Batch(data, data)
 
     def _begun(self, pool: ThreadPoolExecutor, drawn: Any) -> _Ahead:
         return _Ahead(self._source.writes, pool.submit(self._made, drawn))
@@ -107,9 +104,10 @@ class Batches:
         data = self._source.take(drawn, self._columns)
         return data, None if self._send is None else self._send(data)
 
-    def _arrived(self, ahead: _Ahead, drawn: Any) -> Batch:
+    def _arrived(self, ahead: _Ahead) -> Batch | None:
+        """The batch that the second thread prepared; None if the buffers were written to meanwhile."""
         wait([ahead.made])
         if self._source.writes != ahead.writes:
-            return self._here(drawn)
+            return None
         data, arrive = ahead.made.result()
         return Batch(data, data if arrive is None else arrive())

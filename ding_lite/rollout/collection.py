@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class LocalWorker:
             random: sample actions from the action space instead of the policy.
             **kwargs: for the policy's `compute_actions`.
         """
-        return self._collect(num_steps, lambda obs: self.act(obs, random, **kwargs), random)
+        return self._collect(num_steps, partial(self.act, random=random, **kwargs), random)
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
         """Act for `count` whole episodes. Each environment runs a fixed number of them, see `EpisodeBudget`.
