@@ -63,13 +63,22 @@ class EdgeEnds:
         for _ in range(self.edge.distance):
             self.put(self.token_of(lane))
 
-    def replace(self, changed: Mapping[str, Any]) -> None:
-        """Replace the values of the tokens on this edge."""
+    def replace(self, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
+        """Replace the values of the tokens on this edge.
+
+        Args:
+            changed: new values by name of the field.
+            snapshots: new snapshots by id of the leader.
+        """
         places = {place: changed[name] for place, name in enumerate(self._names) if name in changed}
-        tokens = list(iter(self.pop, _CLOSED)) if places else ()
+        leaders = enumerate(id(leader) for leader, _ in self.edge.follows)
+        states = {place: snapshots[leader] for place, leader in leaders if leader in snapshots}
+        tokens = list(iter(self.pop, _CLOSED)) if places or states else ()
         for token in tokens:
             for place, value in places.items():
                 token[1][place] = _copied(value, self._names[place])
+            for place, snapshot in states.items():
+                token[2][place] = snapshot
             self.put(token)
 
     def set_kept(self, ctx: Any, token: Any) -> None:

@@ -270,12 +270,18 @@ class Network:
         is_whole = self.error is None and not self.asked_to_stop and self.reason is None
         return is_whole and self._learn.iteration + 1 == self.max_step and not any(lane.is_over for lane in self.lanes)
 
-    def go_on(self, ctx: Context, changed: Mapping[str, Any]) -> None:
+    def snapshots(self) -> list[tuple[Any, Any]]:
+        """Each leader that followers on other lanes act on, with a snapshot of its state."""
+        leaders = {id(leader): leader for edge in self.plan.edges for leader, _ in edge.follows}
+        return [(leader, leader.snapshot()) for leader in leaders.values()]
+
+    def go_on(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
         """Prepare for one more run.
 
         Args:
             ctx: context of its first iteration.
             changed: kept fields that were set since the last run; every lane sees the new value.
+            snapshots: new snapshots of the leaders that were changed since the last run, by id; every follower acts on them.
         """
         self._requests.clear()  # a signal to the last run is dealt with
         self._learn.ctx, self._learn.is_renewed = ctx, True
@@ -286,7 +292,7 @@ class Network:
                 for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
                     object.__setattr__(lane.ctx, name, value)
         for ends in self._ends.values():
-            ends.replace(changed)
+            ends.replace(changed, snapshots)
 
     def _allot_torch(self) -> None:
         """Set the number of torch threads of each lane."""

@@ -322,7 +322,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         if network.can_go_on:
             kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
             prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
-            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints)
+            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints, network.snapshots())
 
     def _new_network(self) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
@@ -347,7 +347,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         for name, found in paused.prints.items():
             if changed(found, fingerprint(values[name]), private="all") is not None:
                 set_since[name] = values[name]
-        paused.network.go_on(self.ctx, set_since)
+        snapshots = {id(leader): new for leader, old in paused.snapshots if not _is_same(new := leader.snapshot(), old)}
+        paused.network.go_on(self.ctx, set_since, snapshots)
         return paused.network
 
     def suggest_contracts(self) -> str:
@@ -567,6 +568,12 @@ class _Paused(NamedTuple):
     """The kept fields at the end of its last iteration."""
     prints: dict[str, Print]
     """Fingerprints of the mutable ones among them."""
+    snapshots: list[tuple[Any, Any]]
+    """Each leader, with a snapshot of its state at the end of the run."""
+
+
+def _is_same(snapshot: Any, other: Any) -> bool:
+    return snapshot is other or changed(fingerprint(snapshot), fingerprint(other), private="all") is None
 
 
 task = Task()
