@@ -294,7 +294,7 @@ def test_a_trainer_takes_a_list_of_transitions_as_a_batch(form):
 
     assert ctx.train_iter == 1
     ctx.train_data = [3]
-    with pytest.raises(TypeError, match=r"ctx.train_data: number 0 of a list of transitions is 3"):
+    with pytest.raises(TypeError, match=r"ctx.train_data: transition 0 of a list is 3"):
         trainer(cfg, policy.learn_mode)(ctx)
 
 
@@ -319,7 +319,7 @@ def test_an_action_that_is_not_of_its_space_is_refused_where_it_is_set(collector
     left = collector(cfg, policy.collect_mode, envs)(ctx)
     if left is not None:
         left.take(ctx)
-    with pytest.raises(ValueError, match="action of .* cannot be 9: its space has 0 to 1 there"):
+    with pytest.raises(ValueError, match="action of .* cannot be 9: its space allows 0 to 1 there"):
         (ctx.trajectories or ctx.episodes)[0].action = 9
     envs.close()
 
