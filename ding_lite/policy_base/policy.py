@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import add_note
@@ -43,6 +45,7 @@ from ding_lite.policy_check import (
 from ding_lite.policy_state import all_or_nothing
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
+_DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 
 
@@ -119,34 +122,33 @@ class Policy(PolicyState):
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
-        with seeded(self.seed):
+        with seeded(self.seed):  # also for networks that hooks add
             model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
-        self.model = model.to(self.device)
-        self.params = list(self.model.parameters())
-        if self.params:
-            hook = f"make_optimizer, or the optimizer_fn, of {kind}"
-            self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
-        self.make_generators("learn")
-        self.before_loss_init()
-        warn_of_idle_settings(self)
-        self.after_init()
+            self.model = model.to(self.device)
+            self.params = list(self.model.parameters())
+            if self.params:
+                hook = f"make_optimizer, or the optimizer_fn, of {kind}"
+                self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
+            self.make_generators("learn")
+            self.before_loss_init()
+            warn_of_idle_settings(self)
+            self.after_init()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, is_learning in {"set_weights": False, "learn_on_batch": True}.items():
+        wrappers: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "set_weights": functools.partial(_counting, is_learning=False),
+            "learn_on_batch": functools.partial(_counting, is_learning=True),
+            "load_state_dict": all_or_nothing,
+        }
+        for name, wrap in wrappers.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
-            if owner is cls or not issubclass(owner, PolicyWeights):  # defined by this class, or by a mixin
-                setattr(cls, name, _counting(vars(owner)[name], is_learning))
-        owner = next(base for base in cls.__mro__ if "load_state_dict" in vars(base))
-        if owner is cls:
-            cls.load_state_dict = all_or_nothing(vars(cls)["load_state_dict"])  # type: ignore[method-assign]
-        elif not issubclass(owner, PolicyWeights):  # defined by a mixin
-
-            def load_state_dict(self: Any, state: Mapping[str, Any]) -> None:
-                super(cls, self).load_state_dict(state)
-
-            wrapped = functools.wraps(vars(owner)["load_state_dict"])(load_state_dict)
-            cls.load_state_dict = all_or_nothing(wrapped)  # type: ignore[method-assign]
+            if owner is cls:
+                setattr(cls, name, wrap(vars(cls)[name]))
+            elif not issubclass(
+                owner, PolicyWeights
+            ):  # a mixin's, which may stand elsewhere in the order of a subclass's bases
+                setattr(cls, name, wrap(_inherited(cls, name, vars(owner)[name])))
 
     @classmethod
     def default_config(cls) -> PolicyConfig | Mapping[str, Any] | None:
@@ -193,15 +195,16 @@ class Policy(PolicyState):
             HookError: a hook raises an error on the dummy batch, or returns something of the wrong shape or type.
             TypeError: an attribute hides a method.
         """
-        if "reads" not in self.dry_run_results and not self.is_copy:
-            require_methods(self)
-            self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that read `columns` during the dry run
-            try:
-                self.dry_run_results["reads"] = try_out(self, CollectMode)
-            except BaseException:
-                self.dry_run_results.clear()
-                raise
-        return self._known
+        with _DRY_RUNS:
+            if "reads" not in self.dry_run_results and not self.is_copy:
+                require_methods(self)
+                self.dry_run_results["reads"] = HookReads(None, None)  # for hooks that read `columns` during the dry run
+                try:
+                    self.dry_run_results["reads"] = try_out(self, CollectMode)
+                except BaseException:
+                    self.dry_run_results.clear()
+                    raise
+            return self._known
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -346,6 +349,16 @@ class Policy(PolicyState):
         return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
 
 
+def _inherited(cls: type[Policy], name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that calls the one that `cls` inherits by this name; `fn` is that method, for its docstring."""
+
+    @functools.wraps(fn)
+    def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(cls, self), name)(*args, **kwargs)
+
+    return called
+
+
 def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
     """Wrap `set_weights` or `learn_on_batch` of a class: the version of the weights increases if the method does not do this.
 
@@ -356,15 +369,28 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
-        version, steps, result = self.version, self.train_iter, None
+        version, steps, before, result = self.version, self.train_iter, _progress(self) if is_learning else None, None
         try:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error
-            has_changed = not is_learning or not self.has_loss or bool(result)
-            if has_changed and self.version == version:
+            is_step = not is_learning or not self.has_loss or bool(result)
+            if self.version == version and (is_step or _has_progressed(self, before)):
                 self.bump_version()
-        if has_changed and is_learning and self.train_iter == steps:
+        if is_step and is_learning and self.train_iter == steps:
             self.train_iter += 1
         return result
 
     return called
+
+
+def _progress(policy: Policy) -> tuple[int, list[Tensor]]:
+    """Torch's count of changes in place, and the steps of the optimizer, because fused steps are not in that count."""
+    states = policy.optimizer.state.values() if policy.params else ()
+    return policy.count_changes(), [torch.as_tensor(state["step"]).clone() for state in states if "step" in state]
+
+
+def _has_progressed(policy: Policy, before: tuple[int, list[Tensor]] | None) -> bool:
+    if before is None:
+        return False
+    changes, steps = _progress(policy)
+    return changes != before[0] or len(steps) != len(before[1]) or not all(map(torch.equal, steps, before[1]))

@@ -38,9 +38,6 @@ class PolicyState(PolicyWeights):
     saved_networks: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     """Attributes that `state_dict` saves under their own names. Other networks and optimizers are saved as attachments."""
 
-    is_copy: bool = False
-    """Whether this is an acting copy, which cannot learn."""
-
     hook_metrics: MetricsLogger
     seed: int
     config: Settings
@@ -179,7 +176,13 @@ class PolicyState(PolicyWeights):
         for mode in (self.collect_mode, self.eval_mode):
             if mode.role in state:
                 mode.load_state_dict(state[mode.role])
-            mode.actor.copy_weights(self)
+
+    def update_copies(self) -> None:
+        """Copy the weights to the acting copies that the modes of this policy have, also if the version is the same."""
+        self._snapshot = None
+        for mode in (vars(self).get("collect_mode"), vars(self).get("eval_mode")):
+            if mode is not None:
+                mode.actor.copy_weights(self)
 
     def make_generators(self, role: str, index: int = 0) -> None:
         """Create the random generators of a role from the policy's seed.

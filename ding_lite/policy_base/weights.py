@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_check import require_finite
 from ding_lite.policy_state import StateError, misfit, require_weights
+
+_CHANGES = operator.attrgetter("_version")  # torch's counter of changes in place
 
 
 class Weights(NamedTuple):
@@ -44,11 +47,21 @@ class PolicyWeights(Hooks):
     being_loaded: Mapping[str, Any] | None = None
     """The state that is being loaded at the moment; None if there is none."""
 
+    is_copy: bool = False
+    """Whether it is a copy that acts, and cannot learn."""
+
     device: torch.device
     train_iter: int
     version: int
     _snapshot: Weights | None
     _found_finite: int  # version of the weights that were checked last
+
+    def count_changes(self) -> int:
+        """Torch's count of changes of the parameters in place, without the steps of fused optimizers."""
+        try:
+            return sum(map(_CHANGES, self.params))
+        except RuntimeError:  # tensors made in inference mode have no such counter
+            return 0
 
     @property
     def has_own_weights(self) -> bool:

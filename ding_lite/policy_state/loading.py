@@ -43,6 +43,19 @@ class LoadablePolicy(Protocol):
         """The configuration."""
 
     @property
+    def version(self) -> int:
+        """Version of the weights."""
+
+    def count_changes(self) -> int:
+        """The number of changes of the parameters in place."""
+
+    def bump_version(self) -> None:
+        """Increase the version, because the weights have changed."""
+
+    def update_copies(self) -> None:
+        """Copy the weights to the acting copies."""
+
+    @property
     def made_with(self) -> Mapping[str, Any]:
         """The result of `identity_of`."""
 
@@ -98,9 +111,13 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
         try:
             before = copy.deepcopy(self.state_dict())
             if "optimizer" not in state:
-                before.pop("optimizer")
+                before.pop("optimizer", None)  # a state_dict of a subclass may leave it out
             require_loadable(self, state, before)
+            version, changes = self.version, self.count_changes()
             _load_or_undo(self, fn, state, before)
+            if self.version == version != state.get("version") and self.count_changes() != changes:
+                self.bump_version()  # a load_state_dict of a subclass may only call torch's
+            self.update_copies()
         finally:
             self.being_loaded = None
 
