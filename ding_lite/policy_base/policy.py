@@ -20,6 +20,7 @@ from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
+from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
 from ding_lite.policy_base.weights import PolicyWeights, Weights
@@ -32,6 +33,7 @@ from ding_lite.policy_check import (
     loss_error,
     misfit_in_batch,
     require_batch,
+    require_declarations,
     require_mapping,
     require_methods,
     require_model,
@@ -43,6 +45,15 @@ from ding_lite.policy_check import (
 from ding_lite.policy_state import all_or_nothing
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
+_MORE_HOOKS = (
+    "learn_on_batch",
+    "get_weights",
+    "set_weights",
+    "default_config",
+    "saved_networks",
+    "state_dict",
+    "load_state_dict",
+)
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 
 
@@ -128,6 +139,7 @@ class Policy(PolicyState):
             self.optimizer = require_optimizer(hook, self.params, self.make_optimizer(self.params))
         self.make_generators("learn")
         self.before_loss_init()
+        require_declarations(self, (*vars(Hooks), *_MORE_HOOKS))
         warn_of_idle_settings(self)
         self.after_init()
 
