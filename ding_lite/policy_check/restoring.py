@@ -100,7 +100,22 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
 
 def _restore_functions(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
     """For each mutable object that the policy can reach, a function that restores its current contents."""
-    seen = {id(policy), id(policy.dry_run_results), *(id(vars(policy).get(mode)) for mode in _MODES)}
+    for thing, attributes in _walk(policy, policy.dry_run_results):
+        if attributes is not None:
+            yield attributes.restore
+        restore = None if isinstance(thing, nn.Module) else _restore_function(thing)
+        if restore is not None:
+            yield restore
+
+
+def reachable(policy: object) -> Iterator[Any]:
+    """The mutable objects that a policy can reach, as far as `restoring_state` looks for them."""
+    return (thing for thing, _ in _walk(policy))
+
+
+def _walk(policy: object, *excluded: object) -> Iterator[tuple[Any, _Attributes | None]]:
+    """The mutable objects that a policy can reach, each with its attributes if these are restored."""
+    seen = {id(policy), *map(id, excluded), *(id(vars(policy).get(mode)) for mode in _MODES)}
     waiting = deque(vars(policy).values())
     left = _MOST
     while waiting:
@@ -109,20 +124,18 @@ def _restore_functions(policy: RestorablePolicy) -> Iterator[Callable[[], object
         if kind in _IMMUTABLE or id(thing) in seen:
             continue
         seen.add(id(thing))
+        attributes = None
         if kind not in _BUILT_IN and (left or isinstance(thing, nn.Module)) and _has_attributes(thing):
             left -= not isinstance(thing, nn.Module)
             attributes = _Attributes(thing)
             waiting += attributes.held
-            yield attributes.restore
+        yield thing, attributes
         if isinstance(thing, nn.Module):
             continue
         if isinstance(thing, (list, tuple, set, frozenset, deque)):
             waiting += thing
         elif isinstance(thing, dict) or (kind not in _BUILT_IN and isinstance(thing, MutableMapping)):
             waiting += thing.values()
-        restore = _restore_function(thing)
-        if restore is not None:
-            yield restore
 
 
 def _has_attributes(thing: Any) -> bool:
@@ -219,7 +232,7 @@ def _restore_generator(thing: Any) -> Callable[[], object] | None:
     if isinstance(thing, np.random.BitGenerator):
         state = thing.state
         return lambda: setattr(thing, "state", state)
-    if isinstance(thing, (Generator, np.random.RandomState)):
+    if type(thing) is Generator or isinstance(thing, np.random.RandomState):
         before: Any = thing.get_state()
         return lambda: thing.set_state(before)
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):

@@ -87,7 +87,7 @@ def test_weights_that_a_loss_changes_in_place_are_restored():
                 param += 1
             policy.params[0].data = torch.zeros_like(policy.params[0])
         policy.model.requires_grad_(False).eval()
-        policy.model.actor = nn.Linear(4, 3)
+        policy.model.actor = nn.Identity()
         policy.model.extra, policy.model.more = nn.Parameter(torch.zeros(2)), 3
         policy.model.register_forward_hook(lambda *_: None)
         policy.model.requires_grad_(True)
