@@ -22,6 +22,7 @@ from ding_lite.policy_base.acting import CollectMode
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
+from ding_lite.policy_base.hooks import Hooks
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
 from ding_lite.policy_base.weights import PolicyWeights, Weights
@@ -34,6 +35,7 @@ from ding_lite.policy_check import (
     loss_error,
     misfit_in_batch,
     require_batch,
+    require_declarations,
     require_mapping,
     require_methods,
     require_model,
@@ -46,6 +48,15 @@ from ding_lite.policy_state import all_or_nothing
 
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
+_MORE_HOOKS = (
+    "learn_on_batch",
+    "get_weights",
+    "set_weights",
+    "default_config",
+    "saved_networks",
+    "state_dict",
+    "load_state_dict",
+)
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
 
 
@@ -132,6 +143,7 @@ class Policy(PolicyState):
             self.make_generators("learn")
             self.before_loss_init()
             warn_of_idle_settings(self)
+            require_declarations(self, (*vars(Hooks), *_MORE_HOOKS))
             self.after_init()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -145,9 +157,7 @@ class Policy(PolicyState):
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls:
                 setattr(cls, name, wrap(vars(cls)[name]))
-            elif not issubclass(
-                owner, PolicyWeights
-            ):  # a mixin's, which may stand elsewhere in the order of a subclass's bases
+            elif not issubclass(owner, PolicyWeights):  # a mixin's, whose place among the bases differs between subclasses
                 setattr(cls, name, wrap(_inherited(cls, name, vars(owner)[name])))
 
     @classmethod

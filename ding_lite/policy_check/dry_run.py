@@ -11,12 +11,14 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces, to_arrays
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
+from ding_lite.policy_check.gradients import require_gradients
 from ding_lite.policy_check.hook_results import (
     HookError,
     require_actions,
@@ -62,6 +64,14 @@ class DryRunPolicy(RestorablePolicy, Protocol):
     @property
     def device(self) -> torch.device:
         """The device of the networks."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The networks."""
+
+    @property
+    def params(self) -> Sequence[nn.Parameter]:
+        """The model's parameters."""
 
     @property
     def derived(self) -> Mapping[str, tuple[int, ...]]:
@@ -164,7 +174,7 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
     before = global_random_states()
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = mode.forward(obs, state, **previous)
-    _warn_of_global_draws(name, before)
+    _warn_of_draws(name, _draws(before))
     require_rows(name, _ENVS, {"action": action}, {"action": action_spec})
     require_actions(name, policy.action_space, action)
     require_rows(name, _ENVS, outputs)
@@ -197,12 +207,13 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
 def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     """Call the hooks that learn on a dummy rollout. Returns the columns that they read."""
     kind = type(policy).__name__
+    before = global_random_states()
     policy.hook_metrics.reset()  # removes values that acting logged: these may have the names of learning's values
     if policy.learns_from == "transitions":
         columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
     columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
     raw = read_batch(columns, f"postprocess of {kind}")
-    with _explained(f"postprocess of {kind}", lambda: described(columns)):
+    with _watched(policy, f"postprocess of {kind}"), _explained(f"postprocess of {kind}", lambda: described(columns)):
         processed = policy.postprocess(raw)
     read = columns_read(raw)
     leaves = _leaves_of(processed, f"postprocess of {kind}")
@@ -210,14 +221,20 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
         require_as_long(f"postprocess of {kind}", columns, leaves)
     rows = _leaves_of(policy.loss_batch(tree(leaves)), f"loss_batch of {kind}")
     for_loss = read_batch(rows, f"loss of {kind}")
-    with _explained(f"loss of {kind}", lambda: described(rows)):
+    with _watched(policy, f"loss of {kind}"), _explained(f"loss of {kind}", lambda: described(rows)):
         loss, outputs = with_stats(policy.loss(for_loss))
     require_scalar(f"loss of {kind}", loss)
-    with _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"):
+    with (
+        _watched(policy, f"gradients of {kind}"),
+        require_gradients(policy),
+        _explained(f"gradients of {kind}", lambda: f"a loss of {float(loss)}"),
+    ):
         of_gradients = require_mapping(f"gradients of {kind}", policy.compute_gradients(loss))
     for_stats = read_batch(leaves if policy.stats_take_rollouts else rows, f"stats of {kind}")
-    with _explained(f"stats of {kind}", lambda: described(rows)):
+    with _watched(policy, f"stats of {kind}"), _explained(f"stats of {kind}", lambda: described(rows)):
         of_rows = require_mapping(f"stats of {kind}", policy.stats(for_stats))
+    drawn = [name for name in _draws(before) if name != "torch"]  # `_watched` warns of torch, with the name of the hook
+    _warn_of_draws(f"a hook of {kind} that learns (postprocess, loss, gradients or stats)", drawn)
     _require_apart(policy, {**outputs, **(of_gradients or {}), **(of_rows or {})})
     by_loss = columns_read(for_loss)
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
@@ -225,16 +242,52 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     return HookReads(collected, tuple(name for name in rows if name in by_loss))
 
 
-def _warn_of_global_draws(hook: str, before: Mapping[str, Any]) -> None:
-    """Warn if acting draws from a global random generator: threads share it, and each worker process has its own."""
-    drawn = [name for name, state in global_random_states().items() if state != before.get(name, state)]
-    if drawn:
-        warnings.warn(
-            f"{hook} draws from the global random generator of {' and '.join(drawn)}. The policy's seed does not seed it, and "
-            "the order of its draws depends on timing if iterations overlap: draw from self.generator (torch) or self.rng "
-            "(numpy), such as torch.randn(shape, generator=self.generator).",
-            stacklevel=2,
+@contextlib.contextmanager
+def _watched(policy: DryRunPolicy, hook: str) -> Iterator[None]:
+    """Warn if a hook that learns draws from torch's global random generator. Reading the states of all takes much longer."""
+    before = torch.get_rng_state()
+    yield
+    if not torch.equal(torch.get_rng_state(), before):
+        _warn_of_draws(hook, ["torch"], _dropouts(policy.model))
+
+
+def _dropouts(model: nn.Module) -> list[str]:
+    """Names of the modules that drop elements at random when they learn."""
+    kinds = [(name or "model", module) for name, module in model.named_modules() if module.training]
+    # Recurrent layers and attention have a probability of this name.
+    return [
+        name
+        for name, it in kinds
+        if isinstance(it, _DropoutNd) or (isinstance(it, (nn.RNNBase, nn.MultiheadAttention)) and it.dropout)
+    ]
+
+
+def _draws(before: Mapping[str, Any]) -> list[str]:
+    """Names of the global random generators whose states have changed since then."""
+    return [name for name, state in global_random_states().items() if state != before.get(name, state)]
+
+
+def _warn_of_draws(hook: str, drawn: Sequence[str], dropouts: Sequence[str] = ()) -> None:
+    """Warn if a hook draws from global random generators: threads share them, and each worker process has its own.
+
+    Args:
+        hook: name of the hook.
+        drawn: names of the generators.
+        dropouts: names of the modules with dropout, which cannot draw from another generator.
+    """
+    if not drawn:
+        return
+    advice = "draw from self.generator (torch) or self.rng (numpy), such as torch.randn(shape, generator=self.generator)."
+    if dropouts:
+        advice = (
+            f"dropout ({', '.join(dropouts)}) draws from torch's global generator, and `torch.manual_seed(cfg.seed)` at the "
+            f"start of the script makes runs that do not overlap repeatable. For other random numbers, {advice}"
         )
+    warnings.warn(
+        f"{hook} draws from the global random generator of {' and '.join(drawn)}. The policy's seed does not seed it, and "
+        f"the order of its draws depends on timing if iterations overlap: {advice}",
+        stacklevel=2,
+    )
 
 
 def _require_apart(policy: DryRunPolicy, outputs: Mapping[str, Any]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any, Protocol
 
 import gymnasium
@@ -17,6 +20,8 @@ from ding_lite.data import Spec, flatten, is_tree
 from ding_lite.envs import integer_bounds, subspaces
 
 _ADVICE = "lower learn.learning_rate, clip gradients with learn.grad_clip_norm, or look for very large rewards or observations"
+
+_warned: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
 
 class LossError(FloatingPointError):
@@ -143,6 +148,53 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
             "copies that collect and evaluate do not see what it learns, or see partly updated arrays.",
             stacklevel=4,
         )
+
+
+def require_declarations(policy: object, hooks: Iterable[str]) -> None:
+    """Check `learns_from` and `loss_takes`, and warn, once per class, of names that look like misspelt hooks.
+
+    Args:
+        policy: the policy.
+        hooks: names of hooks and of class attributes that a policy may define.
+
+    Raises:
+        ValueError: `learns_from` or `loss_takes` has a value that does not exist.
+    """
+    kind: Any = type(policy)
+    for name in ("learns_from", "loss_takes"):
+        given = getattr(policy, name)
+        if given not in ("rollouts", "transitions"):
+            raise ValueError(f'{kind.__name__}.{name} is {given!r:.80}: set it to "rollouts" or "transitions".')
+    users = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("ding_lite", "builtins")]
+    known = {name for base in kind.__mro__ if base not in users for name in vars(base)}
+    public = [name for name in hooks if not name.startswith("_")]
+    for base in (it for it in users if it not in _warned):
+        _warned.add(base)
+        for name, value in vars(base).items():
+            meant = None if name.startswith("_") or name in known else _misspelt(name, public)
+            if meant is not None and not any(_refers(function, name) for it in users for function in vars(it).values()):
+                warnings.warn(
+                    f"{base.__name__} defines {name!r}, which nothing {'calls' if callable(value) else 'reads'}: did you mean "
+                    f"{meant!r}?",
+                    stacklevel=4,
+                )
+
+
+def _misspelt(name: str, hooks: Sequence[str]) -> str | None:
+    """The hook that this name is close to, if there is one."""
+    plain = name.replace("_", "").lower()
+    same = [hook for hook in hooks if hook.replace("_", "") == plain]
+    return next(iter(same or difflib.get_close_matches(name, hooks, n=1, cutoff=0.85)), None)
+
+
+def _refers(function: Any, name: str) -> bool:
+    """Whether the code of another function uses this name, as a helper's callers do."""
+    code = getattr(inspect.unwrap(getattr(function, "fget", None) or getattr(function, "__func__", function)), "__code__", None)
+    return code is not None and code.co_name != name and _uses(code, name)
+
+
+def _uses(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(part, CodeType) and _uses(part, name) for part in code.co_consts)
 
 
 def require_batch(hook: str, batch: Any) -> None:

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import functools
+import operator
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from threading import Thread
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ding_lite.metrics import MetricsLogger
 
 _LARGEST = 1 << 24  # elements of an array or tensor that is restored; larger ones are data sets, which hooks do not change
+_MOST = (
+    5000  # objects of classes whose attributes are restored, so that the walk ends soon if a policy refers to a whole program
+)
+_IMMUTABLE = {NoneType, bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, np.dtype}
+_IMMUTABLE |= {FunctionType, MethodType, BuiltinFunctionType, ModuleType, *np.sctypeDict.values()}
+_BUILT_IN = {
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    deque,
+    OrderedDict,
+    Tensor,
+    nn.Parameter,
+    np.ndarray,
+    Generator,
+    np.random.Generator,
+}
+_EMPTY: dict[str, Any] = {}
+_MISSING = object()
+_MODES = (
+    "learn_mode",
+    "collect_mode",
+    "eval_mode",
+)  # they refer to the policy, and to acting copies, which the dry run remakes
 
 
 class RestorablePolicy(Protocol):
@@ -36,12 +69,16 @@ class RestorablePolicy(Protocol):
 
 @contextlib.contextmanager
 def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
-    """Restore the state of a policy after the block: its attributes, buffers of modules, and random generators.
+    """Restore the state of a policy after the block: its attributes, and the objects that it can reach through them.
 
-    Changes in place are undone too: lists, dicts, sets, arrays and tensors get their old contents and stay the same objects,
-    because functions may refer to them. The global generators of torch, numpy and Python are restored, and gradients are
-    deleted. `policy.dry_run_results` is not restored. Neither are the weights, the optimizer, and attributes of objects of
-    other classes, because the dry run takes no gradient step; nor arrays and tensors of more than 2**24 elements.
+    Changes in place are undone too, and objects stay the same objects, because functions may refer to them: lists, dicts, sets,
+    arrays and tensors; weights, buffers, `requires_grad` and the mode of modules; states and settings of optimizers; attributes
+    of other objects; random generators. The global generators of torch, numpy and Python are restored, and gradients are
+    deleted.
+
+    Not restored: `policy.dry_run_results`; attributes of classes; iterators, such as `itertools.count()`, and open files;
+    what only functions or objects of the standard library refer to; arrays and tensors of more than 2**24 elements; and
+    attributes of more than 5,000 objects.
     """
     attributes, put_back = dict(vars(policy)), list(_restore_functions(policy))
     generators, pythons, numpys = policy.generator_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -62,44 +99,174 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
 
 
 def _restore_functions(policy: RestorablePolicy) -> Iterator[Callable[[], object]]:
-    """For each mutable object that the policy holds, a function that restores its current contents."""
-    seen = {id(policy.dry_run_results)}
-    waiting = list(vars(policy).values())
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, nn.Module):
-            waiting += thing.buffers()
-        elif isinstance(thing, (list, tuple, set, deque)):
-            waiting += thing
-        elif isinstance(thing, MutableMapping):
-            waiting += thing.values()
-        restore = _restore_function(thing)
+    """For each mutable object that the policy can reach, a function that restores its current contents."""
+    for thing, attributes in _walk(policy, policy.dry_run_results):
+        if attributes is not None:
+            yield attributes.restore
+        restore = None if isinstance(thing, nn.Module) else _restore_function(thing)
         if restore is not None:
             yield restore
 
 
+def reachable(policy: object) -> Iterator[Any]:
+    """The mutable objects that a policy can reach, as far as `restoring_state` looks for them."""
+    return (thing for thing, _ in _walk(policy))
+
+
+def _walk(policy: object, *excluded: object) -> Iterator[tuple[Any, _Attributes | None]]:
+    """The mutable objects that a policy can reach, each with its attributes if these are restored."""
+    seen = {id(policy), *map(id, excluded), *(id(vars(policy).get(mode)) for mode in _MODES)}
+    waiting = deque(vars(policy).values())
+    left = _MOST
+    while waiting:
+        thing = waiting.popleft()
+        kind = type(thing)
+        if kind in _IMMUTABLE or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        attributes = None
+        if kind not in _BUILT_IN and (left or isinstance(thing, nn.Module)) and _has_attributes(thing):
+            left -= not isinstance(thing, nn.Module)
+            attributes = _Attributes(thing)
+            waiting += attributes.held
+        yield thing, attributes
+        if isinstance(thing, nn.Module):
+            continue
+        if isinstance(thing, (list, tuple, set, frozenset, deque)):
+            waiting += thing
+        elif isinstance(thing, dict) or (kind not in _BUILT_IN and isinstance(thing, MutableMapping)):
+            waiting += thing.values()
+
+
+def _has_attributes(thing: Any) -> bool:
+    """Whether the attributes of an object are restored: not those of tensors, classes, threads and the standard library."""
+    if isinstance(thing, (Tensor, type, Thread)):
+        return False
+    return type(thing).__module__.partition(".")[0] not in sys.stdlib_module_names or isinstance(thing, SimpleNamespace)
+
+
+class _Attributes:
+    """The attributes of an object, and the contents of those that are dicts: a module has a dozen of these, mostly empty."""
+
+    def __init__(self, thing: Any) -> None:
+        kind: Any = type(thing)
+        self._slots = [(slot, getattr(thing, slot.__name__, _MISSING)) for slot in _slots(kind)]
+        self._thing = thing
+        self.held = [value for _, value in self._slots]
+        """The values of the attributes that may be mutable."""
+        self._dicts: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        own: Any = getattr(thing, "__dict__", None)
+        if type(own) is dict:
+            self._dicts.append((own, own.copy()))
+            for value in own.values():
+                if type(value) in (dict, OrderedDict):
+                    self._dicts.append((value, dict(value) if value else _EMPTY))
+                    if value:
+                        self.held += value.values()
+                elif type(value) not in _IMMUTABLE:
+                    self.held.append(value)
+
+    def restore(self) -> None:
+        """Give the attributes their old values. Dicts that have not changed are not touched."""
+        for slot, value in self._slots:
+            if value is not _MISSING:
+                slot.__set__(self._thing, value)
+            elif hasattr(self._thing, slot.__name__):
+                slot.__delete__(self._thing)
+        for now, before in self._dicts:
+            if (now or before) and not _same(now, before):
+                _refill(now, before)
+
+
+@functools.cache
+def _slots(kind: Any) -> list[Any]:
+    """The descriptors of the `__slots__` of a class and of its bases."""
+    own = (vars(base) for base in kind.__mro__ if "__slots__" in vars(base))
+    return [slot for names in own for slot in names.values() if isinstance(slot, MemberDescriptorType)]
+
+
+def _same(now: Mapping[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Whether two dicts have the same objects in the same order. Arrays cannot be compared with `==`."""
+    return (
+        len(now) == len(before)
+        and all(map(operator.is_, now.values(), before.values()))
+        and all(map(operator.is_, now, before))
+    )
+
+
+def _alike(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Whether two sequences have the same objects in the same order."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _refill(thing: Any, contents: Any) -> None:
+    """Give a list, deque, dict or set its old contents."""
+    thing.clear()
+    (thing.extend if isinstance(thing, (list, deque)) else thing.update)(contents)
+
+
 def _restore_function(thing: Any) -> Callable[[], object] | None:
-    if isinstance(thing, nn.Module):
-        return thing.zero_grad
+    if isinstance(thing, Tensor):
+        return _restore_tensor(thing)
     if isinstance(thing, (list, deque)):
         items = list(thing)
-        return lambda: (thing.clear(), thing.extend(items))
-    if isinstance(thing, (dict, set)):
+        return lambda: None if _alike(thing, items) else _refill(thing, items)
+    if isinstance(thing, dict):
         contents = thing.copy()
-        return lambda: (thing.clear(), thing.update(contents))
+        return lambda: None if _same(thing, contents) else _refill(thing, contents)
+    if isinstance(thing, set):
+        elements = thing.copy()
+        return lambda: _refill(thing, elements)
     if isinstance(thing, np.ndarray) and thing.size <= _LARGEST and thing.flags.writeable:
-        array = thing.copy()
-        return lambda: np.copyto(thing, array)
-    if isinstance(thing, Tensor) and not thing.requires_grad and thing.numel() <= _LARGEST:
-        tensor = thing.detach().clone()
-        return lambda: thing.copy_(tensor)
+        copied = thing.copy()
+        return lambda: np.copyto(thing, copied)
+    if isinstance(thing, (bytearray, array.array)):
+        sequence = thing[:]
+        return lambda: operator.setitem(thing, slice(None), sequence)
+    return _restore_generator(thing)
+
+
+def _restore_generator(thing: Any) -> Callable[[], object] | None:
     if isinstance(thing, np.random.Generator):
-        bits, state = thing.bit_generator, thing.bit_generator.state
-        return lambda: setattr(bits, "state", state)
-    if isinstance(thing, Generator):
-        torch_state = thing.get_state()
-        return lambda: thing.set_state(torch_state)
+        thing = thing.bit_generator
+    if isinstance(thing, np.random.BitGenerator):
+        state = thing.state
+        return lambda: setattr(thing, "state", state)
+    if type(thing) is Generator or isinstance(thing, np.random.RandomState):
+        before: Any = thing.get_state()
+        return lambda: thing.set_state(before)
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+        pythons = thing.getstate()
+        return lambda: thing.setstate(pythons)
     return None
+
+
+def _restore_tensor(tensor: Tensor) -> Callable[[], object] | None:
+    """A function that restores the elements, memory and `requires_grad` of a tensor, and deletes its gradient.
+
+    None for a tensor that belongs to the graph of an earlier loss, and for one that has no memory yet.
+    """
+    if is_lazy(tensor) or not tensor.is_leaf:
+        return None
+    # Writing to `tensor.data` does not invalidate the graph of a loss that is computed at the moment, as `tensor.copy_` would.
+    requires_grad, memory = tensor.requires_grad, tensor.data
+    # Torch refuses to write to expanded tensors, so that hooks cannot change them either.
+    is_expanded = tensor.layout == torch.strided and 0 in tensor.stride() and tensor.numel() > 1
+    copied = None if is_expanded or tensor.numel() > _LARGEST else memory.clone()
+
+    def restore() -> None:
+        if copied is not None:
+            with torch.inference_mode() if memory.is_inference() else contextlib.nullcontext():
+                memory.copy_(copied)
+        if not tensor.is_leaf and not tensor._is_view():  # an operation in place has made it a part of a graph
+            tensor.detach_()
+        if tensor.layout == torch.strided and (
+            tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape or tensor.stride() != memory.stride()
+        ):
+            tensor.data = memory
+        if tensor.is_leaf:
+            tensor.grad = None
+            if tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+
+    return restore

@@ -1,6 +1,7 @@
 """A policy is tried out before its first iteration: what does not fit is an error then, and nothing of the trial remains."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -450,6 +451,72 @@ def test_acting_by_global_random_numbers_is_a_warning(source, named):
     ):
         policy.dry_run()
     assert global_random_states() == before
+
+
+ANY_HOOK = r"a hook of Mine that learns \(postprocess, loss, gradients or stats\)"
+
+
+@pytest.mark.parametrize("hook", ["postprocess", "loss", "gradients", "stats"])
+@pytest.mark.parametrize(
+    ("source", "who", "named"),
+    [
+        (lambda: torch.randn_like(torch.zeros(2)), "{} of Mine", "of torch."),
+        (lambda: np.random.random(), ANY_HOOK, "of numpy.random."),  # noqa: NPY002
+        (lambda: random.random(), ANY_HOOK, "of random."),
+    ],
+)
+def test_learning_by_global_random_numbers_is_a_warning(hook, source, who, named, recwarn):
+    def drawing(self, *args):
+        source()
+        return getattr(PPOPolicy, hook)(self, *args)
+
+    policy = type("Mine", (PPOPolicy,), {hook: drawing})({"seed": 0}, BOX, DISCRETE)
+    before = global_random_states()
+    policy.dry_run()
+    assert len(recwarn) == 1
+    wanted = f"{who.format(hook)} draws from the global random generator {named}.*self.generator"
+    assert re.match(wanted, str(recwarn[0].message))
+    assert global_random_states() == before
+
+
+class Dropping(nn.Module):
+    """A critic with dropout."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 1))
+
+    def values(self, obs):
+        return self.layers(obs).squeeze(-1)
+
+
+class OfDropping(Policy):
+    """Learns a critic that has this layer."""
+
+    layer = nn.Dropout
+
+    def make_model(self):
+        return Dropping(self.layer())
+
+    def compute_actions(self, obs, state=(), **kwargs):
+        self.model.values(obs)
+        return torch.zeros(len(obs), dtype=torch.int64), state, {}
+
+    def loss(self, batch):
+        return self.model.values(batch.obs).mean()
+
+
+def test_dropout_is_a_warning_that_says_how_to_repeat_a_run(recwarn):
+    OfDropping({"seed": 0}, BOX, DISCRETE).dry_run()
+    assert len(recwarn) == 1  # acting copies have no dropout
+    message = str(recwarn[0].message)
+    assert re.match(r"loss of OfDropping draws .*dropout \(layers\.1\) draws from torch's global generator", message)
+    assert "`torch.manual_seed(cfg.seed)` at the start of the script makes runs that do not overlap repeatable" in message
+
+
+def test_dropout_that_is_switched_off_is_no_warning(recwarn):
+    type("Off", (OfDropping,), {"layer": lambda self: nn.Dropout().eval()})({"seed": 0}, BOX, DISCRETE).dry_run()
+    assert not recwarn
 
 
 @pytest.mark.parametrize(
