@@ -9,6 +9,7 @@ from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.engine import Context
 
 _KEPT = {"kept": True}
+_LEARNER = {"provider": "a learner such as trainer", "copied_to": "learn_metrics"}
 
 
 @dataclasses.dataclass
@@ -27,7 +28,7 @@ class OfflineRLContext(Context):
     train_data: Any = dataclasses.field(default=None, metadata={"provider": "a middleware of your own that fetches batches"})
     """The training batch, a tree [B, ...]."""
 
-    train_output: TrainOutput | None = dataclasses.field(default=None, metadata={"provider": "a learner such as trainer"})
+    train_output: TrainOutput | None = dataclasses.field(default=None, metadata=_LEARNER)
     """Values of learning to log, scalar tensors by name."""
 
     eval_value: float = -float("inf")

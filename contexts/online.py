@@ -10,7 +10,10 @@ from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
 
 _FETCHER = {"provider": "a fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator"}
-_LEARNER = {"provider": "a learner such as OffPolicyLearner, trainer or multistep_trainer"}
+_LEARNER = {
+    "provider": "a learner such as OffPolicyLearner, trainer or multistep_trainer",
+    "copied_to": "learn_metrics",
+}
 _INFERENCER = {"provider": "an inferencer"}
 _STEP_COLLECTOR = {"provider": "a collector such as StepCollector"}
 _EPISODE_COLLECTOR = {"provider": "a collector such as EpisodeCollector"}

@@ -18,6 +18,22 @@ class TrainOutput(list[dict[str, Any]]):
         (2.0, 0.5, {'loss': 1.0}, 2)
     """
 
+    _logged: list[dict[str, Any]] | None = None
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether its values are in `ctx.learn_metrics`: a learner has set it, and nothing has changed since."""
+        if self._logged is None or len(self._logged) != len(self):
+            return False
+        return all(
+            step.keys() == before.keys() and all(step[name] is value for name, value in before.items())
+            for step, before in zip(self, self._logged)
+        )
+
+    @is_logged.setter
+    def is_logged(self, value: bool) -> None:
+        self._logged = [dict(step) for step in self] if value else None
+
     @overload
     def __getitem__(self, key: str) -> Any: ...
 
@@ -55,8 +71,8 @@ class TrainOutput(list[dict[str, Any]]):
 
 
 def train_output_of(given: object) -> TrainOutput:
-    """A context's `train_output` as that type, also where a learner of your own set a dict, a list of dicts or nothing."""
-    steps = given if isinstance(given, list) else [given]
+    """A context's `train_output` as that type, also where a learner of your own set a dict, several dicts or nothing."""
+    steps = given if isinstance(given, (list, tuple)) else [given]
     return TrainOutput(dict(step) for step in steps if isinstance(step, Mapping))
 
 

@@ -17,7 +17,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
-from ding_lite.middleware.outputs import append_metrics, log_outputs
+from ding_lite.middleware.outputs import Outputs, append_metrics
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
 
@@ -125,15 +125,15 @@ class _Metrics:
         self._hooks = hooks if isinstance(hooks, MetricsLogger) else MetricsLogger()
         self.own = MetricsLogger(owner=f"{who}, which learns by {self._hooks.owner}" if self._hooks.owner else who)
         self._rewards = MetricsLogger(owner="the reward model")
+        self._outputs, self._reward_outputs = Outputs(self.own), Outputs(self._rewards)
 
     def append(self, train_output: TrainOutput, ctx: AnyRLContext, of_rewards: Sequence[Mapping[str, Any]] = ()) -> None:
         """Append the values of these gradient steps, and the metrics of the policy's hooks, to the context."""
-        log_outputs(self.own, train_output)
+        self._outputs.log(train_output)
         if of_rewards:
-            log_outputs(self._rewards, of_rewards)
-        append_metrics(
-            ctx, "learn_metrics", [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one]
-        )
+            self._reward_outputs.log(of_rewards)
+        reduced = [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one]
+        train_output.is_logged = append_metrics(ctx, "learn_metrics", reduced)
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:

@@ -96,6 +96,9 @@ def offline_logger(
 class RunLogger:
     """The middleware that `online_logger` and `offline_logger` return."""
 
+    reads_at_end = True
+    """Only its backward step reads fields."""
+
     def __init__(
         self,
         name: str,

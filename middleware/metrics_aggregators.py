@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ding_lite.contexts import OfflineRLContext, OnlineRLContext, train_output_of
+from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput, train_output_of
 from ding_lite.data import flatten
 from ding_lite.metrics import MetricsLogger, SystemUse
-from ding_lite.middleware.outputs import log_outputs
+from ding_lite.middleware.outputs import Outputs
 from ding_lite.rollout import EpisodeHistory
 
 _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics": "evaluate"}
@@ -17,6 +18,7 @@ _STAGES = {"collect_metrics": "collect", "learn_metrics": "learn", "eval_metrics
 COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
 """Fields of the context that are columns of each row, after total_step."""
 _TIMES = "time"
+_SAME = 1e-5  # relative difference of two numbers that count as the same
 _WAITING = 256  # reductions, after which they are aggregated even without a row, to free memory
 
 
@@ -35,9 +37,11 @@ class MetricsAggregator:
         self._root = MetricsLogger(root=True)
         self._episodes = EpisodeHistory()
         self._system = SystemUse()
-        self._outputs, self._score = MetricsLogger(), MetricsLogger()
+        self._outputs, self._compared, self._score = Outputs(MetricsLogger()), Outputs(MetricsLogger()), MetricsLogger()
         self._taken: set[str] = set()
         """Columns of the logger whose names were also logged by other components."""
+        self._lost: set[Any] = set()
+        """Names in train_output, and types of it, of which a warning has said that they are not logged."""
         self._waiting: dict[str, list[Mapping[Any, Any]]] = {field: [] for field in _STAGES}
 
     def take(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
@@ -56,12 +60,51 @@ class MetricsAggregator:
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         """Log the values of ctx.train_output that no learner has logged: a learner of your own may only write this field."""
-        outputs = train_output_of(getattr(ctx, "train_output", None))
-        known = {name for one in getattr(ctx, "learn_metrics", None) or () for name in one}
+        given = getattr(ctx, "train_output", None)
+        if given is None or (isinstance(given, TrainOutput) and given.is_logged):
+            return
+        self._require_dicts(given)
+        outputs = train_output_of(given)
+        logged = [one for one in getattr(ctx, "learn_metrics", None) or () if isinstance(one, Mapping)]
+        known = {name for one in logged for name in one}
         steps = [{name: value for name, value in one.items() if name not in known} for one in outputs]
         if any(steps):
-            log_outputs(self._outputs, steps)
-            self._waiting["learn_metrics"].append(self._outputs.reduce())
+            self._outputs.log(steps)
+            self._waiting["learn_metrics"].append(self._outputs.metrics.reduce())
+        clashing = [{name: it for name, it in one.items() if name in known and (name,) not in self._lost} for one in outputs]
+        if any(clashing):
+            self._compare(clashing, logged)
+
+    def _require_dicts(self, given: Any) -> None:
+        """Warn once of a train_output, or of a part of it, that is no dict and therefore not logged."""
+        several = given if isinstance(given, (list, tuple)) else [given]
+        for one in several:
+            if not isinstance(one, Mapping) and type(one) not in self._lost:
+                self._lost.add(type(one))
+                what = "ctx.train_output" if one is given else f"an entry of the {type(given).__name__} in ctx.train_output"
+                warnings.warn(
+                    f"some metrics are lost: {what} is a {type(one).__name__}. Set it to a dict of values by name, or to a "
+                    "list of such dicts, one for each gradient step.",
+                    stacklevel=4,
+                )
+
+    def _compare(self, outputs: Sequence[Mapping[str, Any]], logged: Sequence[Mapping[Any, Any]]) -> None:
+        """Warn once of each name in train_output whose number is not the one that a learner has logged by this name."""
+        self._compared.log(outputs)
+        others = [dict(flatten(one)) for one in logged]
+        for path, stats in flatten(self._compared.metrics.reduce()):
+            found = [one[path] for one in others if path in one]
+            if path in self._lost or any(_is_same(stats.peek(), other) for other in found):
+                continue
+            self._lost.add(path)
+            owner = next((stats.owner for stats in found if getattr(stats, "owner", None)), "another component")
+            name = "/".join(map(str, path))
+            clash = f"{owner} has logged another number by this name" if found else f"{path[0]!r} was logged before"
+            warnings.warn(
+                f"some metrics are lost: {name!r} in ctx.train_output is not logged, because {clash} in this iteration: use "
+                "another name.",
+                stacklevel=4,
+            )
 
     def row(self, ctx: OnlineRLContext | OfflineRLContext, end: bool = True, time_s: float | None = None) -> dict[str, Any]:
         """The aggregated row, with names joined by "/".
@@ -127,6 +170,15 @@ def evaluation_of(ctx: Any) -> float | None:
     """The value of this iteration's evaluation, or None if there was none."""
     value = getattr(ctx, "eval_value", None)
     return None if value is None or value == -float("inf") else float(value)
+
+
+def _is_same(number: Any, logged: Any) -> bool:
+    """Whether logged statistics give this number, up to rounding."""
+    try:
+        one, other = float(number), float(MetricsLogger.peek_results(logged))
+    except (TypeError, ValueError):  # a list of values, or a mapping
+        return False
+    return math.isclose(one, other, rel_tol=_SAME) or (math.isnan(one) and math.isnan(other))
 
 
 def _has_no_owner(reduced: Mapping[Any, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -12,35 +13,62 @@ import torch
 from ding_lite.metrics import MetricsLogger
 
 
-def log_outputs(metrics: MetricsLogger, outputs: Sequence[Mapping[str, Any]], before: tuple[str, ...] = ()) -> None:
-    """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean.
-
-    A value that is not numeric, and a name that is used for something else already, cause a warning.
+class Outputs:
+    """Logs the values that one component returns.
 
     Args:
         metrics: logger for the values.
-        outputs: one dict per gradient step; nested dicts give nested names.
-        before: prefix of all names.
     """
-    first = outputs[0]
-    alike = all(one.keys() == first.keys() for one in outputs)
-    for name in first if alike else dict.fromkeys(name for one in outputs for name in one):
-        values = [one[name] for one in outputs if alike or name in one]
-        inner = [value for value in values if isinstance(value, Mapping)]
-        if inner:
-            log_outputs(metrics, inner, (*before, name))
-            continue
+
+    def __init__(self, metrics: MetricsLogger) -> None:
+        self.metrics = metrics
+        self._warned: set[tuple[str, ...]] = set()
+
+    def log(self, outputs: Sequence[Mapping[str, Any]], before: tuple[str, ...] = ()) -> None:
+        """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean.
+
+        A value that is not numeric is left out. Such values, and names that are used for something else already, cause one
+        warning per name.
+
+        Args:
+            outputs: one dict per gradient step; nested dicts give nested names.
+            before: prefix of all names.
+        """
+        first = outputs[0]
+        alike = all(one.keys() == first.keys() for one in outputs)
+        for name in first if alike else dict.fromkeys(name for one in outputs for name in one):
+            values = [one[name] for one in outputs if alike or name in one]
+            inner = [value for value in values if isinstance(value, Mapping)]
+            if inner:
+                self.log(inner, (*before, name))
+                continue
+            key = (*before, name)
+            try:
+                self.metrics.log_values(key, [one for one in map(self._number, repeat(key), values) if one is not None])
+            except (TypeError, ValueError, RuntimeError) as error:
+                self._warn(key, error)
+
+    def _number(self, key: tuple[str, ...], value: Any) -> Any:
+        """A value as one number, or None if it is not numeric."""
         try:
-            metrics.log_values((*before, name), [value if _is_number(value) else _mean(value) for value in values])
+            return value if _is_number(value) else _mean(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            warnings.warn(f"{name!r} of the output of learning is not logged: {error}", stacklevel=2)
+            self._warn(key, error)
+            return None
+
+    def _warn(self, key: tuple[str, ...], error: Exception) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(f"{key[-1]!r} of the output of learning is not logged: {error}", stacklevel=4)
 
 
-def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> None:
-    """Append reduced metrics to a field of the context, if the context has this field."""
+def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> bool:
+    """Append reduced metrics to a field of the context, if the context has this field; whether it has."""
     logged = getattr(ctx, field, None)
-    if isinstance(logged, list):
-        logged += reduced
+    if not isinstance(logged, list):
+        return False
+    logged += reduced
+    return True
 
 
 def _is_number(value: Any) -> bool:

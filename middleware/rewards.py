@@ -15,7 +15,7 @@ from ding_lite.engine import contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require
 from ding_lite.middleware.collected import REWRITE_TERMS, own_batch, require_no_train_data, rewrite
-from ding_lite.middleware.outputs import append_metrics, log_outputs
+from ding_lite.middleware.outputs import Outputs, append_metrics
 
 _LOGGED = ("learn_metrics",)
 
@@ -51,11 +51,12 @@ def reward_estimator(
     if of not in ("train_data", "trajectories"):
         raise ValueError(f"reward_estimator(of={of!r}) wants 'train_data', or 'trajectories' to work before an estimator.")
     metrics = MetricsLogger(owner="the reward model")
+    outputs = Outputs(metrics)
 
     def estimated(batch: Tree, ctx: Any) -> Tree:
         batch, output = estimate_rewards(reward_model, batch)
         if output:
-            log_outputs(metrics, [output])
+            outputs.log([output])
             append_metrics(ctx, "learn_metrics", [metrics.reduce()])
         return batch
 

@@ -114,9 +114,8 @@ def _lost_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[s
         for name in _sets(used) if not used.is_around else ():
             if name in kept or is_property(cls, name) or _may_look_at(cls, used, name):
                 continue
-            before = [other for other in used.earlier if name in _sets(other) or _may_look_at(cls, other, name)]
-            behind = (other.terms.reads for other in all_used[place + 1 :] if other.terms and not other.scope)
-            if before and not _may_look_at(cls, before[-1], name) and any(name in reads for reads in behind):
+            before = [other for other in used.earlier if name in _sets(other) or _may_look_at(cls, other, name, at_end=False)]
+            if before and not _may_look_at(cls, before[-1], name) and _is_read(ctx, all_used, place, name, before[-1]):
                 first = before[-1]
                 yield (
                     f"{first.name}{first.at} sets ctx.{name}, and {used.name}{used.at} sets it anew before any middleware has "
@@ -126,16 +125,40 @@ def _lost_values(ctx: Context, all_used: Sequence[UsedMiddleware]) -> Iterator[s
                 break
 
 
+def _is_read(ctx: Context, all_used: Sequence[UsedMiddleware], place: int, name: str, first: UsedMiddleware) -> bool:
+    """Whether a middleware reads the field behind that place, or at the end of the iteration.
+
+    Optional reads count only if the field's metadata names, as "copied_to", the field into which learners copy what they write,
+    and `first` does not write this field.
+    """
+    known = [(used, used.terms, number > place) for number, used in enumerate(all_used) if used.terms and not used.scope]
+    late = [(terms, is_behind or _reads_at_end(used)) for used, terms, is_behind in known]
+    if any(name in terms.reads_after or (name in terms.reads and is_late) for terms, is_late in late):
+        return True
+    copied_to = {f.name: f.metadata.get("copied_to") for f in dataclasses.fields(ctx)}.get(name)
+    if copied_to is None or copied_to in first.writes:
+        return False
+    return any(name in terms.may_read and is_late for terms, is_late in late)
+
+
+def _reads_at_end(used: UsedMiddleware) -> bool:
+    """Whether only its backward step reads fields, as its attribute `reads_at_end` says."""
+    return bool(getattr(used.fn, "reads_at_end", False))
+
+
 def _sets(used: UsedMiddleware) -> tuple[str, ...]:
     """The fields of the outermost context that it always sets."""
     return () if used.terms is None or used.scope else used.terms.all_writes
 
 
-def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str) -> bool:
-    """Whether a middleware may read a field of the outermost context in any step."""
+def _may_look_at(cls: type[Context], used: UsedMiddleware, name: str, at_end: bool = True) -> bool:
+    """Whether a middleware may read a field of the outermost context in any step, or with at_end=False, in its forward step."""
     if used.terms is None or used.is_around or used.scope:
         return True
-    return name in expand_reads(cls, (*used.terms.reads, *used.terms.may_read, *used.terms.reads_after))
+    if not at_end and _reads_at_end(used):
+        return False
+    after = used.terms.reads_after if at_end else ()
+    return name in expand_reads(cls, (*used.terms.reads, *used.terms.may_read, *after))
 
 
 def _side_by_side_problems(all_used: Sequence[UsedMiddleware]) -> Iterator[tuple[UsedMiddleware, str]]:

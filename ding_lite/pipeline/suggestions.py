@@ -162,23 +162,41 @@ def objects_held(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
-    """Advice for each middleware that holds an object named by a contract on another lane, but not by its own."""
+    """Advice for each middleware that holds an object named by a contract on another lane, but not by its own.
+
+    An object and those in its `shares_state_with` count as one: a contract that names one of them names all.
+    """
+    groups = _groups(pipeline)
     for entry in pipeline:
         terms = entry.contract
         for name, thing in objects_held(entry.fn) if terms is not None else ():
-            if terms is None or _is_named(thing, terms):
+            same, leader = groups.get(id(thing), (thing,)), getattr(thing, "leader", None)
+            named = same if leader is None else (*same, *groups.get(id(leader), (leader,)))
+            if terms is None or _is_any(terms.uses, named):
                 continue
             for other in pipeline:
                 theirs = other.contract
                 if theirs is None or theirs.lane == terms.lane:
                     continue
-                if any(it is thing for it in theirs.uses):
+                if _is_any(theirs.uses, same):
                     yield (
                         f"{entry.name} ({entry.location}) holds {name}, a {type(thing).__name__} that {other.name} uses, "
                         f"and its contract does not name it. Nothing orders the two, so if it touches it, add it: "
                         f"@contract(..., uses=({name},))."
                     )
                     break
+
+
+def _groups(pipeline: Sequence[Entry]) -> dict[int, tuple[Any, ...]]:
+    """For each object that shares its state with an object in a contract, by id: all that share this state, itself included."""
+    uses = [thing for entry in pipeline if entry.contract is not None for thing in entry.contract.uses]
+    owners = [*uses, *(thing.leader for thing in uses if getattr(thing, "leader", None) is not None)]
+    groups = [(owner, *getattr(owner, "shares_state_with", ())) for owner in owners]
+    return {id(thing): group for group in groups if len(group) > 1 for thing in group}
+
+
+def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
+    return any(use is thing for use in uses for thing in things)
 
 
 def objects_inside_others(pipeline: Sequence[Entry]) -> Iterator[str]:

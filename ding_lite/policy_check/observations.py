@@ -64,16 +64,29 @@ def _not_of(space: gymnasium.Space[Any], leaf: Any, where: str) -> Iterator[str]
 
 
 def may_be_wrong(spec: Any, obs: Any) -> bool:
-    """Whether observations may have an error that a network does not notice: NaN, or floats in a discrete space."""
+    """Whether observations may have an error that a network does not notice: NaN, floats in a space of integers, such as images
+    that are scaled already, or integers that the dtype of the space cannot hold."""
     if type(obs) is np.ndarray:
-        if obs.dtype.kind != "f":
-            return False
-        return (hasattr(spec, "dtype") and spec.dtype.kind == "i") or math.isnan(obs.sum())
-    if type(obs) is dict and isinstance(spec, Mapping):
-        return any(may_be_wrong(spec.get(name), leaf) for name, leaf in obs.items())
-    if isinstance(obs, Tensor) and obs.is_cpu and obs.is_floating_point():
-        return bool(obs.sum().isnan())
+        kind = obs.dtype.kind
+        if kind == "f":
+            return (hasattr(spec, "dtype") and spec.dtype.kind in "iu") or math.isnan(obs.sum())
+        return kind in "iu" and hasattr(spec, "dtype") and _is_out_of_dtype(obs, spec.dtype)
+    if isinstance(obs, Tensor):
+        if obs.is_floating_point():  # of tensors on a GPU, no number is looked at: this would wait for the GPU
+            return (hasattr(spec, "dtype") and spec.dtype.kind in "iu") or (obs.is_cpu and bool(obs.sum().isnan()))
+        return obs.is_cpu and not obs.is_complex() and may_be_wrong(spec, obs.numpy())
+    leaves = nested(obs) if is_tree(obs) else obs
+    if type(leaves) is dict and isinstance(spec, Mapping):
+        return any(may_be_wrong(spec.get(name), leaf) for name, leaf in leaves.items())
     return False
+
+
+def _is_out_of_dtype(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether an array of integers holds one that this dtype, if it is one of integers, cannot hold."""
+    if array.dtype == dtype or dtype.kind not in "iu" or np.can_cast(array.dtype, dtype) or not array.size:
+        return False
+    bounds = np.iinfo(dtype)
+    return bool(array.min() < bounds.min or array.max() > bounds.max)
 
 
 def _misfits(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[str, int]) -> Iterator[str]:
@@ -107,13 +120,22 @@ def _of_leaf(space: gymnasium.Space[Any], obs: Any, where: str, lengths: dict[st
         return
     is_kind = {"f": array.dtype == spec.dtype, "b": True, "i": True, "u": True}.get(array.dtype.kind, False)
     if not is_kind or (spec.dtype.kind == "f") != (array.dtype.kind == "f"):
-        yield f"{where} is {_describe(obs)}, expected {wanted}: {where}.astype(np.{spec.dtype})."
+        is_scaled = isinstance(space, spaces.Box) and spec.dtype.kind != "f" and array.dtype.kind == "f"
+        fix = "give the integers of the environment, not scaled." if is_scaled else f"{where}.astype(np.{spec.dtype})."
+        yield f"{where} is {_describe(obs)}, expected {wanted}: {fix}"
+        return
+    if array.dtype.kind in "iu" and _is_out_of_dtype(array, spec.dtype):
+        yield f"{where} holds {array.min()} to {array.max()}, expected {wanted}, which holds {_bounds(spec.dtype)}."
         return
     yield from _out_of_range(space, array, where)
     if lengths and len(array) != next(iter(lengths.values())):
         first, count = next(iter(lengths.items()))
         yield f"{where} has {len(array)} rows, and {first} has {count}: give one row per environment."
     lengths.setdefault(where, len(array))
+
+
+def _bounds(dtype: np.dtype[Any]) -> str:
+    return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
 
 
 def _fix(shape: tuple[int, ...], wanted: tuple[int, ...], where: str) -> str:

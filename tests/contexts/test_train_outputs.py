@@ -1,5 +1,6 @@
 """TrainOutput: one type for what every learner returned, a dict for each gradient step, and values by name."""
 
+import copy
 import pickle
 
 import pytest
@@ -41,6 +42,7 @@ def test_the_value_of_several_rows_is_that_of_the_last_step():
     [
         ({"a": 1}, [{"a": 1}]),
         ([{"a": 1}, {"b": 2}], [{"a": 1}, {"b": 2}]),
+        (({"a": 1}, {"b": 2}), [{"a": 1}, {"b": 2}]),
         (None, []),
         ("text", []),
         ([1, {"a": 1}], [{"a": 1}]),
@@ -49,3 +51,19 @@ def test_the_value_of_several_rows_is_that_of_the_last_step():
 def test_what_a_learner_of_ones_own_set_is_read_as_that_type(given, steps):
     output = train_output_of(given)
     assert (type(output), [*output]) == (TrainOutput, steps)
+
+
+def test_it_is_logged_as_long_as_it_is_as_it_was_logged():
+    loss = torch.tensor(float("nan"))
+    output = TrainOutput([{"loss": loss}, {"loss": 2.0}])
+    assert not output.is_logged
+    output.is_logged = True
+    assert output.is_logged
+    assert copy.deepcopy(output).is_logged
+    assert not TrainOutput(output).is_logged
+    for change in (lambda it: it.append({}), lambda it: it[0].update(loss=1.0), lambda it: it[1].update(mine=1), list.pop):
+        other = copy.deepcopy(output)
+        change(other)
+        assert not other.is_logged
+    output.is_logged = False
+    assert not output.is_logged

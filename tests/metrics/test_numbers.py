@@ -17,7 +17,7 @@ from ding_lite.envs import EpisodeResult
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
 from ding_lite.middleware.evaluators import mean_return
 from ding_lite.middleware.metrics_aggregators import MetricsAggregator
-from ding_lite.middleware.outputs import log_outputs
+from ding_lite.middleware.outputs import Outputs
 from ding_lite.rollout import summarize_episodes
 
 LARGEST = Fraction(float(np.finfo(np.float64).max))
@@ -182,7 +182,7 @@ def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float
     assert mean_return(episodes) == 1.2e308
 
     logger = MetricsLogger()
-    log_outputs(logger, [{"wide": torch.full((4,), 1e308, dtype=torch.float64), "loss": np.full(4, 3e38, np.float32)}])
+    Outputs(logger).log([{"wide": torch.full((4,), 1e308, dtype=torch.float64), "loss": np.full(4, 3e38, np.float32)}])
     found = logger.compile()
     assert found["wide"] == 1e308
     assert found["loss"] == pytest.approx(3e38)

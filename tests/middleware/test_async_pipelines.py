@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+import warnings
 
 import gymnasium
 import numpy as np
@@ -254,3 +255,39 @@ def test_naming_the_policy_its_model_or_its_learn_mode_orders_alike(named):
 
     wanted = run(max_lag=1)
     assert [run(async_mode=True) for _ in range(2)] == [wanted] * 2
+
+
+@pytest.mark.parametrize(
+    ("held", "named", "warns"),
+    [
+        ("model", (), True),
+        ("policy", (), True),
+        ("model", ("collect_mode",), True),
+        ("model", ("model",), False),
+        ("model", ("learn_mode",), False),
+        ("policy", ("policy",), False),
+        ("collect_mode", ("collect_mode",), False),
+    ],
+)
+def test_a_middleware_that_holds_what_the_learner_changes_names_it_or_is_warned(held, named, warns):
+    cfg = PPOConfig().override({"policy.collect.n_sample": 8, "policy.learn.epoch_per_collect": 1})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    things = {"policy": policy, **{name: getattr(policy, name) for name in ("model", "collect_mode", "learn_mode")}}
+    thing = things[held]
+
+    @contract(reads=("trajectories",), writes=("trajectories",), uses=[things[name] for name in named], stage="process")
+    def bonus(ctx):
+        ctx.trajectories = thing and ctx.trajectories
+
+    with Task().start(async_mode=True, max_lag=1, ctx=OnlineRLContext()) as loop:
+        loop.use(StepCollector(cfg, policy.collect_mode, envs)).use(bonus)
+        loop.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loop.run(2)
+    found = [str(one.message) for one in caught if "nothing orders" in str(one.message).lower()]
+    assert len(found) == warns
+    assert all(
+        re.search(r"bonus .* holds thing, a \w+ that multistep_trainer uses, .* uses=\(thing,\)", text) for text in found
+    )

@@ -30,7 +30,9 @@ from ding_lite.middleware import (
     multistep_trainer,
     nstep_reward_enhancer,
     offpolicy_data_fetcher,
+    online_logger,
     sequence_pusher,
+    termination_checker,
     trainer,
 )
 from ding_lite.policy import DQNPolicy, PPOPolicy, R2D2Policy, RainbowPolicy, SACPolicy
@@ -106,6 +108,22 @@ class TestReplay:
         again = StepCollector(dqn.cfg, dqn.policy.collect_mode, make_envs("CartPole-v1", 2, seed=5))
         both = dqn.collect, dqn.push, again, data_pusher(dqn.cfg, dqn.buffer)
         assert problems_of(dqn.explore, *both, dqn.learn()) == []
+
+    @pytest.mark.parametrize("place", [0, 1, 2, 3])
+    def test_values_to_log_that_a_learner_sets_anew_are_lost(self, dqn, place):
+        @contract(writes=("train_output",), stage="learn")
+        def mine(ctx):
+            ctx.train_output = {"mine": 1.0}
+
+        assert problems_of(dqn.explore, dqn.collect, dqn.push) == []  # the buffer holds something
+        pipeline = [mine, termination_checker(max_env_step=10**6), dqn.learn()]
+        pipeline.insert(place, online_logger(None, show_every_s=1e9))
+        with pytest.warns(UserWarning, match=r"mine .* sets ctx.train_output, and OffPolicyLearner .* is lost"):
+            problems_of(*pipeline)
+
+    @pytest.mark.filterwarnings("error:.* is lost")
+    def test_of_two_learners_nothing_is_lost(self, dqn):
+        assert problems_of(dqn.explore, dqn.collect, dqn.push, dqn.learn(), dqn.learn(), online_logger(None)) == []
 
     def test_for_sequences_it_is_their_pusher(self):
         cfg, envs, policy = made(R2D2Policy, R2D2Config)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import pickle
 import warnings
 
@@ -190,10 +191,130 @@ def test_what_a_learner_of_ones_own_puts_out_stays_beside_what_others_log():
     logger.log_value("mine", 1.0)
     ctx.learn_metrics.append(logger.reduce())
     ctx.train_output = [{"loss": 2.0, "mine": 5.0}, {"loss": 4.0, "mine": 5.0}]
-    aggregator.take(ctx)
+    with pytest.warns(UserWarning, match="'mine' in ctx.train_output is not logged"):
+        aggregator.take(ctx)
     row = aggregator.row(ctx)
 
     assert (row["learn/loss"], row["learn/mine"]) == (3.0, 1.0)
+
+
+def taken(*outputs, **logged):
+    """The columns and the warnings of iterations in which a learner has logged some values, and these are train_output."""
+    aggregator, logger = MetricsAggregator(), MetricsLogger(owner="the learner")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for output in outputs:
+            ctx = OnlineRLContext(train_output=output)
+            logger.log_dict(logged)
+            ctx.learn_metrics.append(logger.reduce())
+            aggregator.take(ctx)
+        row = aggregator.row(ctx)
+    found = {name.removeprefix("learn/"): value for name, value in row.items() if name.startswith("learn/")}
+    return found, [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize(
+    "output", [{"total_loss": 100.0, "mine": 1.0}, [{"total_loss": 2.0, "mine": 1.0}, {"total_loss": 3.0}]]
+)
+def test_another_number_by_the_name_of_a_learner_is_lost_with_one_warning(output):
+    found, caught = taken(output, output, output, total_loss=2.0)
+    assert found == {"total_loss": 2.0, "mine": 1.0}
+    assert caught == [
+        "some metrics are lost: 'total_loss' in ctx.train_output is not logged, because the learner has logged another number "
+        "by this name in this iteration: use another name."
+    ]
+
+
+def test_each_nested_name_that_is_lost_has_its_warning():
+    output = {"inner": {"a": 3.0, "b": 1.0, "c": 5}}
+    found, caught = taken(output, output, inner={"a": 2.0, "c": 5.0})
+    assert found == {"inner/a": 2.0, "inner/c": 5.0}
+    assert [text.partition(" in ctx")[0].rpartition(" ")[2] for text in caught] == ["'inner/a'", "'inner/b'"]
+    assert "'inner' was logged before" in caught[1]
+
+
+@pytest.mark.parametrize(
+    ("output", "logged"),
+    [
+        ({"loss": 2.000001, "mine": 1}, {"loss": 2.0}),
+        ({"loss": torch.tensor(1 / 3), "mine": 1}, {"loss": 1 / 3}),
+        ([{"loss": 1.0, "mine": 1}, {"loss": 3.0}], {"loss": 2.0}),
+        ({"loss": math.nan, "mine": 1}, {"loss": math.nan}),
+        ({"loss": math.inf, "mine": 1}, {"loss": math.inf}),
+        ({"rows": torch.arange(3.0), "inner": {"a": 2.0}, "mine": 1}, {"rows": 1.0, "inner": {"a": 2}}),
+    ],
+)
+def test_the_same_number_by_that_name_is_no_loss(output, logged):
+    found, caught = taken(output, **logged)
+    assert (found["mine"], caught) == (1.0, [])
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_the_steps_may_be_a_list_or_a_tuple(kind):
+    assert taken(kind([{"mine": 1.0}, {"mine": 3.0}])) == ({"mine": 2.0}, [])
+
+
+@pytest.mark.parametrize(
+    ("output", "found", "words"),
+    [
+        (3.0, {}, "ctx.train_output is a float"),
+        ("loss", {}, "ctx.train_output is a str"),
+        (iter([{"mine": 1.0}]), {}, "ctx.train_output is a list_iterator"),
+        ([{"mine": 1.0}, None], {"mine": 1.0}, "an entry of the list in ctx.train_output is a NoneType"),
+    ],
+)
+def test_an_output_without_names_is_lost_with_one_warning(output, found, words):
+    assert taken(output, output) == (
+        found,
+        [
+            f"some metrics are lost: {words}. Set it to a dict of values by name, or to a list of such dicts, one for each "
+            "gradient step."
+        ],
+    )
+
+
+def test_a_value_that_is_no_number_loses_itself_alone_with_one_warning_per_name():
+    output = [{"loss": 1.0, "text": "a"}, {"loss": None, "text": "b"}, {"loss": 3.0, "text": "c"}]
+    found, caught = taken(output, output)
+    assert found == {"loss": 2.0}
+    assert sorted(text.partition(":")[0] for text in caught) == [
+        "'loss' of the output of learning is not logged",
+        "'text' of the output of learning is not logged",
+    ]
+
+
+@pytest.mark.filterwarnings("error:some metrics are lost")
+def test_the_output_of_a_learner_counts_as_logged_until_something_is_added(tmp_path):
+    seen = []
+
+    def look(ctx):
+        yield
+        if ctx.train_output:
+            seen.append(ctx.train_output.is_logged)
+            ctx.train_output[0]["mine"] = 7.0
+            seen.append(ctx.train_output.is_logged)
+
+    run(tmp_path, DQNPolicy, look)
+    assert seen[:2] == [True, False]
+
+
+def test_a_middleware_behind_a_learner_that_takes_its_names_is_warned():
+    def meddling(ctx):
+        yield
+        if ctx.train_output:
+            ctx.train_output = {"loss": -99.0, "mine": 3.0}
+
+    cfg = DQNConfig().override({"policy.learn.learning_starts": 16, "policy.learn.batch_size": 4})
+    envs, rows, buffer_ = make_envs("CartPole-v1", 4, seed=0), Rows(), ReplayBuffer(1000)
+    policy = DQNPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    with Task().start(ctx=OnlineRLContext()) as loop:
+        loop.use(online_logger(None, show_every_s=1e9, sinks=[rows]))
+        loop.use(StepCollector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.0}))
+        loop.use(data_pusher(cfg, buffer_)).use(OffPolicyLearner(cfg, policy.learn_mode, buffer_)).use(meddling)
+        with pytest.warns(UserWarning, match="'loss' in ctx.train_output is not logged, because OffPolicyLearner.* has logged"):
+            loop.run(max_step=3)
+    assert rows[-1]["learn/mine"] == 3.0
+    assert rows[-1]["learn/loss"] > 0
 
 
 def test_a_saved_logger_knows_its_place_before_its_first_row(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import warnings
 
 import gymnasium
 import numpy as np
@@ -278,6 +279,38 @@ class TestValuesThatAreLost:
             ) as caught:
                 loop.run(1)
         assert sum("is lost" in str(one.message) for one in caught) == 1
+
+    @pytest.mark.parametrize(
+        "pipeline",
+        {
+            "read at the end by one between": (WRITES, {"reads_after": ("data",)}, WRITES),
+            "read at the end by one behind": (WRITES, WRITES, {"reads_after": ("data",)}),
+            "read at the end by one before": ({"reads_after": ("data",)}, WRITES, WRITES),
+        }.values(),
+    )
+    def test_a_backward_step_reads_the_second_value_wherever_it_stands(self, pipeline):
+        with pytest.warns(UserWarning, match=r"^step\d .* sets ctx.data, and step\d .* is lost: put"):
+            run_of(*[middleware(f"step{k}", **terms) for k, terms in enumerate(pipeline)])
+
+    @pytest.mark.parametrize("place", [0, 1, 2, 3])
+    @pytest.mark.parametrize("at_end", [True, False])
+    @pytest.mark.parametrize("copied", [True, False])
+    def test_an_optional_reader_counts_for_a_field_whose_writers_may_copy_their_values(self, place, at_end, copied):
+        @dataclasses.dataclass
+        class Copying(Mine):
+            data: object = dataclasses.field(default=None, metadata={"copied_to": "result"})
+
+        copy = {"may_write": ("result",)} if copied else {}
+        first, between = middleware("first", **WRITES, **copy), middleware("between", may_read=("zero",))
+        looking = middleware("looking", may_read=("data",))
+        looking.reads_at_end = at_end
+        pipeline = [first, between, middleware("second", **WRITES)]
+        pipeline.insert(place, looking)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run_of(*pipeline, ctx=Copying())
+        lost = [str(one.message) for one in caught if "is lost" in str(one.message)]
+        assert len(lost) == ((at_end or place == 3) and not copied)
 
     @pytest.mark.parametrize(
         "pipeline",

@@ -2,6 +2,8 @@
 
 import collections
 import functools
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -192,6 +194,74 @@ class TestObjectsThatAreNotNamed:
 
         with pytest.warns(UserWarning, match=r"peeks .* holds shared, a list that collects uses.*uses=\(shared,\)"):
             run(collects, peeks, mode=mode)
+
+
+class Learner:
+    """Changes a model."""
+
+    def __init__(self, model):
+        self._model = model
+        self.follower = Follower(self)
+
+    @property
+    def shares_state_with(self):
+        return (self._model,)
+
+    def snapshot(self):
+        return self._model.inner
+
+
+class Follower:
+    """Acts with a copy of the leader's model."""
+
+    def __init__(self, leader):
+        self.leader = leader
+
+    def load_snapshot(self, snapshot):
+        pass
+
+
+class TestObjectsThatShareState:
+    """Here `learns` names the learner, which changes the model."""
+
+    @staticmethod
+    def warnings_of(held, named, mode):
+        learner = Learner(Holder(0))
+        things = {"model": learner._model, "learner": learner, "follower": learner.follower}
+        thing, uses = things[held], [things[name] for name in named]
+
+        @contract(writes=("batch",), uses=uses, stage="collect")
+        def collects(ctx):
+            ctx.batch = thing and 1
+
+        @contract(("batch",), uses=(learner,), stage="learn")
+        def learns(ctx):
+            return None
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(collects, learns, mode=mode)
+        return [str(one.message) for one in caught]
+
+    @OVERLAPPING
+    @pytest.mark.parametrize(
+        ("held", "named"), [("model", ()), ("learner", ()), ("model", ("follower",)), ("learner", ("follower",))]
+    )
+    def test_who_holds_what_another_lane_changes_is_warned(self, held, named, mode):
+        (text,) = self.warnings_of(held, named, mode)
+        assert re.search(r"collects .* holds thing, a (Learner|Holder) that learns uses, .* uses=\(thing,\)", text)
+
+    @OVERLAPPING
+    @pytest.mark.parametrize(
+        ("held", "named"),
+        [
+            *[(held, (named,)) for held in ("model", "learner", "follower") for named in ("model", "learner")],
+            ("follower", ()),
+            ("follower", ("follower",)),
+        ],
+    )
+    def test_to_name_one_of_them_is_enough_and_a_follower_is_ordered_by_itself(self, held, named, mode):
+        assert self.warnings_of(held, named, mode) == []
 
 
 class Counts:

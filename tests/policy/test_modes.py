@@ -225,6 +225,9 @@ def test_a_single_observation_gives_a_single_action_and_a_wrong_width_tells_the_
 VECTOR, THREE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 PARTS, PAIR = spaces.Dict(a=VECTOR, b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3])
 ZEROS = np.zeros((2, 4), np.float32)
+IMAGE, IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8), np.zeros((2, 12, 12, 3), np.uint8)
+IMAGES[1] = 200
+SIZE = r"\[2, 12, 12, 3\]"
 STRANGE = {
     "NaN": (
         VECTOR,
@@ -254,6 +257,30 @@ STRANGE = {
         np.zeros((4, 4), np.float32),
         r"expected float32 \[B, 4, 4\]. .* Make it with its single_observation_space",
     ),
+    "a scaled image": (
+        IMAGE,
+        IMAGES / 255.0,
+        rf"obs is float64 {SIZE}, expected uint8 .*: give the integers of the .*, not scaled",
+    ),
+    "a scaled float16": (IMAGE, (IMAGES / 255.0).astype(np.float16), rf"obs is float16 {SIZE}, expected uint8"),
+    "a scaled tensor": (IMAGE, torch.from_numpy(IMAGES / np.float32(255)), rf"obs is float32 {SIZE}, expected uint8"),
+    "a scaled image inside": (
+        spaces.Dict(a=VECTOR, b=spaces.Dict(c=IMAGE)),
+        {"a": ZEROS, "b": {"c": IMAGES / 255.0}},
+        rf"obs\['b'\]\['c'\] is float64 {SIZE}, expected uint8",
+    ),
+    "a scaled image in a tree": (
+        spaces.Dict(a=VECTOR, c=IMAGE),
+        tree({"a": torch.from_numpy(ZEROS), "c": torch.from_numpy(IMAGES / 255.0)}),
+        rf"obs\['c'\] is float64 {SIZE}, expected uint8",
+    ),
+    "a negative pixel": (IMAGE, IMAGES.astype(np.int64) - 1, r"obs holds -1 to 199, expected uint8 .*, which holds 0 to 255"),
+    "a large pixel": (IMAGE, torch.from_numpy(IMAGES.astype(np.int16) + 100), r"obs holds 100 to 300, expected uint8"),
+    "a large pixel inside": (
+        spaces.Dict(a=VECTOR, c=IMAGE),
+        {"a": ZEROS, "c": IMAGES.astype(np.uint64) + 100},
+        r"obs\['c'\] holds 100 to 300, expected uint8",
+    ),
 }
 
 
@@ -264,6 +291,15 @@ def test_observations_of_another_space_are_refused_by_policy_key_and_fix(name):
     for mode in (policy.eval_mode, policy.collect_mode):
         with pytest.raises(ObservationError, match=f"^PPOPolicy cannot act on these observations: .*{words}"):
             mode.forward(obs)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.int16, np.uint16, np.uint64])
+@pytest.mark.parametrize("convert", [lambda it: it, torch.from_numpy], ids=["array", "tensor"])
+def test_integers_in_the_range_of_the_space_may_have_another_dtype(dtype, convert):
+    policy = PPOPolicy(None, spaces.Dict(a=VECTOR, c=IMAGE), THREE)
+    expected = policy.eval_mode.forward({"a": ZEROS, "c": IMAGES})[0]
+    found = policy.eval_mode.forward({"a": convert(ZEROS), "c": convert(IMAGES.astype(dtype))})[0]
+    assert np.array_equal(found, expected)
 
 
 def test_infinite_observations_and_errors_of_a_policys_own_are_not_taken_for_those():
