@@ -9,6 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from ding_lite import policy as algorithms
+from ding_lite.envs import SpaceError
 from ding_lite.policy_base import Policy, build_policy
 from ding_lite.policy_check import HookError
 
@@ -110,3 +112,22 @@ def test_gradients_that_a_function_returns_count():
         return model.values(batch.obs).mean()
 
     build_policy("Given", loss_fn=loss_fn, gradients_fn=gradients_fn)({"seed": 0}, BOX, DISCRETE).dry_run()
+
+
+ALGORITHMS = sorted(
+    {it for it in vars(algorithms).values() if isinstance(it, type) and issubclass(it, Policy) and it.loss is not Policy.loss},
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("actions", [DISCRETE, BOX], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_no_algorithm_gives_a_warning(kind, actions):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            policy = kind({"seed": 0}, BOX, actions)
+        except SpaceError:
+            return
+        policy.dry_run()
+    assert policy.columns
