@@ -207,16 +207,16 @@ def test_two_evaluators_play_each_at_its_own_interval_and_a_warning_says_whose_v
 
 @MODES
 def test_an_evaluator_of_ones_own_gives_the_weights_that_it_evaluated(mode, tmp_path):
-    def score(policy):
-        worker = LocalWorker(make_envs("CartPole-v1", 4, seed=9), policy.eval_mode)
+    def score(mode):
+        worker = LocalWorker(make_envs("CartPole-v1", 4, seed=9), mode)
         return round(float(worker.collect(num_steps=50).trajectories.batch.obs.abs().sum()), 3)
 
     def make(cfg, policy):
-        writes = ("eval_value", "eval_weights", "last_eval_iter")
+        writes, acting = ("eval_value", "eval_weights", "last_eval_iter"), policy.eval_mode
 
-        @contract(reads=("train_iter",), writes=writes, uses=(policy.eval_mode,), stage="evaluate")
+        @contract(reads=("train_iter",), writes=writes, uses=(acting,), stage="evaluate")
         def own(ctx):
-            ctx.eval_value, ctx.eval_weights = score(policy), policy.eval_mode.get_weights()
+            ctx.eval_value, ctx.eval_weights = score(acting), acting.get_weights()
             ctx.last_eval_iter = ctx.train_iter
 
         return own
@@ -224,7 +224,7 @@ def test_an_evaluator_of_ones_own_gives_the_weights_that_it_evaluated(mode, tmp_
     _, policy, _ = dqn_run(tmp_path, make, mode=mode)
     best = load_checkpoint(tmp_path / "ckpt" / "best.pt")
     policy.load_state_dict({"model": best["model"]})
-    assert score(policy) == best["eval_value"]
+    assert score(policy.eval_mode) == best["eval_value"]
 
 
 def test_called_by_hand_it_ends_no_run_of_others():
