@@ -31,7 +31,8 @@ class RNDConfig(DQNConfig):
         default_factory=lambda: DQNPolicyConfig().override(
             {
                 "collect.n_sample": 8,
-                "learn": {"batch_size": 128, "target_update_freq": 200},
+                "discount_factor": 0.98,
+                "learn": {"batch_size": 128, "learning_rate": 5e-4, "target_update_freq": 200},
                 "other.eps": {"decay": 10_000, "end": 0.05},
             }
         )
