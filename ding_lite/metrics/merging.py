@@ -41,11 +41,13 @@ def _require_alike(path: Path, found: Sequence[Any], kinds: set[type]) -> None:
         if StatsBase not in kind.__mro__:  # like issubclass(), which is slow for abstract classes
             raise TypeError(f"{path!r} is of type {kind.__name__}: aggregate() wants results of reduce() without compile=True.")
     first = found[0]
+    settings, owner = first.settings, first.owner
+    if len(kinds) == 1 and not [one for one in found if one.settings != settings or one.owner != owner]:
+        return
     for one in found:
         require_one_owner(path, first, one)
-    settings = first.settings
-    if len(kinds) > 1 or [one for one in found if one.settings != settings]:
-        other = next(other for other in found if describe(other) != describe(first))
+    other = next((other for other in found if describe(other) != describe(first)), None)
+    if other is not None:
         raise ValueError(
             f"{path!r} was logged as {describe(first)} and as {describe(other)}: log it with the same settings everywhere."
         )

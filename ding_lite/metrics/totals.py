@@ -55,9 +55,16 @@ class MeanStats(NumberStats):
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
         # Each component has its own window: after merging, all values of the cycle count.
         seen = [(it._sum, it._power, it._count) if self._window is None else it._seen() for it in incoming_stats]
-        for total, power, count in seen:
-            self._sum, self._power = added(self._sum, self._power, total, power)
+        total, is_wide = self._sum, self._power
+        for other, power, count in seen:
+            total += other
+            is_wide |= power
             self._count += count
+        if not is_wide and -_LARGEST <= total <= _LARGEST:  # almost always
+            self._sum = total
+        else:
+            for other, power, _ in seen:
+                self._sum, self._power = added(self._sum, self._power, other, power)
         if self._window is None:
             self._wait_for(incoming_stats)
         self._has_any = True
