@@ -1,19 +1,17 @@
 """The dry run of a policy, and checks of the arguments and results of its hooks."""
 
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
+from ding_lite.policy_check.declarations import require_declarations, require_methods, warn_of_idle_settings
 from ding_lite.policy_check.dry_run import try_out
 from ding_lite.policy_check.hook_results import (
     HookError,
     LossError,
     loss_error,
     require_batch,
-    require_declarations,
     require_finite,
     require_mapping,
-    require_methods,
     require_model,
     require_optimizer,
-    warn_of_idle_settings,
     with_stats,
 )
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_in_batch, misfit_of

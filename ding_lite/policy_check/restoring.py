@@ -43,11 +43,8 @@ _BUILT_IN = {
 }
 _EMPTY: dict[str, Any] = {}
 _MISSING = object()
-_MODES = (
-    "learn_mode",
-    "collect_mode",
-    "eval_mode",
-)  # they refer to the policy, and to acting copies, which the dry run remakes
+# Modes refer to the policy, and to acting copies, which the dry run remakes.
+_MODES = "learn_mode", "collect_mode", "eval_mode"
 
 
 class RestorablePolicy(Protocol):

@@ -115,8 +115,9 @@ def all_or_nothing(fn: Callable[..., None]) -> Callable[..., None]:
             require_loadable(self, state, before)
             version, changes = self.version, self.count_changes()
             _load_or_undo(self, fn, state, before)
-            if self.version == version != state.get("version") and self.count_changes() != changes:
-                self.bump_version()  # a load_state_dict of a subclass may only call torch's
+            has_version = self.version != version or state.get("version") == version
+            if not has_version and self.count_changes() != changes:  # a load_state_dict of a subclass may only call torch's
+                self.bump_version()
             self.update_copies()
         finally:
             self.being_loaded = None

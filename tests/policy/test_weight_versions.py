@@ -129,31 +129,24 @@ def test_what_after_init_draws_is_the_seeds(envs):
 def test_mixins_are_called_in_the_order_of_the_bases(envs):
     calls = []
 
-    class Mixin:
-        def set_weights(self, weights):
-            calls.append("Mixin.set_weights")
-            return super().set_weights(weights)
+    def logging(label, base):
+        class Logging(base):
+            def set_weights(self, weights):
+                calls.append(f"{label}.set_weights")
+                return super().set_weights(weights)
 
-        def learn_on_batch(self, batch):
-            calls.append("Mixin.learn_on_batch")
-            return super().learn_on_batch(batch)
+            def learn_on_batch(self, batch):
+                calls.append(f"{label}.learn_on_batch")
+                return super().learn_on_batch(batch)
 
-        def load_state_dict(self, state):
-            calls.append("Mixin.load_state_dict")
-            return super().load_state_dict(state)
+            def load_state_dict(self, state):
+                calls.append(f"{label}.load_state_dict")
+                return super().load_state_dict(state)
 
-    class Derived(Mixin):
-        def set_weights(self, weights):
-            calls.append("Derived.set_weights")
-            return super().set_weights(weights)
+        return Logging
 
-        def learn_on_batch(self, batch):
-            calls.append("Derived.learn_on_batch")
-            return super().learn_on_batch(batch)
-
-        def load_state_dict(self, state):
-            calls.append("Derived.load_state_dict")
-            return super().load_state_dict(state)
+    Mixin = logging("Mixin", object)
+    Derived = logging("Derived", Mixin)
 
     class First(Mixin, PPOPolicy):
         pass
