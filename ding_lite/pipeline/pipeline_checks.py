@@ -277,7 +277,7 @@ def _is_written(used: UsedMiddleware, name: str, all_used: Sequence[UsedMiddlewa
         return True
     if used.terms is None or name in used.terms.reads:
         return False
-    # Second steps run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
+    # Backward steps run in reverse: each sees the writes of all forward steps, and of the backward steps of later middleware.
     if any(_may_write(other, name, used.scope) for other in all_used):
         return True
     behind = all_used[all_used.index(used) + 1 :]
