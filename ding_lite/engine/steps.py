@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ding_lite.pipeline.contexts import Context
-from ding_lite.pipeline.contracts import LANES
+from ding_lite.pipeline.contracts import LANES, state_groups
 from ding_lite.pipeline.generators import may_yield
 from ding_lite.pipeline.guards import FIRST, LATE, SECOND, step_fields
 from ding_lite.pipeline.pipeline_checks import Entry
@@ -109,12 +109,11 @@ def make_steps(entries: Sequence[Entry], cls: type[Context], fields: frozenset[s
 
 def _join_shared_state(steps: Sequence[MiddlewareStep]) -> None:
     """Put one object for all that share its state into the steps' `uses`, so that their users take turns."""
-    things = [thing for step in steps for thing in step.uses]
-    owners = [*things, *(thing.leader for thing in things if getattr(thing, "leader", None) is not None)]
-    owner_of = {id(part): owner for owner in owners for part in getattr(owner, "shares_state_with", ())}
-    if owner_of:
+    groups = state_groups([thing for step in steps for thing in step.uses])
+    if groups:
         for step in steps:
-            step.uses = tuple({id(it): it for it in (owner_of.get(id(thing), thing) for thing in step.uses)}.values())
+            owners = (groups.get(id(thing), (thing,))[0] for thing in step.uses)
+            step.uses = tuple({id(it): it for it in owners}.values())
 
 
 def _forward_steps(entry: Entry, cls: type[Context], fields: frozenset[str]) -> list[MiddlewareStep]:

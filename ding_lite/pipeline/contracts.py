@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ding_lite.basics.messages import call_of
@@ -315,3 +315,16 @@ def _names(term: str, names: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"contract({term}=...) wants names of context fields, got {name!r} of type {type(name).__name__}.")
     return found
+
+
+def state_groups(uses: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
+    """For each object that shares its state with an object in `uses`, by id: all that share this state, its owner first.
+
+    The owner is the object with an attribute `shares_state_with`, such as the learn_mode of a policy.
+
+    Args:
+        uses: the objects in all contracts of a pipeline; their leaders count as well.
+    """
+    owners = [*uses, *(thing.leader for thing in uses if getattr(thing, "leader", None) is not None)]
+    groups = [(owner, *getattr(owner, "shares_state_with", ())) for owner in owners]
+    return {id(thing): group for group in groups if len(group) > 1 for thing in group}

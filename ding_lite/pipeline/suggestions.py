@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ding_lite.basics.configs import Config
 from ding_lite.pipeline.contexts import is_scalar
-from ding_lite.pipeline.contracts import Contract
+from ding_lite.pipeline.contracts import Contract, state_groups
 from ding_lite.pipeline.fingerprints import changed, fingerprint
 from ding_lite.pipeline.pipeline_checks import Entry
 
@@ -166,7 +166,7 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
 
     An object and those in its `shares_state_with` count as one: a contract that names one of them names all.
     """
-    groups = _groups(pipeline)
+    groups = state_groups([thing for entry in pipeline if entry.contract is not None for thing in entry.contract.uses])
     for entry in pipeline:
         terms = entry.contract
         for name, thing in objects_held(entry.fn) if terms is not None else ():
@@ -185,14 +185,6 @@ def unnamed_objects(pipeline: Sequence[Entry]) -> Iterator[str]:
                         f"@contract(..., uses=({name},))."
                     )
                     break
-
-
-def _groups(pipeline: Sequence[Entry]) -> dict[int, tuple[Any, ...]]:
-    """For each object that shares its state with an object in a contract, by id: all that share this state, itself included."""
-    uses = [thing for entry in pipeline if entry.contract is not None for thing in entry.contract.uses]
-    owners = [*uses, *(thing.leader for thing in uses if getattr(thing, "leader", None) is not None)]
-    groups = [(owner, *getattr(owner, "shares_state_with", ())) for owner in owners]
-    return {id(thing): group for group in groups if len(group) > 1 for thing in group}
 
 
 def _is_any(uses: Sequence[Any], things: Sequence[Any]) -> bool:
