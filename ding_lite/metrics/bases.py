@@ -206,5 +206,7 @@ def total_of(values: Iterable[float]) -> float:
     """The sum of the values; an integer if all are integers, infinite on overflow, NaN for infinities of both signs."""
     total: float = 0
     for value in values:
-        total = held(total + value)
+        total += value
+        if not -_LARGEST <= total <= _LARGEST:
+            total = held(total)
     return total

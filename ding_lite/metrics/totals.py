@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ding_lite.metrics.bases import held, plain_number, total_of
@@ -53,24 +53,25 @@ class MeanStats(NumberStats):
         return mean if compile else [mean]
 
     def merge(self, incoming_stats: Sequence[MeanStats]) -> None:
-        # Each component has its own window: after merging, all values of the cycle count.
-        seen = [(it._sum, it._power, it._count) if self._window is None else it._seen() for it in incoming_stats]
-        total, is_wide = self._sum, self._power
-        for other, power, count in seen:
-            total += other
-            is_wide |= power
-            self._count += count
-        if not is_wide and -_LARGEST <= total <= _LARGEST:  # almost always
-            self._sum = total
-        else:
-            for other, power, _ in seen:
-                self._sum, self._power = added(self._sum, self._power, other, power)
         if self._window is None:
+            total = self._sum + sum([other._sum for other in incoming_stats])
+            if -_LARGEST <= total <= _LARGEST and not (self._power + sum([other._power for other in incoming_stats])):
+                self._sum = total  # almost always
+                self._count += sum([other._count for other in incoming_stats])
+            else:
+                self._merge_totals((other._sum, other._power, other._count) for other in incoming_stats)
             self._wait_for(incoming_stats)
+        else:  # each component has its own window: after merging, all values of the cycle count
+            self._merge_totals(other._seen() for other in incoming_stats)
         self._has_any = True
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state({"_power": 0, **state})  # older states do not have it
+
+    def _merge_totals(self, totals: Iterable[tuple[float, int, int]]) -> None:
+        for total, power, count in totals:
+            self._sum, self._power = added(self._sum, self._power, total, power)
+            self._count += count
 
     def _seen(self) -> tuple[float, int, int]:
         """The sum, as a total and a power of two, and the number of values."""
