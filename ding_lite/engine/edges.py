@@ -47,10 +47,10 @@ class EdgeEnds:
         self._names = tuple(edge.fields)
         self.put, self._get, self.pop = _on_one_thread() if taker is None else _between_threads(edge, taker, timeline)
         self._is_between_threads = taker is not None
-        carries = edge.fields or edge.follows
-        self.token_of = self._token_maker() if carries else self._turn_maker()
+        self._carries = bool(edge.fields or edge.follows)
+        self.token_of = self._token_maker() if self._carries else self._turn_maker()
         """Make a token from the current state of a lane."""
-        self.take = self._taker() if carries else self._turn_taker()
+        self.take = self._taker() if self._carries else self._turn_taker()
         """Wait for the next token, and apply it to a lane. Raises IndexError, or EdgeClosed, if there is none."""
 
     def close(self) -> None:
@@ -73,13 +73,53 @@ class EdgeEnds:
         places = {place: changed[name] for place, name in enumerate(self._names) if name in changed}
         leaders = enumerate(id(leader) for leader, _ in self.edge.follows)
         states = {place: snapshots[leader] for place, leader in leaders if leader in snapshots}
-        tokens = list(iter(self.pop, _CLOSED)) if places or states else ()
-        for token in tokens:
+        for token in self.tokens() if places or states else ():
             for place, value in places.items():
                 token[1][place] = _copied(value, self._names[place])
             for place, snapshot in states.items():
                 token[2][place] = snapshot
+
+    def tokens(self) -> list[Any]:
+        """The tokens on this edge between two iterations; they stay there."""
+        found = list(iter(self.pop, _CLOSED))
+        for token in found:
             self.put(token)
+        return found
+
+    def state(self, number_of: Callable[[Any, Any], int]) -> list[Any]:
+        """The tokens on this edge between two iterations, as plain data if the values are.
+
+        Args:
+            number_of: takes a leader and one of its snapshots, and returns the number under which the snapshot is saved.
+        """
+        if not self._carries:
+            return [bool(token) for token in self.tokens()]
+        leaders = [leader for leader, _ in self.edge.follows]
+        return [
+            {
+                "skips": bool(skips),
+                "values": {name: value for name, value in zip(self._names, values) if value is not _UNSET},
+                "snapshots": [number_of(leader, snapshot) for leader, snapshot in zip(leaders, snapshots or ())],
+            }
+            for skips, values, snapshots in self.tokens()
+        ]
+
+    def load_state(self, state: Sequence[Any], snapshots: Sequence[Any]) -> None:
+        """Replace the tokens on this edge by saved ones.
+
+        Args:
+            state: result of `state`.
+            snapshots: the saved snapshots, by number.
+        """
+        for _ in self.tokens():
+            self.pop()
+        for saved in state:
+            if not self._carries:
+                self.put(saved)
+                continue
+            values = [saved["values"].get(name, _UNSET) for name in self._names]
+            found = [snapshots[number] for number in saved["snapshots"]]
+            self.put((saved["skips"], values, found or None))
 
     def set_kept(self, ctx: Any, token: Any) -> None:
         """Write the kept fields of a popped token to the context."""

@@ -80,6 +80,10 @@ class Network:
         self.plan, self.timeline, self._deferrals = plan, timeline, deferrals
         self.max_step = 0
         """Number of iterations at the end of the current run, since the first run."""
+        self._until = 0
+        """Number of iterations after which all lanes stop: `max_step`, or less for a pause between two iterations."""
+        self._at_pause: list[Callable[[], None]] = []
+        """What to call there."""
         self._is_final = True
         self.first_step = ctx.total_step
         self.asked_to_stop = False
@@ -173,6 +177,17 @@ class Network:
             iteration, position = iteration + 1, -1
         self._requests.setdefault(iteration, []).append(Request(position, reason))
 
+    def pause(self, fn: Callable[[], None]) -> None:
+        """Stop all lanes between two iterations, call `fn` on the thread that called `run`, and continue.
+
+        The place depends only on the caller's iteration k: after iteration k + max_lag, or after the last one of the run. Until
+        then no lane can have begun a later iteration.
+        """
+        lane = current_lane() or self._learn
+        with self._mutex:
+            self._at_pause.append(fn)
+            self._until = min(self._until, lane.iteration + 1 + self.plan.max_lag)
+
     def fail_at_once(self, error: BaseException) -> None:
         """End the run at once by SystemExit or KeyboardInterrupt of deferred work, which belongs to no lane."""
         self._fail(error)
@@ -246,10 +261,14 @@ class Network:
         try:
             self._allot_torch()
             with torch_threads(None):
-                self._carry_out(max_step)
+                self._carry_out(self.max_step)
+                while self._at_pause and self._is_between_iterations:
+                    self._call_at_pause()
+                    self._carry_out(self.max_step)
                 if not is_final and self.reason is not None and self.error is None:  # other lanes continue without a limit
                     self._carry_out(_ENDLESS)
         finally:
+            self._at_pause.clear()
             self._end_work()
             self.timeline.sum_up(self.lanes)
             self._unwind_rest()
@@ -267,13 +286,76 @@ class Network:
     @property
     def can_go_on(self) -> bool:
         """Whether the next run can start from the tokens on the edges: the last run ended by `max_step`, without losses."""
+        return self._is_between_iterations and self._learn.iteration + 1 == self.max_step
+
+    @property
+    def _is_between_iterations(self) -> bool:
+        """Whether all lanes have stopped after the same iteration, without losses."""
         is_whole = self.error is None and not self.asked_to_stop and self.reason is None
-        return is_whole and self._learn.iteration + 1 == self.max_step and not any(lane.is_over for lane in self.lanes)
+        return is_whole and self._learn.iteration + 1 == self._until and not any(lane.is_over for lane in self.lanes)
+
+    def _call_at_pause(self) -> None:
+        enter(None)
+        calls, self._at_pause = self._at_pause, []
+        try:
+            for call in calls:
+                call()
+        except BaseException as error:  # noqa: BLE001  raised by run()
+            self._fail(error)
+
+    def state(self) -> dict[str, Any]:
+        """What lanes and edges hold between two iterations, as plain data if the kept fields are.
+
+        Raises:
+            RuntimeError: lanes are in the middle of iterations.
+        """
+        if not self._is_between_iterations:
+            raise RuntimeError("the lanes have stopped within iterations, so their state cannot be saved.")
+        numbers: dict[tuple[int, int], int] = {}
+        saved: list[dict[str, Any]] = []
+        leaders = self._leaders()
+
+        def number_of(leader: Any, snapshot: Any) -> int:
+            key = id(leader), id(snapshot)
+            if key not in numbers:
+                numbers[key] = len(saved)
+                saved.append({"leader": leaders.index(leader), "state": leader.snapshot_state(snapshot)})
+            return numbers[key]
+
+        edges = [{"edge": str(edge), "tokens": self._ends[edge].state(number_of)} for edge in self.plan.edges]
+        lanes = [
+            {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)} for lane in self.lanes
+        ]
+        return {"edges": edges, "snapshots": saved, "lanes": lanes}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state; before the first run.
+
+        Raises:
+            ValueError: the state belongs to other edges, because the contracts or the pipeline have changed.
+        """
+        mine, theirs = [str(edge) for edge in self.plan.edges], [saved["edge"] for saved in state["edges"]]
+        if mine != theirs:
+            other = next((edge for edge in (*theirs, *mine) if edge not in mine or edge not in theirs), "their order")
+            raise ValueError(
+                f"the saved state belongs to a pipeline in which middleware depend on each other in another way ({other}): "
+                "resume with the same middleware, contracts and lag."
+            )
+        leaders = self._leaders()
+        snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
+        for edge, saved in zip(self.plan.edges, state["edges"]):
+            self._ends[edge].load_state(saved["tokens"], snapshots)
+        for lane, kept in zip(self.lanes, state["lanes"]):
+            for name, value in kept.items():
+                object.__setattr__(lane.ctx, name, value)
+
+    def _leaders(self) -> list[Any]:
+        """The objects that followers on other lanes act on, in the order of the edges."""
+        return list({id(leader): leader for edge in self.plan.edges for leader, _ in edge.follows}.values())
 
     def snapshots(self) -> list[tuple[Any, Any]]:
         """Each leader that followers on other lanes act on, with a snapshot of its state."""
-        leaders = {id(leader): leader for edge in self.plan.edges for leader, _ in edge.follows}
-        return [(leader, leader.snapshot()) for leader in leaders.values()]
+        return [(leader, leader.snapshot()) for leader in self._leaders()]
 
     def go_on(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
         """Prepare for one more run.
@@ -300,21 +382,23 @@ class Network:
         for lane in self.lanes:
             lane.torch_threads = self.torch_threads_beside if lane.is_beside_learning else learn
 
-    def _carry_out(self, max_step: int) -> None:
+    def _carry_out(self, until: int) -> None:
+        """Run all lanes until that many iterations are done, or up to the next pause."""
+        self._until = until
         if len(self._threads) > 1:
-            self._run_on_threads(max_step)
+            self._run_on_threads()
             return
         try:
-            self._run_lanes(self._threads[0], max_step)
+            self._run_lanes(self._threads[0])
         except BaseException as error:  # noqa: BLE001  a signal, between two steps
             self._fail(error)
 
-    def _run_on_threads(self, max_step: int) -> None:
+    def _run_on_threads(self) -> None:
         *others, mine = self._threads
         threads = {
             it: threading.Thread(
                 target=HelperContext().run,
-                args=(self._run_thread, it, max_step),
+                args=(self._run_thread, it),
                 name=f"{LANE_THREAD}.{LANES[it.lanes[-1].number]}",
                 daemon=True,  # a middleware that never ends must not keep the process alive
             )
@@ -326,15 +410,15 @@ class Network:
             try:
                 for thread in threads.values():
                     thread.start()
-                self._run_lanes(mine, max_step)
+                self._run_lanes(mine)
             except BaseException as error:  # noqa: BLE001  a signal, between two steps
                 self._fail(error)
             finally:
                 self._join(threads)
 
-    def _run_thread(self, mine: LaneThread, max_step: int) -> None:
+    def _run_thread(self, mine: LaneThread) -> None:
         try:
-            self._run_lanes(mine, max_step)
+            self._run_lanes(mine)
         except BaseException as error:  # noqa: BLE001  raised by run()
             self._fail(error)
         finally:
@@ -342,7 +426,7 @@ class Network:
             mine.has_ended = True
             self._ended.put(None)
 
-    def _run_lanes(self, mine: LaneThread, max_step: int) -> None:
+    def _run_lanes(self, mine: LaneThread) -> None:
         """Run these lanes on the calling thread, in sequential order."""
         mine_in_order = [work for work in self._work if work.lane in mine.lanes]
         last = mine.lanes[-1]
@@ -351,8 +435,10 @@ class Network:
         is_torch_alike = len({lane.torch_threads for lane in mine.lanes}) == 1
         if len(self._threads) > 1:
             self.timeline.begin_lane(last.number)
+        iteration = 1 + max(lane.iteration for lane in mine.lanes)
         try:
-            for _ in range(max_step):
+            while iteration < self._until:
+                iteration += 1
                 for work in mine_in_order:
                     lane = work.lane
                     if lane.is_over:
@@ -437,7 +523,7 @@ class Network:
     def _end_lanes(self, thread: LaneThread) -> None:
         for lane in thread.lanes:
             has_work = self.plan.lanes[lane.number]
-            if has_work and not lane.is_over and (self.error is not None or lane.iteration + 1 < self.max_step):
+            if has_work and not lane.is_over and (self.error is not None or lane.iteration + 1 < self._until):
                 self._end_lane(lane)
 
     def _join(self, threads: dict[LaneThread, threading.Thread]) -> None:

@@ -24,6 +24,12 @@ class Leader(Protocol):
     def snapshot(self) -> Any:
         """An immutable copy of the current state; the same object as before if the state is the same."""
 
+    def snapshot_state(self, snapshot: Any) -> Any:
+        """A snapshot as plain data. Needed only to save the state of a run in which iterations overlap."""
+
+    def snapshot_from(self, state: Any) -> Any:
+        """The snapshot that `snapshot_state` was called with."""
+
 
 class Follower(Protocol):
     """An object in the `uses` of a contract that acts on the state of another, its leader."""
@@ -83,6 +89,9 @@ class Edge:
     follows: list[tuple[Leader, Follower]] = dataclasses.field(default_factory=list)
     """(leader, follower) pairs whose state it carries."""
     reasons: list[str] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.target.name} waits for {self.source.name} of {self.distance} iterations before: {self.why}"
 
     @property
     def why(self) -> str:

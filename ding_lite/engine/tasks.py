@@ -21,6 +21,7 @@ from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
+from ding_lite.engine.run_states import RunStateMixin
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
@@ -36,7 +37,7 @@ _ENDLESS = int(1e12)
 _AT_END = (_ENDLESS, 0)  # the place of what `end_run` does
 
 
-class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
+class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, TimelineMixin):
     """A loop of middleware over a context. Scripts use the global `ding_lite.task`; tests may create their own.
 
     Each iteration runs every middleware in order of `use`, then the backward steps of generators in reverse order. The next
@@ -68,6 +69,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         self._clear_pipeline()
         self._clear_halves()
         self._clear_ending()
+        self._clear_run_state()
         self._changed = threading.Condition()
         self._events = Events(self._changed)
         self._pool = Pool(self.n_async_workers, self._changed)
@@ -185,13 +187,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         not depend on later iterations of other lanes, and its results are dropped.
 
         A later run continues where this one ended: two runs give the same weights, data and environments as one run with as
-            many
-        iterations. Only after `finish`, an error or a change of the pipeline do overlapping lanes start again.
+        many iterations. Only after `finish`, an error or a change of the pipeline do overlapping lanes start again.
 
         When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called
         on this thread, in pipeline order; code after a `yield` in it runs in reverse order. Its context is a new one of the
-        last
-        iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
+        last iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
         afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
         Args:
@@ -218,6 +218,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             self._end_reason = EndReason("max_step", words)
             return
         check_pipeline(self.ctx, self._entries)
+        left = max_step.__index__() - self._already_done
+        self._already_done = max(0, -left)
+        if left <= 0:  # the loaded run has done all of it
+            self._end_reason = EndReason("max_step", f"max_step={max_step} was reached before this state was saved")
+            return
+        max_step = left
         if self._ended:
             self._finish = self._ended = False
             self._asked = None
@@ -232,10 +238,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
                 if self._ran:
                     self.ctx = self.ctx.renew()
                 self._ran = True
+                if self._first_step is None:
+                    self._first_step = self._ctx.total_step
                 if self.async_mode or self.max_lag:
-                    self._overlap(max_step.__index__(), final)
+                    self._overlap(max_step, final)
                 else:
-                    self._loop(max_step.__index__(), final)
+                    self._loop(max_step, final)
                 if self.running:
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
@@ -253,6 +261,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
             raise
         finally:
             self._ended, self._iterating = True, False
+            self._at_pause.clear()
 
     def _first_of(self, error: BaseException) -> BaseException:
         """The error that the run raises: SystemExit or KeyboardInterrupt of deferred work takes precedence over `error`."""
@@ -289,6 +298,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self._ctx)
             iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
+            if self._at_pause:
+                self._call_at_pause()
             if self._finish or not max_step or not self.running:
                 return
             self._ctx = self._ctx.renew()
@@ -310,6 +321,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         if network is None:
             self._paused = None
             network = self._new_network()
+            if self._loaded_lanes is not None:
+                network.load_state(self._loaded_lanes)
+                self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
         try:
@@ -350,6 +364,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         snapshots = {id(leader): new for leader, old in paused.snapshots if not _is_same(new := leader.snapshot(), old)}
         paused.network.go_on(self.ctx, set_since, snapshots)
         return paused.network
+
+    def _resting_network(self) -> Network | None:
+        return None if self._paused is None else self._paused.network
+
+    def _forget_last_run(self) -> None:
+        self._ran = self._ended = self._finish = False
+        self._paused = self._checked = None
 
     def suggest_contracts(self) -> str:
         """Print, for each function without a contract, the decorator to paste above it. Returns the text.

@@ -166,6 +166,16 @@ class LearnMode:
         """A copy of the current weights."""
         return self._policy.snapshot()
 
+    def snapshot_state(self, snapshot: Weights) -> dict[str, Any]:
+        """A snapshot as plain data."""
+        return snapshot._asdict()
+
+    def snapshot_from(self, state: Mapping[str, Any]) -> Weights:
+        """The snapshot of a result of `snapshot_state`."""
+        weights = state["weights"]
+        on_device = [tensor.to(self.device) for tensor in weights] if isinstance(weights, list) else weights
+        return Weights(state["version"], on_device, state["train_iter"])
+
     def attach(self, name: str, thing: Any) -> None:
         """Make an object with `state_dict` and `load_state_dict` part of the policy's state; see `Policy.attach`."""
         self._policy.attach(name, thing)

@@ -1,0 +1,199 @@
+"""Run states: everything that outlives an iteration, gathered through the pipeline and its contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ding_lite.engine.networks import Network
+from ding_lite.pipeline.contexts import kept_fields
+from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.used_middleware import middleware_of
+
+FORMAT = 1
+"""Version of the format of `Task.state_dict`."""
+
+_KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "lanes")
+
+
+class RunStateError(ValueError):
+    """A saved state does not fit this task, or a part of the run cannot be saved."""
+
+
+class RunStateMixin:
+    """The part of a task that saves and restores a run."""
+
+    _ctx: Any
+    _entries: list[Entry]
+    _network: Network | None
+    _iterating: bool
+    max_lag: int
+
+    def _clear_run_state(self) -> None:
+        self._at_pause: list[Callable[[], None]] = []
+        self._is_paused = False
+        self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
+        self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
+        self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
+
+    def between_iterations(self, fn: Callable[[], None]) -> None:
+        """Call `fn` once between two iterations, when no middleware runs. There `state_dict` can be called.
+
+        It is called on the thread that called `run`: after this iteration or, where iterations overlap, after the iteration
+        that is `max_lag` later, or after the last one of the run. So the place depends only on this iteration. The call
+        changes nothing in the iterations that follow. If the run ends before by `finish`, an error or `stop`, `fn` is not
+        called. Outside of an iteration it is called at once.
+
+        Args:
+            fn: a function without arguments. An error that it raises ends the run.
+        """
+        if not self._iterating or self._is_paused:
+            fn()
+        elif self._network is not None:
+            self._network.pause(self._paused_call(fn))
+        else:
+            self._at_pause.append(self._paused_call(fn))
+
+    def _paused_call(self, fn: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            self._is_paused = True
+            try:
+                fn()
+            finally:
+                self._is_paused = False
+
+        return call
+
+    def _call_at_pause(self) -> None:
+        """In a plain loop: call what this iteration asked for."""
+        while self._at_pause:
+            self._at_pause.pop(0)()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the whole run, as plain data: what `load_state_dict` needs to go on bit for bit.
+
+        It holds the kept fields of the context; the state of every middleware, and of every object in the `uses` of contracts,
+        that has `state_dict` and `load_state_dict`; and what lanes and edges hold where iterations overlap. Call it before or
+        after `run`, or in a function passed to `between_iterations`.
+
+        Raises:
+            RuntimeError: an iteration is running.
+            RunStateError: a kept field or a part is not plain data; the message names it.
+        """
+        if self._iterating and not self._is_paused:
+            raise RuntimeError(
+                "task.state_dict() during an iteration, where its parts do not fit together: pass the function that calls it to "
+                "task.between_iterations()."
+            )
+        network = self._network if self._network is not None else self._resting_network()
+        ctx = self._ctx if network is None else network.ctx
+        has_run = self._first_step is not None
+        step = ctx.total_step + 1 if has_run else ctx.total_step
+        kept = {name: getattr(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
+        return {
+            "format": FORMAT,
+            "done": step - self._first_step if self._first_step is not None else self._already_done,
+            "max_lag": self.max_lag,
+            "pipeline": [entry.name for entry in self._entries],
+            "context": {"total_step": step, "kept": kept},
+            "parts": {name: part.state_dict() for name, part in self._parts().items()},
+            "lanes": None if network is None else network.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the run of a saved state. Call it after the last `task.use`, before `run`.
+
+        The following calls of `run` leave out as many iterations as the state has done, so the same script does what is left.
+
+        Raises:
+            RunStateError: the state is that of another pipeline, another lag, or an incompatible version.
+        """
+        if self._iterating:
+            raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
+        self._require_fit(state)
+        parts = self._parts()
+        for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # leaders first
+            parts[name].load_state_dict(state["parts"][name])
+        ctx, saved = self._ctx, state["context"]
+        for name, value in saved["kept"].items():
+            object.__setattr__(ctx, name, value)
+        object.__setattr__(ctx, "total_step", saved["total_step"])
+        self._already_done, self._first_step = state["done"], saved["total_step"] - state["done"]
+        self._loaded_lanes = state["lanes"]
+        self._forget_last_run()
+
+    def _require_fit(self, state: Mapping[str, Any]) -> None:
+        missing = [key for key in _KEYS if key not in state]
+        if missing:
+            raise RunStateError(f"the state has no {missing[0]!r}: pass what task.state_dict() returned.")
+        if state["format"] != FORMAT:
+            raise RunStateError(
+                f"the state has format {state['format']}, and this version reads format {FORMAT}: use the version of ding_lite "
+                "that saved it."
+            )
+        names = [entry.name for entry in self._entries]
+        if state["pipeline"] != names:
+            raise RunStateError(
+                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: use the same "
+                "middleware in the same order."
+            )
+        if state["max_lag"] != self.max_lag:
+            raise RunStateError(
+                f"the state was saved with max_lag={state['max_lag']}, and this task has max_lag={self.max_lag}: start it with "
+                "the same one."
+            )
+        mine, theirs = self._parts().keys(), state["parts"].keys()
+        if mine != theirs:
+            odd = sorted(mine ^ theirs)
+            raise RunStateError(
+                f"the state was saved by a pipeline with other objects: {', '.join(odd)} is only in one of the two. Make the "
+                "same objects, and name the same ones in contracts."
+            )
+        unknown = [name for name in state["context"]["kept"] if name not in kept_fields(self._ctx)]
+        if unknown:
+            raise RunStateError(
+                f"the state has ctx.{unknown[0]}, which {type(self._ctx).__name__} does not keep: use the context class of the "
+                "saved run."
+            )
+
+    def _parts(self) -> dict[str, Any]:
+        """Each object of the pipeline with a state, by a name that is the same whenever the script runs."""
+        return parts_of(self._entries)
+
+    def _resting_network(self) -> Network | None:
+        """The lanes of the last run, if another run can continue with what they hold."""
+        raise NotImplementedError
+
+    def _forget_last_run(self) -> None:
+        """Start the next run anew, from the context."""
+        raise NotImplementedError
+
+
+def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Each object of a pipeline with `state_dict` and `load_state_dict`, by name: middleware, and objects in `uses`.
+
+    Of objects that share their state, such as a policy and its learn_mode, only the owner is listed.
+    """
+    used = middleware_of(entries)
+    things = [thing for it in used if it.terms is not None for thing in it.terms.uses]
+    owners = state_groups(things)
+    found: dict[int, tuple[str, Any]] = {}
+    for it in used:
+        for thing in () if it.terms is None else it.terms.uses:
+            owner = owners.get(id(thing), (thing,))[0]
+            if _has_state(owner):
+                found.setdefault(id(owner), (type(owner).__name__, owner))
+        if _has_state(it.fn):
+            found.setdefault(id(it.fn), (it.name, it.fn))
+    counts: dict[str, int] = {}
+    parts = {}
+    for name, thing in found.values():
+        counts[name] = number = counts.get(name, 0) + 1
+        parts[name if number == 1 else f"{name} {number}"] = thing
+    return parts
+
+
+def _has_state(thing: Any) -> bool:
+    is_class = isinstance(thing, type)
+    return not is_class and callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
