@@ -185,13 +185,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, TimelineMixin):
         not depend on later iterations of other lanes, and its results are dropped.
 
         A later run continues where this one ended: two runs give the same weights, data and environments as one run with as
-            many
-        iterations. Only after `finish`, an error or a change of the pipeline do overlapping lanes start again.
+        many iterations. Only after `finish`, an error or a change of the pipeline do overlapping lanes start again.
 
         When the last iteration is complete, on all lanes, the method `end_run(ctx)` of each middleware that has one is called
         on this thread, in pipeline order; code after a `yield` in it runs in reverse order. Its context is a new one of the
-        last
-        iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
+        last iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
         afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
         Args:
