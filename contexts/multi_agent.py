@@ -19,4 +19,4 @@ class AgentsContext(OnlineRLContext):
 
     parts: dict[str, OnlineRLContext] | None = dataclasses.field(default=None, metadata=_COLLECTOR)
     """The context of each policy in this iteration, by name: trajectories, train_data, train_output and so on. None before
-    collection. Written by AgentsCollector; the fields inside are written by middleware wrapped in `part`."""
+    collection. Written by AgentsCollector; the fields inside are written by middleware wrapped in `for_policy`."""

@@ -34,7 +34,7 @@ class OnlineRLContext(Context):
     """Episodes finished since the start, summed over environments. Kept. Written by collectors."""
 
     train_iter: int = dataclasses.field(default=0, metadata=_KEPT)
-    """Gradient steps since the start. Kept. Written by trainer and multistep_trainer."""
+    """Gradient steps since the start. Kept. Written by learners."""
 
     train_data: Any = dataclasses.field(default=None, metadata=_FETCHER)
     """The training batch, a tree: [B, ...] from a fetcher, [T, B, ...] from an estimator."""
@@ -57,17 +57,18 @@ class OnlineRLContext(Context):
 
     trajectories: Trajectories | None = dataclasses.field(default=None, metadata=_STEP_COLLECTOR)
     """This iteration's rollout, leaves [T, B, ...]; None before collection, and if whole episodes were collected instead.
-    Written by StepCollector. May be replaced by a list of transitions."""
+    Written by StepCollector and rolloutor. May be replaced by a list of transitions."""
 
     episodes: Episodes | None = dataclasses.field(default=None, metadata=_EPISODE_COLLECTOR)
     """This iteration's whole episodes, in the order of `finished_episodes`; None before collection. Written by
     EpisodeCollector. May be replaced by a list of episodes."""
 
     trajectory_end_idx: list[int] = dataclasses.field(default_factory=list)
-    """Index in `trajectories` of each environment's last transition. Written by StepCollector."""
+    """Index in `trajectories` of each environment's last transition. Written by StepCollector and rolloutor."""
 
     policy_version: int = -1
-    """Version of the weights that collected this iteration's data; -1 if there are none. Written by collectors."""
+    """Version of the weights that collected this iteration's data; -1 if there are none, or if actions were random. Written by
+    collectors."""
 
     finished_episodes: list[Any] = dataclasses.field(default_factory=list)
     """Episodes that ended while collecting, with return and length (`ding_lite.envs.EpisodeResult`). Written by collectors."""

@@ -79,7 +79,7 @@ class _Acting:
 
 
 class StepCollector:
-    """Collect a fixed number of transitions with the newest policy.
+    """Collect a fixed number of transitions with the newest weights; where iterations overlap, with those of the lag.
 
     Reads:
         ctx.collect_kwargs: settings, passed to the policy.
@@ -149,7 +149,7 @@ class StepCollector:
 
 
 class EpisodeCollector:
-    """Collect a fixed number of whole episodes with the newest policy.
+    """Collect a fixed number of whole episodes with the newest weights; where iterations overlap, with those of the lag.
 
     Every episode begins and ends within one call, with the same weights. Each environment runs a fixed share of the episodes,
     because taking the first ones that end would favour short episodes. An environment of `make_envs` that has completed its

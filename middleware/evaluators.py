@@ -34,7 +34,7 @@ def interaction_evaluator(
 
     Where iterations overlap (`max_lag` of at least 1), an evaluation runs beside the iterations that follow and stalls none of
     them. Its result is written in the iteration in which the next evaluation is due, or in the last but one or the last
-    iteration of the run, if that comes first; only there it can end the run. In these two iterations none begins. Where the run
+    iteration of the run, if that comes first; only there can it end the run. In these two iterations none begins. Where the run
     ends earlier, the result is written before that of the final weights.
 
     Unless they were set, cfg.env.id and cfg.env.stop_value become those of the evaluated environments.

@@ -33,20 +33,20 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
         ctx.train_data: the batch for the policy's loss; ctx.train_iter.
     Writes:
         ctx.train_output: values to log, scalar tensors by name; priority [B] for prioritised replay; and policy_lag, the number
-            of gradient steps by which the weights that collected this iteration's data are older.
+            of versions by which the weights that collected this iteration's data are older, usually gradient steps.
         ctx.train_iter: incremented by the gradient steps.
         ctx.learn_metrics: the same values, seconds, and the metrics that the policy's hooks logged; if the context has this
             field.
 
     Args:
-        cfg: unused; kept for the common signature.
+        cfg: the configuration of the run; only checked to be of the policy's algorithm.
         policy: policy.learn_mode.
     """
     return _trainer("trainer", cfg, policy)
 
 
 def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
-    """Learn from a rollout in several epochs of minibatches.
+    """Learn from a rollout, in as many gradient steps as the policy takes, such as PPO's epochs of minibatches.
 
     Reads:
         ctx.train_data: the batch for the policy's loss, [T, B, ...]; ctx.train_iter.
@@ -57,7 +57,7 @@ def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLConte
             field.
 
     Args:
-        cfg: unused; kept for the common signature.
+        cfg: the configuration of the run; only checked to be of the policy's algorithm.
         policy: policy.learn_mode; its configuration sets the number of epochs and the size of minibatches.
     """
     return _trainer("multistep_trainer", cfg, policy)
@@ -137,7 +137,7 @@ class _Metrics:
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
-    """The number of gradient steps between the weights that collected this iteration's data and those that learn from it."""
+    """The difference of versions between the weights that learn from this iteration's data and those that collected it."""
     version = getattr(ctx, "policy_version", -1)
     return {} if version < 0 else {"policy_lag": torch.tensor(float(policy.version - version))}
 

@@ -59,7 +59,7 @@ class MetricsAggregator:
             self._waiting["eval_metrics"].append(self._score.reduce())
 
     def _take_output(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        """Log the values of ctx.train_output that no learner has logged: a learner of your own may only write this field."""
+        """Log values of ctx.train_output that no learner has logged: a learner of your own may leave out ctx.learn_metrics."""
         given = getattr(ctx, "train_output", None)
         if given is None or (isinstance(given, TrainOutput) and given.is_logged):
             return

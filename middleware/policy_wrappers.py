@@ -26,7 +26,7 @@ def for_policy(name: str, middleware: Callable[[Any], Any]) -> ForPolicy:
 
     Its gradient steps are counted in ctx.train_iter, which is also the train_iter that the middleware sees. Its metrics are
     logged under the policy's name: learn/policy_loss becomes learn/NAME/policy_loss. For several middleware, use
-    `part(name, task.serial(first, second))`.
+    `for_policy(name, task.serial(first, second))`.
 
     Reads:
         ctx.parts; ctx.train_iter if the middleware reads or writes it.
@@ -65,7 +65,7 @@ part = for_policy  # its name in earlier versions
 
 
 class ForPolicy:
-    """The middleware that `part` returns."""
+    """The middleware that `for_policy` returns."""
 
     def __init__(self, name: str, middleware: Callable[[Any], Any]) -> None:
         self._name, self._middleware = name, middleware

@@ -22,9 +22,9 @@ from ding_lite.envs.spaces import (
     to_gymnasium,
     to_nested,
 )
-from ding_lite.envs.splits import ENV, SplitVectorEnv
 from ding_lite.envs.steps import Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
+from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
 
 __all__ = [
     "ENV",

@@ -17,10 +17,10 @@ from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.infos import MeanInfo
-from ding_lite.envs.splits import SplitVectorEnv, local_host, process_host
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vectors import LocalVectorEnv
+from ding_lite.envs.worker_envs import SplitVectorEnv, local_host, process_host
 
 _STEPPER = "_ding_lite_stepper"
 

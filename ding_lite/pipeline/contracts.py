@@ -1,4 +1,4 @@
-"""Contracts: what a middleware reads, writes and holds, said beside its code."""
+"""Contracts: declarations of what a middleware reads, writes and uses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Contract:
     """Shared mutable objects that it touches (a buffer, an environment, a policy's learner side), by identity."""
 
     stage: str | None = None
-    """Where it stands in the picture: one of `STAGES`, or None."""
+    """One of `STAGES`, or None. It decides the lane of an asynchronous run, and the place in pictures of the pipeline."""
 
     may_read: tuple[str, ...] = ()
     """Fields that it reads if the context has them; no middleware needs to write them."""

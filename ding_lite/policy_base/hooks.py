@@ -138,14 +138,6 @@ class Hooks:
         """More outputs [B, ...] of a step, which become columns of the batch; called after `compute_actions` if it explores."""
         return {}
 
-    def dummy_batch(self, batch: Tree) -> Tree:
-        """The dummy batch of the dry run, changed as the pipeline changes its batches: a rollout, or rows of a rollout."""
-        return batch
-
-    def postprocess(self, batch: Tree) -> Tree:
-        """Prepare a batch for `learn_on_batch`, for example add columns."""
-        return batch
-
     @property
     def has_critic(self) -> bool:
         """Whether `with_values` can be called."""
@@ -157,6 +149,10 @@ class Hooks:
             f"{type(self).__name__} has no critic, so it cannot add values to a rollout: use a PPOPolicy, or build the policy "
             "with ValueNetworkMixin."
         )
+
+    def postprocess(self, batch: Tree) -> Tree:
+        """Prepare a batch for `learn_on_batch`, for example add columns."""
+        return batch
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
         """The scalar loss of a batch, and a dict to log: detached scalars on the device. May return the loss alone."""
@@ -188,3 +184,7 @@ class Hooks:
         if normalizer is not None and has_leaf(batch, "obs"):
             obs = nested(batch.obs)
             normalizer.update(map_leaves(lambda leaf: leaf[batch.valid], obs) if has_leaf(batch, "valid") else obs)
+
+    def dummy_batch(self, batch: Tree) -> Tree:
+        """The dummy batch of the dry run, changed as the pipeline changes its batches: a rollout, or rows of a rollout."""
+        return batch

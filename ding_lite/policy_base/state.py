@@ -82,9 +82,9 @@ class PolicyState(PolicyWeights):
         Args:
             name: key of the object's state.
             thing: an object with `state_dict()`, which returns plain data, and `load_state_dict(state)`. A loaded state must
-                have the same names, shapes and dtypes as the current one, except for lengths of lists and for the names in the
-                object's attribute `varying`, a tuple. The class attribute `state_ranges` may give the allowed range of an
-                entry, such as {"var": (0.0, math.inf)}.
+                have the same names, shapes and dtypes as the current one, except for lengths of lists. Names in the object's
+                attribute `varying`, a tuple, are not checked. The class attribute `state_ranges` may give the allowed range
+                of an entry, such as {"var": (0.0, math.inf)}.
 
         Raises:
             TypeError: the object does not have these methods.

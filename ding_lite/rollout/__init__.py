@@ -5,8 +5,8 @@ from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episo
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
-from ding_lite.rollout.splits import SplitWorker, make_worker
 from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
+from ding_lite.rollout.worker_rollouts import SplitWorker, make_worker
 
 __all__ = [
     "AgentRollout",

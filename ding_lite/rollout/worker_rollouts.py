@@ -1,4 +1,4 @@
-"""Split rollouts: one worker per piece of the environments, with their rollouts joined."""
+"""Rollouts of workers: one worker per piece of the environments, with their rollouts joined."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SplitWorker:
         )
 
     def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or the given number in each environment; see `ding_lite.rollout.collect_episodes`."""
+        """Act for `count` whole episodes, or the given number in each environment; see `LocalWorker.collect_episodes`."""
         return self.take_episodes(self.ask_episodes(count, random, **kwargs))
 
     def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
