@@ -323,9 +323,7 @@ class Network:
             return numbers[key]
 
         edges = [{"edge": str(edge), "tokens": self._ends[edge].state(number_of)} for edge in self.plan.edges]
-        lanes = [
-            {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)} for lane in self.lanes
-        ]
+        lanes = [{name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)} for lane in self.lanes]
         return {"edges": edges, "snapshots": saved, "lanes": lanes}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

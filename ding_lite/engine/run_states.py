@@ -113,7 +113,7 @@ class RunStateMixin:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         self._require_fit(state)
         parts = self._parts()
-        for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # leaders first
+        for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # followers last
             parts[name].load_state_dict(state["parts"][name])
         ctx, saved = self._ctx, state["context"]
         for name, value in saved["kept"].items():
@@ -181,9 +181,11 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     found: dict[int, tuple[str, Any]] = {}
     for it in used:
         for thing in () if it.terms is None else it.terms.uses:
-            owner = owners.get(id(thing), (thing,))[0]
-            if _has_state(owner):
-                found.setdefault(id(owner), (type(owner).__name__, owner))
+            leader = getattr(thing, "leader", None)
+            for one in (thing,) if leader is None else (leader, thing):
+                owner = owners.get(id(one), (one,))[0]
+                if _has_state(owner):
+                    found.setdefault(id(owner), (type(owner).__name__, owner))
         if _has_state(it.fn):
             found.setdefault(id(it.fn), (it.name, it.fn))
     counts: dict[str, int] = {}

@@ -298,7 +298,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self._ctx)
             iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
-            if self._at_pause:
+            if self._at_pause and self._asked is None and self.running:
                 self._call_at_pause()
             if self._finish or not max_step or not self.running:
                 return
