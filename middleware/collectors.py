@@ -147,6 +147,14 @@ class StepCollector:
         ctx.env_step += num_steps * self._num_envs  # in worker processes, no step is only a reset
         return acting.later(ctx, kwargs, asked, worker.take, write_rollout)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of its worker: recurrent states, and the generator of random actions."""
+        return self._acting.worker.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._acting.worker.load_state_dict(state)
+
 
 class EpisodeCollector:
     """Collect a fixed number of whole episodes with the newest weights; where iterations overlap, with those of the lag.
@@ -214,6 +222,14 @@ class EpisodeCollector:
             _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)
             return None
         return acting.later(ctx, kwargs, worker.ask_episodes(count, **kwargs), worker.take_episodes, _write_episodes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of its worker: recurrent states, and the generator of random actions."""
+        return self._acting.worker.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._acting.worker.load_state_dict(state)
 
 
 def write_rollout(rollout: Rollout, ctx: OnlineRLContext) -> None:

@@ -100,6 +100,22 @@ class Evaluation(NamedTuple):
     """Reduced metrics of the evaluation."""
 
 
+class _Restored:
+    """An evaluation of a saved run, whose result is not written yet."""
+
+    is_over, error = False, None
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+
+    def result(self) -> Evaluation:
+        """The result of the evaluation."""
+        return self._evaluation
+
+    def cancel(self) -> None:
+        """Does nothing, because it is done."""
+
+
 class InteractionEvaluator:
     """The middleware that `interaction_evaluator` and `agents_evaluator` return.
 
@@ -135,7 +151,7 @@ class InteractionEvaluator:
         self._value, self._recorder = value, recorder
         self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
-        self._under_way: tuple[int, Deferred[Evaluation]] | None = None
+        self._under_way: tuple[int, Deferred[Evaluation] | _Restored] | None = None
         self._last_iter: int | None = None
         """Gradient steps taken when the last evaluation began; -1 before the first, None before it is known."""
         self._has_warned = False
@@ -289,13 +305,37 @@ class InteractionEvaluator:
         return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
 
     def state_dict(self) -> dict[str, Any]:
-        """The step of the last evaluation, and the number of evaluations."""
-        return {"last_env_step": self._last_env_step, "evaluations": self._evaluations}
+        """The steps of the last evaluation, the number of evaluations, and the result of the one in progress: it waits for it."""
+        under_way = None
+        if self._under_way is not None and not self._under_way[1].is_over:
+            under_way = {"since": self._under_way[0], "result": _state_of(self._under_way[1].result())}
+        return {
+            "last_env_step": self._last_env_step,
+            "last_iter": self._last_iter,
+            "evaluations": self._evaluations,
+            "under_way": under_way,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._last_env_step = state["last_env_step"]
+        self._last_env_step, self._last_iter = state["last_env_step"], state.get("last_iter")
         self._evaluations = state.get("evaluations", 0)  # older states do not have it
+        under_way = state.get("under_way")
+        self._under_way = None if under_way is None else (under_way["since"], _Restored(_evaluation_of(under_way["result"])))
+
+
+def _state_of(evaluation: Evaluation) -> dict[str, Any]:
+    """An evaluation as plain data."""
+    metrics = MetricsLogger()
+    metrics.aggregate(evaluation.metrics)
+    return {**evaluation._asdict(), "metrics": metrics.get_state()}
+
+
+def _evaluation_of(state: Mapping[str, Any]) -> Evaluation:
+    """The evaluation of a result of `_state_of`."""
+    metrics = MetricsLogger()
+    metrics.set_state(state["metrics"])
+    return Evaluation(state["value"], state["train_iter"], state["weights"], [metrics.reduce()])
 
 
 def _is_ended_by_signal(task: Task) -> bool:

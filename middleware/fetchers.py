@@ -59,7 +59,9 @@ def offpolicy_data_fetcher(
             output = train_output_of(ctx.train_output)
             replay.learned(batch, {**output} if output else ctx.train_output)
 
-    return fetch_by_priority if replay.takes_priorities else fetch
+    fetcher = fetch_by_priority if replay.takes_priorities else fetch
+    fetcher.__dict__.update(state_dict=replay.state_dict, load_state_dict=replay.load_state_dict)
+    return fetcher
 
 
 class Replay:
@@ -116,6 +118,14 @@ class Replay:
                 stacklevel=2,
             )
         return is_ready
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows each buffer has given, of several."""
+        return self._source.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._source.load_state_dict(state)
 
     def learned(self, batch: Tree, output: Any) -> None:
         """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""

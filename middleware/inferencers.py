@@ -66,7 +66,7 @@ def inferencer(
         ctx.inference_output = {index: _row(outputs, index) for index in range(worker.num_envs)}
         ctx.action = [output["action"] for output in ctx.inference_output.values()]
 
-    return infer
+    return with_state_of(worker, infer)
 
 
 def rolloutor(
@@ -114,7 +114,13 @@ def rolloutor(
         append_metrics(ctx, "collect_metrics", [metrics.reduce(), *worker.reduce_metrics()])
         write_rollout(rollout, ctx)
 
-    return roll_out
+    return with_state_of(worker, roll_out)
+
+
+def with_state_of(worker: LocalWorker, fn: Callable[[OnlineRLContext], None]) -> Callable[[OnlineRLContext], None]:
+    """The same middleware with the state of its worker: recurrent states, and the generator of random actions."""
+    fn.__dict__.update(state_dict=worker.state_dict, load_state_dict=worker.load_state_dict)
+    return fn
 
 
 def _row(outputs: dict[str, Any], index: int) -> dict[str, Any]:

@@ -229,3 +229,11 @@ class OffPolicyLearner:
         ctx.train_output = train_output
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
         self._metrics.append(train_output, ctx, of_rewards)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows each buffer has given, of several; the policy and the buffers have their own state."""
+        return self._replay.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._replay.load_state_dict(state)

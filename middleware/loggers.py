@@ -128,6 +128,7 @@ class RunLogger:
         self._given = tuple(sinks)
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
+        """Step of the last row in the files."""
         self._every_iter = train_show_freq
         self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
         self._row: dict[str, Any] = {}
@@ -177,6 +178,7 @@ class RunLogger:
         self._is_behind = False
         assert self._sinks is not None
         self._sinks.write(self._row)
+        self._after = self._row[self._step]
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         if self._every_iter is not None:
@@ -276,7 +278,6 @@ class RunLogger:
     def release(self) -> None:
         """Close the sinks and restore the terminal; a later run continues with the same files."""
         self._console.close()
-        self._after = self._row.get(self._step, self._after)
         if self._sinks is not None:
             self._sinks.close()
         task, self._task = self._task, None
@@ -302,8 +303,13 @@ class RunLogger:
     def state_dict(self) -> dict[str, Any]:
         """The metrics so far, and the step of the last row."""
         spent = self._earlier_s + time.monotonic() - self._began
-        after = self._row.get(self._step, self._after)
-        return {"tally": self._aggregator.state_dict(), "time_s": spent, "after": after, "written_iter": self._written_iter}
+        return {
+            "tally": self._aggregator.state_dict(),
+            "time_s": spent,
+            "after": self._after,
+            "written_iter": self._written_iter,
+            "is_behind": self._is_behind,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""

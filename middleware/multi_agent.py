@@ -93,6 +93,14 @@ class AgentsCollector:
         ctx.finished_episodes = rollout.episodes
         ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.trajectories.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """The recurrent states of every policy."""
+        return self._worker.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self._worker.load_state_dict(state)
+
 
 def _made(name: str, policy: CollectMode) -> NestedContext:
     """Describes the context of one policy to the check of the pipeline."""

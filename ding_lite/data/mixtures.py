@@ -104,6 +104,14 @@ class Sampler:
         sizes = list(map(len, self.buffers))
         return sum(sizes) >= count or all(size >= capacity for size, capacity in zip(sizes, self._capacities))
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers between batches: nothing, unless it joins rows of several buffers. Buffers have their own state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        require_state(state, "sampler", ())
+
     @property
     def writes(self) -> int:
         """A version that changes with every write to one of the buffers; only used if `lead` is above 0."""

@@ -312,6 +312,10 @@ class Deferrals:
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
+    def settle(self) -> None:
+        """Wait until all work that has begun is done; results can still be taken."""
+        self._wait_for(lambda: all(work.done for work in self._open))
+
     def cancel(self, last: int | None = None) -> None:
         """The run has ended: results can no longer be taken.
 

@@ -180,13 +180,13 @@ class Network:
     def pause(self, fn: Callable[[], None]) -> None:
         """Stop all lanes between two iterations, call `fn` on the thread that called `run`, and continue.
 
-        The place depends only on the caller's iteration k: after iteration k + max_lag, or after the last one of the run. Until
-        then no lane can have begun a later iteration.
+        The place depends only on the caller's iteration k: after iteration k + 1 + max_lag, or after the last one of the run. A
+        lane may wait already for the end of iteration k, to begin that one, but cannot have come to a later one.
         """
         lane = current_lane() or self._learn
         with self._mutex:
             self._at_pause.append(fn)
-            self._until = min(self._until, lane.iteration + 1 + self.plan.max_lag)
+            self._until = min(self._until, lane.iteration + 2 + self.plan.max_lag)
 
     def fail_at_once(self, error: BaseException) -> None:
         """End the run at once by SystemExit or KeyboardInterrupt of deferred work, which belongs to no lane."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.networks import Network
 from ding_lite.pipeline.contexts import kept_fields
 from ding_lite.pipeline.contracts import state_groups
@@ -27,6 +28,7 @@ class RunStateMixin:
     _ctx: Any
     _entries: list[Entry]
     _network: Network | None
+    _deferrals: Deferrals
     _iterating: bool
     max_lag: int
 
@@ -40,8 +42,8 @@ class RunStateMixin:
     def between_iterations(self, fn: Callable[[], None]) -> None:
         """Call `fn` once between two iterations, when no middleware runs. There `state_dict` can be called.
 
-        It is called on the thread that called `run`: after this iteration or, where iterations overlap, after the iteration
-        that is `max_lag` later, or after the last one of the run. So the place depends only on this iteration. The call
+        It is called on the thread that called `run`: after this iteration; where iterations overlap, after the iteration that
+        is `1 + max_lag` later, or after the last one of the run. So the place depends only on this iteration. The call
         changes nothing in the iterations that follow. If the run ends before by `finish`, an error or `stop`, `fn` is not
         called. Outside of an iteration it is called at once.
 
@@ -83,9 +85,10 @@ class RunStateMixin:
         """
         if self._iterating and not self._is_paused:
             raise RuntimeError(
-                "task.state_dict() during an iteration, where its parts do not fit together: pass the function that calls it to "
-                "task.between_iterations()."
+                "task.state_dict() during an iteration, where its parts do not fit together: pass the function that calls it "
+                "to task.between_iterations()."
             )
+        self._deferrals.settle()
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if network is None else network.ctx
         has_run = self._first_step is not None
@@ -135,8 +138,8 @@ class RunStateMixin:
         names = [entry.name for entry in self._entries]
         if state["pipeline"] != names:
             raise RunStateError(
-                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: use the same "
-                "middleware in the same order."
+                f"the state belongs to the pipeline {', '.join(state['pipeline'])}; this one is {', '.join(names)}: use the "
+                "same middleware in the same order."
             )
         if state["max_lag"] != self.max_lag:
             raise RunStateError(

@@ -173,7 +173,8 @@ class LearnMode:
     def snapshot_from(self, state: Mapping[str, Any]) -> Weights:
         """The snapshot of a result of `snapshot_state`."""
         weights = state["weights"]
-        on_device = [tensor.to(self.device) for tensor in weights] if isinstance(weights, list) else weights
+        device = self._policy.device
+        on_device = [tensor.to(device) for tensor in weights] if isinstance(weights, list) else weights
         return Weights(state["version"], on_device, state["train_iter"])
 
     def attach(self, name: str, thing: Any) -> None:

@@ -5,39 +5,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from example_runs import EXAMPLES, config_of, load_example, override_known
+from example_runs import ASYNC_NAMES as NAMES
+from example_runs import same, small, spied
 
 from ding_lite import task
 
-OTHER = {"custom_context", "dqn_async", "ppo_continuous", "ippo", "rock_paper_scissors"}  # tested elsewhere
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHER)
-SMALL = {
-    "env.collector_env_num": 4,
-    "env.evaluator_env_num": 2,
-    "env.n_evaluator_episode": 2,
-    "env.max_episode_steps": 60,
-    "env.stop_value": None,
-    "policy.eval.evaluator.eval_freq": 5,
-    "policy.collect.n_sample": 64,
-    "policy.collect.n_episode": 4,
-    "policy.learn.batch_size": 8,
-    "policy.learn.update_per_collect": 3,
-    "policy.learn.learning_starts": 8,
-    "policy.learn.epoch_per_collect": 2,
-    "policy.random_collect_size": 32,
-}
-ITERATIONS = 6
-
 pytestmark = pytest.mark.timeout(240)
-
-
-def small(name, folder, **settings):
-    """The example's own configuration, with less of everything that it has."""
-    module = load_example(name)
-    cfg = config_of(module)
-    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
-    cfg.log.every_s = cfg.log.show_every_s = 1e9
-    return module, cfg
 
 
 def run(name, folder, **settings):
@@ -62,33 +35,6 @@ class Result(NamedTuple):
     evaluated: list
     left: list
     """States of environments, policies with their acting modes, and buffers."""
-
-
-def spied(module):
-    """What the example makes from here on of what has a state: environments, policies, buffers."""
-    made = []
-
-    def spy(make):
-        def making(*args, **kwargs):
-            made.append(make(*args, **kwargs))
-            return made[-1]
-
-        return making
-
-    for name in ("make_envs", *(name for name in vars(module) if name.endswith(("Policy", "Buffer")))):
-        setattr(module, name, spy(getattr(module, name)))
-    return made
-
-
-def same(one, other):
-    """Bit for bit, whatever they are made of."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return one == other or (one != one and other != other)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,75 @@
+"""Every example, saved in the middle and continued by a new program: everything is as after the unbroken run."""
+
+import io
+
+import pytest
+import torch
+from example_runs import ASYNC_NAMES as NAMES
+from example_runs import same, small, spied
+
+from ding_lite import Task, contract, task
+from ding_lite.basics import plain
+
+pytestmark = pytest.mark.timeout(240)
+MODES = {"sync": {}, "lag": {"max_lag": 1}, "async": {"async_mode": True, "max_lag": 2}}
+SAVED_IN = 1
+
+
+def run(name, folder, monkeypatch, state=None, saved=None, **settings):
+    """The states of everything in the pipeline after the run, which is saved on its way if `saved` is a list."""
+    module, cfg = small(name, folder, **settings)
+    made, whole = spied(module), []
+
+    @contract(stage="record")
+    def saver(ctx):
+        if saved is not None and ctx.total_step == SAVED_IN:
+            task.between_iterations(lambda: saved.append(through_a_file(task.state_dict())))
+
+    before = Task.run
+
+    def run_and_save(self, max_step):
+        self.use(saver)
+        if state is not None:
+            self.load_state_dict(state)
+        before(self, max_step, final=False)
+        whole.append(through_a_file(self.state_dict()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "run", run_and_save)
+        module.main(cfg)
+    return whole[0], [through_a_file(thing.state_dict()) for thing in made]
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(plain(state), file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+
+
+def difference(one, other, where="state"):
+    """The first place where two states differ, None where there is none; times are not compared."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.get("path", [""])[0] == "time":
+            return None
+        if one.keys() != other.keys():
+            return f"{where}: {sorted(map(str, one.keys() ^ other.keys()))}"
+        found = (difference(one[key], other[key], f"{where}[{key!r}]") for key in one if key not in ("time_s", "tally"))
+        return next((it for it in found if it), None)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if len(one) != len(other):
+            return f"{where}: {len(one)} and {len(other)} items"
+        return next((it for i, pair in enumerate(zip(one, other)) if (it := difference(*pair, f"{where}[{i}]"))), None)
+    return None if same(one, other) else f"{where}: {one!r:.80} and {other!r:.80}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_saved_and_continued_equals_the_unbroken_one(name, mode, tmp_path, monkeypatch):
+    saved = []
+    unbroken = run(name, tmp_path / "unbroken", monkeypatch, **MODES[mode])
+    saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **MODES[mode])
+    continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **MODES[mode])
+
+    assert saved[0]["done"] == SAVED_IN + 1 + (MODES[mode]["max_lag"] + 1 if mode != "sync" else 0)
+    assert difference(saving, unbroken) is None
+    assert difference(continued, unbroken) is None
