@@ -305,7 +305,7 @@ class InteractionEvaluator:
         return self._every_env_step is not None and env_step - self._last_env_step >= self._every_env_step
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps of the last evaluation, the number of evaluations, and the result of the one in progress: it waits for it."""
+        """The steps of the last evaluation, the number of evaluations, and the result of one in progress; waits for it."""
         under_way = None
         if self._under_way is not None and not self._under_way[1].is_over:
             under_way = {"since": self._under_way[0], "result": _state_of(self._under_way[1].result())}

@@ -152,7 +152,8 @@ class RunLogger:
         self._iterations += 1
         self._aggregator.take(ctx)
         self._is_behind = True
-        if evaluated or (self._is_due(ctx) and not own_run().finish):  # end_run writes the last row
+        # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
+        if evaluated or (self._is_due(ctx) and (own_run().is_cut or not own_run().finish)):
             self._write(ctx)
         elif self._console.due():
             self._row = self._made(ctx, end=False)

@@ -79,6 +79,11 @@ class EndingMixin:
             return EndReason("signal", f"{self._signal} was received")
         return self._end_reason
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a signal ends the run, which may be resumed: in a plain loop, true from the signal on."""
+        return self._signal is not None and (self._asked is None or self._asked.kind == "signal")
+
     _end_reason: EndReason | None = None
 
     @property

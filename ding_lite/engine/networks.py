@@ -90,6 +90,8 @@ class Network:
         self.error: BaseException | None = None
         self.reason: EndReason | None = None
         """The request that made the last iteration the last; None if it was `max_step`."""
+        self.cut_by: EndReason | None = None
+        """Why the run is cut off between two iterations, if it is."""
         self._last: int | None = None  # the last iteration, when it is complete
         self._failed_at = _AT_ONCE  # (iteration, position) of the error
         self._stop_at: tuple[int, int] | None = None  # (iteration, position) of a failure; nothing after it begins
@@ -188,6 +190,12 @@ class Network:
             self._at_pause.append(fn)
             self._until = min(self._until, lane.iteration + 2 + self.plan.max_lag)
 
+    def cut(self, reason: EndReason) -> None:
+        """End the run between two iterations, as soon as all lanes can stop after the same one."""
+        with self._mutex:
+            self.cut_by = reason
+            self._until = min(self._until, self._learn.iteration + 2 + self.plan.max_lag)
+
     def fail_at_once(self, error: BaseException) -> None:
         """End the run at once by SystemExit or KeyboardInterrupt of deferred work, which belongs to no lane."""
         self._fail(error)
@@ -262,9 +270,14 @@ class Network:
             self._allot_torch()
             with torch_threads(None):
                 self._carry_out(self.max_step)
-                while self._at_pause and self._is_between_iterations:
+                while self._is_between_iterations and self._until < self.max_step:
                     self._call_at_pause()
-                    self._carry_out(self.max_step)
+                    if self.cut_by is not None:
+                        self.max_step = self._until
+                    elif self.error is None:
+                        self._carry_out(self.max_step)
+                if self._is_between_iterations:
+                    self._call_at_pause()
                 if not is_final and self.reason is not None and self.error is None:  # other lanes continue without a limit
                     self._carry_out(_ENDLESS)
         finally:
@@ -363,7 +376,8 @@ class Network:
             changed: kept fields that were set since the last run; every lane sees the new value.
             snapshots: new snapshots of the leaders that were changed since the last run, by id; every follower acts on them.
         """
-        self._requests.clear()  # a signal to the last run is dealt with
+        self._requests.clear()
+        self.cut_by = None  # a signal to the last run is dealt with
         self._learn.ctx, self._learn.is_renewed = ctx, True
         for lane in self.lanes:
             if lane is not self._learn and self.plan.lanes[lane.number]:
@@ -381,8 +395,10 @@ class Network:
             lane.torch_threads = self.torch_threads_beside if lane.is_beside_learning else learn
 
     def _carry_out(self, until: int) -> None:
-        """Run all lanes until that many iterations are done, or up to the next pause."""
-        self._until = until
+        """Run all lanes until that many iterations are done since the first run, or up to the next pause."""
+        with self._mutex:
+            end = until if self.cut_by is None else min(until, self._learn.iteration + 2 + self.plan.max_lag)
+            self._until = end
         if len(self._threads) > 1:
             self._run_on_threads()
             return

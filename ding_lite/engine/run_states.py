@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from ding_lite.basics.messages import add_note
+from ding_lite.basics.run_files import RunFiles
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.networks import Network
 from ding_lite.pipeline.contexts import kept_fields
@@ -37,6 +40,7 @@ class RunStateMixin:
         self._is_paused = False
         self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
         self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
+        self._resume: Path | None = None
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
@@ -56,6 +60,31 @@ class RunStateMixin:
             self._network.pause(self._paused_call(fn))
         else:
             self._at_pause.append(self._paused_call(fn))
+
+    @property
+    def resumed_from(self) -> Path | None:
+        """The folder of the run that this one continues, as passed to `start(resume=...)`; None for a new run."""
+        return self._resume
+
+    def _load_resumed(self) -> None:
+        """Load the latest state of the run to resume, the first time that this is called."""
+        if self._resume is None or self._first_step is not None:
+            return
+        state, path = RunFiles(self._resume).load()
+        try:
+            self.load_state_dict(state)
+        except Exception as error:
+            add_note(error, f"when the run in {self._resume} was resumed from {path}")
+            raise
+
+    def _save_run(self) -> None:
+        """Call `save_run` of each middleware that has it, between two iterations."""
+        for save in self._savers():
+            self._paused_call(save)()
+
+    def _savers(self) -> list[Callable[[], None]]:
+        found = (getattr(it.fn, "save_run", None) for it in middleware_of(self._entries))
+        return [save for save in found if callable(save)]
 
     def _paused_call(self, fn: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:

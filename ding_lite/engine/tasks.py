@@ -7,10 +7,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
+from ding_lite.basics.run_files import RunFiles
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
@@ -87,6 +90,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         ctx: Context | None = None,
         labels: Iterable[str] = (),
         max_lag: int | None = None,
+        resume: str | PathLike[str] | None = None,
     ) -> Task:
         """Open the task with an empty pipeline. Use it in a `with` block, which stops the task at its end.
 
@@ -100,6 +104,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             max_lag: the exact number of iterations by which an earlier lane sees values of later lanes late, such as the
                 collector's weights. Up to `1 + max_lag` iterations are in progress at a time. None means 1 in asynchronous
                 mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
+            resume: the folder of a run that a `CkptSaver` has saved. The first `run` loads the latest state, and leaves out the
+                iterations that are done: the same script goes on as if the run had never ended. None begins a new run.
 
         Raises:
             RuntimeError: the task is open already.
@@ -128,6 +134,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._finish = self._ended = self._ran = False
         self._end_reason = None
         caller = sys._getframe(1)
+        self._resume = None if resume is None else Path(resume)
+        if self._resume is not None:
+            RunFiles(self._resume).require()
         self._started_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return self
 
@@ -218,6 +227,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._end_reason = EndReason("max_step", words)
             return
         check_pipeline(self.ctx, self._entries)
+        self._load_resumed()
         left = max_step.__index__() - self._already_done
         self._already_done = max(0, -left)
         if left <= 0:  # the loaded run has done all of it
@@ -248,6 +258,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
                     if final or self._asked is not None:
+                        if self._asked is None or self.is_cut:
+                            self._save_run()
                         self._complete()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
@@ -298,7 +310,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self._ctx)
             iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
-            if self._at_pause and self._asked is None and self.running:
+            if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
             if self._finish or not max_step or not self.running:
                 return
@@ -328,7 +340,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._network, self._timeline = network, network.timeline
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish)
-            self._finish, self._asked = is_final or network.reason is not None, network.reason or before
+            asked = network.reason or network.cut_by
+            self._finish, self._asked = is_final or asked is not None, asked or before
         finally:
             self._network, self._paused, self.ctx = None, None, network.ctx
             if network.asked_to_stop:
@@ -563,8 +576,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._ended = False
 
     def _ask_to_finish(self, signal: str) -> None:
-        self._signal = signal
-        self._ask(EndReason("signal", f"{signal} was received"))
+        self._signal, reason = signal, EndReason("signal", f"{signal} was received")
+        if self._network is not None and self._savers():  # all lanes stop after the same iteration, so that it can be resumed
+            self._network.cut(reason)
+        else:
+            self._ask(reason)
 
 
 def _warn_of_barriers(plan: Plan) -> None:
