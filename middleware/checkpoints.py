@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -12,9 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from ding_lite.basics import UnsavedError, WriteError, move_aside, plain, remove_leftovers, require_writable, save_checkpoint
+from ding_lite.basics import (
+    RunFiles,
+    UnsavedError,
+    WriteError,
+    move_aside,
+    plain,
+    remove_leftovers,
+    require_writable,
+    save_checkpoint,
+)
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Context, contract
+from ding_lite.engine import Context, RunStateError, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import ActMode, LearnMode
@@ -24,6 +36,7 @@ _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
 _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
 _LONGEST_REST = 64  # iterations between two attempts after failures to write
+_SHARE = 0.01  # of the time, at most, goes into saving the whole run
 
 
 class HasState(Protocol):
@@ -45,6 +58,10 @@ class CkptSaver:
     at the end of the run. The evaluation of the final weights counts for `best.pt` too. If the process dies while it writes, a
     file is complete or absent. `load_checkpoint` reads the files without executing code. The folder of an earlier run is first
     renamed to `ckpt.1` and so on.
+
+    At the same intervals, and when max_step or a signal ends the run, it also saves the state of the whole run, to
+    `save_dir/run`: everything in the pipeline that has a `state_dict`, so that `task.start(resume=save_dir)` continues the run
+    bit for bit. Regular saves of the run are left out as long as they would take more than 1% of the time.
 
     A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
     at intervals of 1, 2, 4, ... and at most 64 iterations. If the final state cannot be written, `task.run` raises
@@ -108,6 +125,10 @@ class CkptSaver:
         if isinstance(counters, str):
             raise TypeError(f"CkptSaver(counters={counters!r}) wants several names of fields: write ({counters!r},).")
         self._policy, self._folder = policy, Path(save_dir) / "ckpt"
+        self._run_files = RunFiles(save_dir)
+        self._run_is_asked, self._run_is_unsavable = False, False
+        self._next_run_save = -math.inf
+        """The earliest time of the next regular save of the run."""
         require_writable(self._folder / "final.pt")
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
@@ -133,8 +154,7 @@ class CkptSaver:
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
         self._require_own_folder(ctx)
         if not self._has_begun:
-            remove_leftovers(self._folder)
-            self._has_begun = True
+            self._begin()
         try:
             yield
         finally:
@@ -146,10 +166,51 @@ class CkptSaver:
         self._rest = max(self._rest - 1, 0)
         if self._rest:
             return
+        last_iter = self._last_iter
         for kind, error in (("iteration", self._save_regular(ctx)), ("best", self._save_best())):
             if error is not None and (kind, error.errno) not in self._warned:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
+        if self._last_iter != last_iter and not self._run_is_asked and time.monotonic() >= self._next_run_save:
+            self._run_is_asked = True
+            own_run().between_iterations(self.save_run)
+
+    def save_run(self) -> None:
+        """Save the state of the whole run. The task calls it, when no middleware runs.
+
+        A failure is a warning, and the run goes on.
+        """
+        self._run_is_asked = False
+        if self._run_is_unsavable:
+            return
+        begun = time.monotonic()
+        try:
+            state = own_run().state_dict()
+            self._run_files.save(state, state["done"])
+        except WriteError as error:
+            warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
+        except (TypeError, RunStateError) as error:
+            self._run_is_unsavable = True
+            warnings.warn(
+                f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved nevertheless.",
+                stacklevel=2,
+            )
+        ended = time.monotonic()
+        self._next_run_save = ended + (ended - begun) / _SHARE
+
+    def _begin(self) -> None:
+        run_folder, resumed = self._folder.parent, own_run().resumed_from
+        if resumed is not None and os.path.realpath(resumed) != os.path.realpath(run_folder):
+            raise ValueError(
+                f"the run in {resumed} is resumed, and CkptSaver writes to {run_folder}: pass the same folder to both, or copy "
+                "the folder first to continue it twice."
+            )
+        remove_leftovers(self._folder)
+        remove_leftovers(self._run_files.folder)
+        if resumed is None:
+            with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
+                move_aside(self._run_files.folder)
+        self._has_begun = True
 
     def _require_own_folder(self, ctx: object) -> None:
         """Refuse another saver of the same iteration with the same folder: each would move or overwrite the other's files."""

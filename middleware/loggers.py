@@ -133,7 +133,7 @@ class RunLogger:
         self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
         self._row: dict[str, Any] = {}
         self._evaluated: tuple[float | None, int | None] = None, None
-        self._written_iter, self._earlier_s = -1, 0.0
+        self._written_iter, self._earlier_s, self._resumed_s = -1, 0.0, 0.0
         self._is_behind = False
         """Whether there are metrics since the last row."""
         self._began = self._written = time.monotonic()
@@ -255,7 +255,7 @@ class RunLogger:
         return self._evaluated
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        spent = readable_time(time.monotonic() - self._began)
+        spent = readable_time(self._resumed_s + time.monotonic() - self._began)
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
@@ -316,4 +316,5 @@ class RunLogger:
         """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
+        self._resumed_s, self._is_behind = state["time_s"], state.get("is_behind", False)
         self._after = state["after"] if self._sinks is None else self._after

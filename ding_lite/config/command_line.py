@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from ding_lite.basics import Config, did_you_mean, printable, require_extra, require_writable
+from ding_lite.basics import Config, ConfigError, did_you_mean, printable, require_extra, require_writable
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -17,6 +18,9 @@ def from_command_line(
     config: type[ConfigType] | ConfigType, argv: Sequence[str] | None = None, description: str = ""
 ) -> ConfigType:
     """The configuration, changed by options such as `--seed 3 --env.id Acrobot-v1`; `--help` lists them.
+
+    With `--resume FOLDER`, the defaults are those of the run in this folder, so that it can be continued without repeating its
+    options; `exp_name` is the folder.
 
     Args:
         config: a configuration class, or an instance whose values are the defaults.
@@ -36,10 +40,34 @@ def from_command_line(
     require_extra("tyro", "cli", "the command line")
     import tyro
 
+    resumed = _folder_to_resume(arguments)
+    if resumed is not None and hasattr(default, "resume"):
+        default = _configuration_in(resumed, default)
     parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=description.strip())
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     found = default.override(_changes(default.to_dict(), parsed.to_dict(), given))
     _require_possible(found, given)
+    return found
+
+
+def _folder_to_resume(arguments: Sequence[str]) -> str | None:
+    """The value of --resume; None if it is not given."""
+    for word, following in zip(arguments, [*arguments[1:], None]):
+        if word == "--resume":
+            return following
+        if word.startswith("--resume="):
+            return word.partition("=")[2]
+    return None
+
+
+def _configuration_in(folder: str, default: ConfigType) -> ConfigType:
+    """The configuration of the run in this folder, to continue it there. Ends the program if there is none that fits."""
+    path = Path(folder) / "config.json"
+    try:
+        saved = json.loads(path.read_bytes())
+        found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder})
+    except (OSError, ValueError, ConfigError) as error:
+        _end(f"--resume {folder}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
 
 
@@ -64,7 +92,7 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
         _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}{known} {fix}")
 
 
-def _end(message: str) -> None:
+def _end(message: str) -> NoReturn:
     print(f"{Path(sys.argv[0]).name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(2)
 

@@ -16,6 +16,7 @@ from ding_lite.engine.endings import EndReason
 from ding_lite.engine.interrupts import RunInterrupted
 from ding_lite.engine.lanes import interpreter_released, released
 from ding_lite.engine.roles import Role
+from ding_lite.engine.run_states import RunStateError
 from ding_lite.engine.tasks import Task, current_task, task
 from ding_lite.pipeline import (
     Context,
@@ -50,6 +51,7 @@ __all__ = [
     "Remainder",
     "Role",
     "RunInterrupted",
+    "RunStateError",
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",

@@ -233,7 +233,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if left <= 0:  # the loaded run has done all of it
             self._end_reason = EndReason("max_step", f"max_step={max_step} was reached before this state was saved")
             return
-        max_step = left
+        wanted, max_step = max_step, left
         if self._ended:
             self._finish = self._ended = False
             self._asked = None
@@ -256,7 +256,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     self._loop(max_step, final)
                 if self.running:
                     self._left = 0
-                    self._end_reason = self._asked or EndReason("max_step", f"max_step={max_step} was reached")
+                    self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
                     if final or self._asked is not None:
                         if self._asked is None or self.is_cut:
                             self._save_run()

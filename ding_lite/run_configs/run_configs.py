@@ -52,6 +52,9 @@ class RunConfig(Config):
     max_lag: int | None = ranged_field(None, low=0)
     """Iterations by which the weights for collection are late; None means 1 in asynchronous mode, otherwise 0."""
 
+    resume: str | None = None
+    """Folder of a run to continue, with its configuration; None for a new run."""
+
     env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default(stop_value=475.0))
     """Environments."""
 
