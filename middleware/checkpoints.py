@@ -192,7 +192,7 @@ class CkptSaver:
         except (TypeError, RunStateError) as error:
             self._run_is_unsavable = True
             warnings.warn(
-                f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved nevertheless.",
+                f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved.",
                 stacklevel=2,
             )
         ended = time.monotonic()
