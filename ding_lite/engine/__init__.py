@@ -18,6 +18,7 @@ from ding_lite.engine.lanes import interpreter_released, released
 from ding_lite.engine.roles import Role
 from ding_lite.engine.run_states import RunStateError
 from ding_lite.engine.tasks import Task, current_task, task
+from ding_lite.engine.watchdogs import OutOfMemoryError, RunStuck
 from ding_lite.pipeline import (
     Context,
     Contract,
@@ -46,12 +47,14 @@ __all__ = [
     "EndReason",
     "Made",
     "NestedContext",
+    "OutOfMemoryError",
     "PendingWork",
     "PipelineError",
     "Remainder",
     "Role",
     "RunInterrupted",
     "RunStateError",
+    "RunStuck",
     "Task",
     "UndeclaredFieldError",
     "UnsavedError",

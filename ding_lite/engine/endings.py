@@ -17,6 +17,7 @@ from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
 
 _UNSET = object()
+_CUTS = ("signal", "memory")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class EndReason:
     """Why a run ended."""
 
     kind: str
-    """max_step; finish, which a middleware set; signal; stop; or error."""
+    """max_step; finish, which a middleware set; signal; memory, which was about to be used up; stop; or error."""
 
     words: str
     """The cause, as a clause: "max_step=100 was reached"."""
@@ -53,7 +54,7 @@ def decide(requests: Iterable[Request]) -> EndReason | None:
 def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | None:
     """The valid reason after a request for `reason`, if `standing` was valid before."""
     if reason is None:
-        return standing if standing is not None and standing.kind == "signal" else None
+        return standing if standing is not None and standing.kind in _CUTS else None
     return standing or reason
 
 
@@ -81,8 +82,8 @@ class EndingMixin:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a signal ends the run, which may be resumed: in a plain loop, true from the signal on."""
-        return self._signal is not None and (self._asked is None or self._asked.kind == "signal")
+        """Whether a signal or lack of memory ends the run, which may be resumed: in a plain loop, true from then on."""
+        return (self._signal is not None and self._asked is None) or (self._asked is not None and self._asked.kind in _CUTS)
 
     _end_reason: EndReason | None = None
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class RunInterrupted(KeyboardInterrupt, SystemExit):
@@ -26,9 +26,20 @@ class Interrupts:
     def __init__(self, finish: Callable[[str], None]) -> None:
         self._finish = finish
         self.received: int | None = None
+        self.before: dict[int, Any] = {}
+        """The handlers that were replaced, by signal."""
+        self.raise_next: BaseException | None = None
+        """What the next signal raises at once: that of a watchdog."""
+
+    @property
+    def replaces_handlers(self) -> bool:
+        """Whether SIGINT comes to this object."""
+        return getattr(signal.getsignal(signal.SIGINT), "__self__", None) is self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The first signal asks the run to finish, so that savers write the final state; the second raises at once."""
+        if self.raise_next is not None:
+            raise self.raise_next
         if self.received is not None:
             _raise(number, KeyboardInterrupt())
         self.received = number
@@ -38,9 +49,17 @@ class Interrupts:
         self._finish(name)
 
     def raise_again(self) -> None:
-        """Raise the error of the received signal, if any: RunInterrupted, or SystemExit(143) for SIGTERM."""
-        if self.received is not None:
-            _raise(self.received, RunInterrupted())
+        """Raise the error of the received signal, if any: RunInterrupted, or SystemExit(143) for SIGTERM.
+
+        A handler of the program or of a library is called before; it cannot change the exit status.
+        """
+        if self.received is None:
+            return
+        handler = self.before.get(self.received)
+        if callable(handler) and handler is not signal.default_int_handler:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                handler(self.received, None)
+        _raise(self.received, RunInterrupted())
 
 
 def _raise(number: int, interrupted: KeyboardInterrupt) -> NoReturn:
@@ -52,17 +71,18 @@ def interruptible(finish: Callable[[str], None]) -> Iterator[Interrupts]:
     """Within this block, SIGINT and SIGTERM call `finish(name of the signal)`. Works only on the main thread, and does nothing
     on others.
 
-    Handlers installed by the program are kept: a signal is handled only if it has its default handler.
+    Handlers of the program or of a library, such as that of `ray.init`, are replaced too, because the run would not be saved
+    otherwise; they are called after the run, and are in place again afterwards. Ignored signals stay ignored. A run inside
+    another run leaves signals to the outer one.
     """
     interrupts = Interrupts(finish)
-    before = {}
     if threading.current_thread() is threading.main_thread():
-        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        for number, default in defaults.items():
-            if signal.getsignal(number) == default:
-                before[number] = signal.signal(number, interrupts.handle)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if handler not in (None, signal.SIG_IGN) and not isinstance(getattr(handler, "__self__", None), Interrupts):
+                interrupts.before[number] = signal.signal(number, interrupts.handle)
     try:
         yield interrupts
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for replaced, handler in interrupts.before.items():
+            signal.signal(replaced, handler)

@@ -209,6 +209,15 @@ class Network:
         """The maximum number of iterations after the caller's."""
         return self.max_step - 1 - (current_lane() or self._learn).iteration if self._is_final else _ENDLESS
 
+    def places(self) -> tuple[tuple[int, int, int], ...]:
+        """The iteration and position of each lane, and the number of steps done."""
+        return tuple((lane.iteration, lane.position, lane.done) for lane in self.lanes)
+
+    def running(self) -> str:
+        """The steps that lanes are in, or wait to begin."""
+        at = [f"{self._running_on(thread)} (lane {LANES[thread.lanes[-1].number]})" for thread in self._threads]
+        return ", or ".join(at)
+
     @property
     def is_threaded(self) -> bool:
         """Whether lanes run at the same time."""

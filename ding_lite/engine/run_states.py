@@ -77,6 +77,14 @@ class RunStateMixin:
             add_note(error, f"when the run in {self._resume} was resumed from {path}")
             raise
 
+    def _largest(self) -> str:
+        """The largest parts with a size in bytes, for messages."""
+        sizes = {name: getattr(part, "nbytes", None) for name, part in self._parts().items()}
+        known = sorted(((size, name) for name, size in sizes.items() if isinstance(size, int)), reverse=True)[:3]
+        if not known:
+            return "No object of the pipeline says how large it is."
+        return f"The largest objects are {', '.join(f'{name} with {size / 2**20:,.0f} MB' for size, name in known)}."
+
     def _save_run(self) -> None:
         """Call `save_run` of each middleware that has it, between two iterations."""
         for save in self._savers():

@@ -18,7 +18,7 @@ from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, midd
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
 from ding_lite.engine.events import Events, EventsMixin
-from ding_lite.engine.interrupts import interruptible
+from ding_lite.engine.interrupts import Interrupts, interruptible
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
@@ -28,6 +28,7 @@ from ding_lite.engine.run_states import RunStateMixin
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
+from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
 from ding_lite.pipeline.guards import Checker
@@ -61,6 +62,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._ctx: Any = Context()
         self._finish = self._ended = self._ran = self._iterating = False
         self._left, self.n_async_workers = 0, 1
+        self._watchdog_s: float | None = None
+        self._memory_share: float | None = None
         self._errors_at_end: list[BaseException] = []
         self._places_of_errors: dict[int, tuple[int, int]] = {}  # by id, of the steps that asked for them on lanes
         self.async_mode, self.max_lag = False, 0
@@ -91,6 +94,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         labels: Iterable[str] = (),
         max_lag: int | None = None,
         resume: str | PathLike[str] | None = None,
+        watchdog_s: float | None = None,
+        memory_share: float | None = 0.95,
     ) -> Task:
         """Open the task with an empty pipeline. Use it in a `with` block, which stops the task at its end.
 
@@ -106,6 +111,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
             resume: the folder of a run that a `CkptSaver` has saved. The first `run` loads the latest state, and leaves out the
                 iterations that are done: the same script goes on as if the run had never ended. None begins a new run.
+            watchdog_s: seconds after which a run in which no middleware begins or returns is ended: the stacks of all threads
+                and the name of what hangs are printed, and the program ends with status 75. None for no limit.
+            memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
+                two iterations, saved if the pipeline has a CkptSaver, and raises a MemoryError that names its largest objects.
+                None for no limit.
 
         Raises:
             RuntimeError: the task is open already.
@@ -122,6 +132,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             raise TypeError(f"task.start(ctx=...) wants a context, got {ctx!r}: {mend}.")
         if n_async_workers < 1:
             raise ValueError(f"task.start(n_async_workers={n_async_workers}): at least 1 thread is needed.")
+        if watchdog_s is not None and not watchdog_s > 0:
+            raise ValueError(f"task.start(watchdog_s={watchdog_s!r}) wants a number of seconds above 0, or None.")
+        if memory_share is not None and not 0 < memory_share <= 1:
+            raise ValueError(f"task.start(memory_share={memory_share!r}) wants a share, a number in (0, 1], or None.")
         if max_lag is not None and (isinstance(max_lag, bool) or not isinstance(max_lag, SupportsIndex) or int(max_lag) < 0):
             raise ValueError(f"task.start(max_lag={max_lag!r}) wants a whole number of iterations, 0 or more.")
         self.n_async_workers = n_async_workers
@@ -134,6 +148,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._finish = self._ended = self._ran = False
         self._end_reason = None
         caller = sys._getframe(1)
+        self._watchdog_s, self._memory_share = watchdog_s, memory_share
         self._resume = None if resume is None else Path(resume)
         if self._resume is not None:
             RunFiles(self._resume).require()
@@ -250,10 +265,13 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._ran = True
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
-                if self.async_mode or self.max_lag:
-                    self._overlap(max_step, final)
-                else:
-                    self._loop(max_step, final)
+                watchdog = self._watchdog(interrupts)
+                with watchdog.watching():
+                    if self.async_mode or self.max_lag:
+                        watchdog.begin()
+                        self._overlap(max_step, final)
+                    else:
+                        self._loop(max_step, final, watchdog)
                 if self.running:
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
@@ -264,9 +282,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()
+                if self._end_reason is not None and self._end_reason.kind == "memory":
+                    raise OutOfMemoryError(str(self._end_reason))
         except BaseException as error:
             first = self._first_of(error)
-            if isinstance(first, Exception):
+            if isinstance(first, Exception) and not isinstance(first, OutOfMemoryError):
                 self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
             if first is not error:
                 raise first from error
@@ -274,6 +294,19 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         finally:
             self._ended, self._iterating = True, False
             self._at_pause.clear()
+
+    def _watchdog(self, interrupts: Interrupts) -> Watchdog:
+        home = threading.get_ident()
+
+        def progress() -> object:
+            network = self._network
+            return (self._ctx.total_step, id(entry_in(home))) if network is None else network.places()
+
+        def running() -> str:
+            network = self._network
+            return running_in(home) if network is None else network.running()
+
+        return Watchdog(self._watchdog_s, self._memory_share, progress, running, self._cut, self._largest, interrupts)
 
     def _first_of(self, error: BaseException) -> BaseException:
         """The error that the run raises: SystemExit or KeyboardInterrupt of deferred work takes precedence over `error`."""
@@ -301,14 +334,16 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._errors_at_end += self._deferrals.failures(self.ctx.total_step)
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 
-    def _loop(self, max_step: int, is_final: bool) -> None:
+    def _loop(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
         checker, is_checked = self._checker(), True
         while True:
             max_step -= 1
             self._left = max_step if is_final else _ENDLESS
             if not self._left:
                 self._finish = True
-            is_checked = is_checked and checker.is_checked(self._ctx)
+            if is_checked and not checker.is_checked(self._ctx):
+                is_checked = False
+                watchdog.begin()
             iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
@@ -576,8 +611,12 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._ended = False
 
     def _ask_to_finish(self, signal: str) -> None:
-        self._signal, reason = signal, EndReason("signal", f"{signal} was received")
-        if self._network is not None and self._savers():  # all lanes stop after the same iteration, so that it can be resumed
+        self._signal = signal
+        self._cut(EndReason("signal", f"{signal} was received"))
+
+    def _cut(self, reason: EndReason) -> None:
+        """End the run between two iterations, so that it can be saved and resumed there."""
+        if self._network is not None and self._savers():  # all lanes stop after the same iteration
             self._network.cut(reason)
         else:
             self._ask(reason)

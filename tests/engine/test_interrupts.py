@@ -159,21 +159,42 @@ class TestHandlers:
         with Task().start(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_handler_of_the_program_itself_is_respected(self, number):
-        got = []
+    @BOTH
+    @pytest.mark.parametrize("leaves", [False, True], ids=["returns", "exits"])
+    def test_a_handler_of_somebody_else_is_called_after_the_run_that_ends_as_always(self, leaves, number, error, code):
+        trace = []
 
-        def own(received, frame):
-            got.append(received)
+        def other(received, frame):
+            trace.append(received)
+            if leaves:
+                sys.exit(7)  # as that of ray does
 
-        signal.signal(number, own)
+        signal.signal(number, other)
         with Task().start() as loop:
-            loop.use(lambda ctx: signal.raise_signal(number))
-            loop.run(max_step=3)
-            assert loop.ctx.total_step == 2
+            loop.use(lambda ctx: signal.raise_signal(number)).use(lambda ctx: trace.append("the iteration finishes"))
+            with pytest.raises(error) as caught:
+                loop.run(max_step=3)
 
-        assert got == [number] * 3
-        assert signal.getsignal(number) is own
+        assert trace == ["the iteration finishes", number]
+        assert getattr(caught.value, "code", None) == code
+        assert signal.getsignal(number) is other
+
+    def test_a_run_inside_another_leaves_the_signal_to_the_outer_one(self):
+        trace = []
+
+        def inner(ctx):
+            with Task().start() as loop:
+                loop.use(lambda ctx: signal.raise_signal(signal.SIGINT) if ctx.total_step == 0 else None)
+                loop.run(max_step=3)
+                trace.append(loop.ctx.total_step)
+
+        with Task().start() as outer:
+            outer.use(inner)
+            with pytest.raises(KeyboardInterrupt):
+                outer.run(max_step=5)
+            assert outer.ctx.total_step == 0
+
+        assert trace == [2]
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_a_signal_that_the_program_ignores_stays_ignored(self, number):

@@ -1,0 +1,118 @@
+"""Watchdogs: a run in which nothing moves ends with a name and a status; one that uses up the memory ends in order."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from ding_lite.engine import Task, contract, watchdogs
+from ding_lite.engine.watchdogs import OutOfMemoryError, memory_in_use, memory_limit
+
+MODES = pytest.mark.parametrize("mode", ["", "async_mode=True", "max_lag=1"])
+
+
+def program(hangs, mode, before=""):
+    """A program in which `hangs` runs in iteration 3, and its result."""
+    text = textwrap.dedent(
+        f"""
+        import sys, threading, time
+        from ding_lite.engine import Task, contract
+        {before}
+        loop = Task()
+
+        @contract(stage="collect")
+        def collect(ctx):
+            if ctx.total_step == 3:
+                {hangs}
+
+        @contract(stage="learn")
+        def learn(ctx):
+            pass
+
+        with loop.start(watchdog_s=0.5{", " + mode if mode else ""}):
+            loop.use(collect).use(learn).run(9)
+        """
+    )
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    return done, time.monotonic() - begun
+
+
+@MODES
+def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_what_hangs(mode):
+    done, spent = program("threading.Event().wait()", mode)
+
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert "the run made no progress for 0.5 s: " in done.stderr
+    assert "collect" in done.stderr.partition("made no progress")[2]
+    assert "Thread 0x" in done.stderr
+    assert spent < 25
+
+
+def test_a_run_that_does_not_let_itself_be_interrupted_ends_nevertheless():
+    lines = ["while True:", "    try:", "        time.sleep(60)", "    except BaseException:", "        pass"]
+    hang = "\n                ".join(lines)
+    done, spent = program(hang, "", "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0")
+
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert spent < 25
+
+
+def test_a_slow_run_that_makes_progress_goes_on():
+    with Task().start(watchdog_s=0.3) as loop:
+        loop.use(lambda ctx: time.sleep(0.2)).use(lambda ctx: time.sleep(0.2)).run(3)
+        assert loop.end_reason.kind == "max_step"
+
+
+@MODES
+def test_a_run_that_uses_up_the_memory_is_saved_and_ends_with_the_largest_objects(mode, monkeypatch):
+    monkeypatch.setattr(watchdogs, "_LOOK_S", 0.02)
+    monkeypatch.setattr(watchdogs, "memory_in_use", lambda: 99 * 2**20)
+    monkeypatch.setattr(watchdogs, "memory_limit", lambda: 100 * 2**20)
+
+    class Buffer:
+        nbytes = 50 * 2**20
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    class Saver:
+        def __init__(self):
+            self.saved = []
+            contract(stage="record")(self)
+
+        def __call__(self, ctx):
+            time.sleep(0.01)
+
+        def save_run(self):
+            self.saved.append(loop.state_dict()["done"])
+
+    saver, loop = Saver(), Task()
+    with loop.start(**eval(f"dict({mode})")):
+        loop.use(contract(uses=(Buffer(),), stage="learn")(lambda ctx: None)).use(saver)
+        with pytest.raises(
+            OutOfMemoryError, match=r"99 MB, which is 99% .* of 100 MB\. The largest objects are Buffer with 50 MB"
+        ):
+            loop.run()
+        assert loop.end_reason.kind == "memory"
+        assert saver.saved == [loop.ctx.total_step + 1]
+
+
+def test_memory_is_measured_as_the_system_counts_it():
+    before = memory_in_use()
+    ballast = bytearray(64 * 2**20)
+
+    assert 0 < before < memory_limit()
+    assert 60 * 2**20 < memory_in_use() - before < 80 * 2**20
+    del ballast
+
+
+@pytest.mark.parametrize(("name", "value"), [("watchdog_s", 0), ("watchdog_s", -1), ("memory_share", 0), ("memory_share", 1.5)])
+def test_limits_that_mean_nothing_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        Task().start(**{name: value})
