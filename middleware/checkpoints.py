@@ -59,8 +59,8 @@ class CkptSaver:
     file is complete or absent. `load_checkpoint` reads the files without executing code. The folder of an earlier run is first
     renamed to `ckpt.1` and so on.
 
-    At the same intervals, and when max_step or a signal ends the run, it also saves the state of the whole run, to
-    `save_dir/run`: everything in the pipeline that has a `state_dict`, so that `task.start(resume=save_dir)` continues the run
+    At the same intervals, at the end of a run by max_step, and when a signal ends it (then also without `train_freq`), it
+    saves the state of the whole run, to `save_dir/run`: everything in the pipeline that has a `state_dict`, so that `task.start(resume=save_dir)` continues the run
     bit for bit. Regular saves of the run are left out as long as they would take more than 1% of the time.
 
     A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
@@ -181,7 +181,7 @@ class CkptSaver:
         A failure is a warning, and the run goes on.
         """
         self._run_is_asked = False
-        if self._run_is_unsavable:
+        if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
             return
         begun = time.monotonic()
         try:
@@ -225,6 +225,7 @@ class CkptSaver:
 
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""
+        self._run_is_asked = False  # if the run ended before
         yield
         self._note_best(ctx)
         self._save_last(ctx)
