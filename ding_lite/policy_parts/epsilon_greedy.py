@@ -43,7 +43,7 @@ class EpsilonGreedy:
         """
         if not self._rows or eps != self._eps or len(action) != self._drawn.shape[1]:
             if not 0 < eps <= 1:
-                raise ValueError(f"eps is {eps!r:.80}, expected a number in (0, 1], or 0 or -1 for no exploration.")
+                raise ValueError(f"eps is {eps!r:.80}, expected a probability, a number in [0, 1], or -1 for no exploration.")
             self._eps = eps
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
