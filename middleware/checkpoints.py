@@ -60,8 +60,9 @@ class CkptSaver:
     renamed to `ckpt.1` and so on.
 
     At the same intervals, at the end of a run by max_step, and when a signal ends it (then also without `train_freq`), it
-    saves the state of the whole run, to `save_dir/run`: everything in the pipeline that has a `state_dict`, so that `task.start(resume=save_dir)` continues the run
-    bit for bit. Regular saves of the run are left out as long as they would take more than 1% of the time.
+    saves the state of the whole run, to `save_dir/run`: everything in the pipeline that has a `state_dict`. From there,
+    `task.start(resume=save_dir)` continues the run bit for bit. Regular saves of the run are left out as long as they would
+    take more than 1% of the time.
 
     A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
     at intervals of 1, 2, 4, ... and at most 64 iterations. If the final state cannot be written, `task.run` raises

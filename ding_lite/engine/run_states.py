@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,16 @@ from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.networks import Network
+from ding_lite.engine.run_parts import environments_of, environments_without_state, memories_of, parts_of
 from ding_lite.pipeline.contexts import kept_fields
-from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.fingerprints import Print, changed
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.used_middleware import middleware_of
 
 FORMAT = 1
 """Version of the format of `Task.state_dict`."""
 
-_KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "lanes")
+_KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "without_state", "lanes")
 
 
 class RunStateError(ValueError):
@@ -41,6 +43,9 @@ class RunStateMixin:
         self._first_step: int | None = None  # ctx.total_step of the first iteration of the script
         self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
         self._resume: Path | None = None
+        self._new_episodes = False
+        self._warned_of: set[str] = set()
+        self._memories: dict[str, Print] = {}  # of middleware without a state, when the run was first saved
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
@@ -126,6 +131,7 @@ class RunStateMixin:
                 "to task.between_iterations()."
             )
         self._deferrals.settle()
+        self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if network is None else network.ctx
         has_run = self._first_step is not None
@@ -138,6 +144,7 @@ class RunStateMixin:
             "pipeline": [entry.name for entry in self._entries],
             "context": {"total_step": step, "kept": kept},
             "parts": {name: part.state_dict() for name, part in self._parts().items()},
+            "without_state": environments_without_state(self._entries),
             "lanes": None if network is None else network.state(),
         }
 
@@ -152,9 +159,15 @@ class RunStateMixin:
         if self._iterating:
             raise RuntimeError("task.load_state_dict() during a run: call it before task.run().")
         self._require_fit(state)
-        parts = self._parts()
+        parts, without = self._parts(), state["without_state"]
+        if without and not self._new_episodes:
+            raise RunStateError(
+                f"{', '.join(without)} could not be saved, because it has no state_dict: the episodes that were running there "
+                "cannot be continued. Make environments with make_envs, which restores them; or pass new_episodes=True to "
+                "task.start() to begin new episodes there, so that the run is not the same as the unbroken one."
+            )
         for name in sorted(parts, key=lambda name: getattr(parts[name], "leader", None) is not None):  # followers last
-            parts[name].load_state_dict(state["parts"][name])
+            self._load_part(name, parts[name], state["parts"][name])
         ctx, saved = self._ctx, state["context"]
         for name, value in saved["kept"].items():
             object.__setattr__(ctx, name, value)
@@ -162,6 +175,38 @@ class RunStateMixin:
         self._already_done, self._first_step = state["done"], saved["total_step"] - state["done"]
         self._loaded_lanes = state["lanes"]
         self._forget_last_run()
+
+    def _load_part(self, name: str, part: Any, state: Any) -> None:
+        is_env = any(part is env for env in environments_of(self._entries))
+        try:
+            part.load_state_dict(state)
+        except (TypeError, ValueError) as error:
+            if not is_env:
+                add_note(error, f"when the state of {name} was loaded")
+                raise
+            if not self._new_episodes:
+                add_note(
+                    error,
+                    f"when the episodes of {name} were restored. To begin new ones there, pass new_episodes=True to "
+                    "task.start(); the run is then not the same as the unbroken one.",
+                )
+                raise
+            warnings.warn(f"{name} begins new episodes, because the saved ones cannot be restored: {error}", stacklevel=5)
+
+    def _warn_of_lost_memories(self) -> None:
+        """Warn of each middleware of the script that has changed what it remembers, and has no state."""
+        now = memories_of(self._entries)
+        for name, found in now.items():
+            path = changed(self._memories[name], found, private="all") if name in self._memories else None
+            if path is not None and name not in self._warned_of:
+                self._warned_of.add(name)
+                warnings.warn(
+                    f"{name} remembers something from iteration to iteration ({path.lstrip('.')}), and has no state_dict, so a "
+                    "resumed run begins without it. Write a class with state_dict() and load_state_dict(state), or keep the "
+                    "value in the context: self.keep(...).",
+                    stacklevel=4,
+                )
+        self._memories = {**now, **self._memories}
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         missing = [key for key in _KEYS if key not in state]
@@ -208,34 +253,3 @@ class RunStateMixin:
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
         raise NotImplementedError
-
-
-def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Each object of a pipeline with `state_dict` and `load_state_dict`, by name: middleware, and objects in `uses`.
-
-    Of objects that share their state, such as a policy and its learn_mode, only the owner is listed.
-    """
-    used = middleware_of(entries)
-    things = [thing for it in used if it.terms is not None for thing in it.terms.uses]
-    owners = state_groups(things)
-    found: dict[int, tuple[str, Any]] = {}
-    for it in used:
-        for thing in () if it.terms is None else it.terms.uses:
-            leader = getattr(thing, "leader", None)
-            for one in (thing,) if leader is None else (leader, thing):
-                owner = owners.get(id(one), (one,))[0]
-                if _has_state(owner):
-                    found.setdefault(id(owner), (type(owner).__name__, owner))
-        if _has_state(it.fn):
-            found.setdefault(id(it.fn), (it.name, it.fn))
-    counts: dict[str, int] = {}
-    parts = {}
-    for name, thing in found.values():
-        counts[name] = number = counts.get(name, 0) + 1
-        parts[name if number == 1 else f"{name} {number}"] = thing
-    return parts
-
-
-def _has_state(thing: Any) -> bool:
-    is_class = isinstance(thing, type)
-    return not is_class and callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

@@ -94,6 +94,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         labels: Iterable[str] = (),
         max_lag: int | None = None,
         resume: str | PathLike[str] | None = None,
+        new_episodes: bool = False,
         watchdog_s: float | None = None,
         memory_share: float | None = 0.95,
     ) -> Task:
@@ -111,6 +112,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 mode, else 0. With `async_mode=False` the same schedule runs on one thread, with the same result.
             resume: the folder of a run that a `CkptSaver` has saved. The first `run` loads the latest state, and leaves out the
                 iterations that are done: the same script goes on as if the run had never ended. None begins a new run.
+            new_episodes: with `resume`, whether to begin new episodes in environments that cannot be restored, instead of
+                raising an error. The run is then not the same as the unbroken one.
             watchdog_s: seconds after which a run in which no middleware begins or returns is ended: the stacks of all threads
                 and the name of what hangs are printed, and the program ends with status 75. None for no limit.
             memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
@@ -148,6 +151,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._finish = self._ended = self._ran = False
         self._end_reason = None
         caller = sys._getframe(1)
+        self._new_episodes = new_episodes
         self._watchdog_s, self._memory_share = watchdog_s, memory_share
         self._resume = None if resume is None else Path(resume)
         if self._resume is not None:

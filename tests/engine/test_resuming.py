@@ -1,0 +1,224 @@
+"""Resuming: what a state of a run holds, where it is taken, and what cannot be resumed is said by name."""
+
+import dataclasses
+import threading
+import warnings
+
+import pytest
+
+from ding_lite.basics import CheckpointError, RunFiles
+from ding_lite.engine import Context, RunStateError, Task, contract
+
+MODES = pytest.mark.parametrize(
+    "mode",
+    [{}, {"max_lag": 1}, {"async_mode": True}, {"async_mode": True, "max_lag": 3}],
+    ids=["plain", "lag", "threads", "lag 3"],
+)
+
+
+@dataclasses.dataclass
+class Counts(Context):
+    count: int = dataclasses.field(default=0, metadata={"kept": True})
+
+
+class Adder:
+    """Adds what it has seen so far."""
+
+    def __init__(self, stage="learn"):
+        self.seen = 0
+        contract(reads=("count",), writes=("count",), stage=stage)(self)
+
+    def __call__(self, ctx):
+        self.seen += 1
+        ctx.count += self.seen
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class TestBetweenIterations:
+    @MODES
+    def test_the_function_runs_on_the_thread_of_the_run_after_an_iteration_that_depends_on_the_caller_alone(self, mode):
+        seen, loop = [], Task()
+
+        @contract(stage="evaluate")
+        def asks(ctx):
+            if ctx.total_step == 2:
+                loop.between_iterations(lambda: seen.append((loop.state_dict()["done"], threading.current_thread())))
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(asks).use(Adder()).run(20)
+            lag = loop.max_lag
+
+        assert seen == [(3 if not mode else 4 + lag, threading.current_thread())]
+
+    def test_outside_of_a_run_it_is_called_at_once(self):
+        with Task().start() as loop:
+            loop.use(lambda ctx: None)
+            seen = []
+            loop.between_iterations(lambda: seen.append(1))
+            assert seen == [1]
+
+    @MODES
+    def test_where_the_run_ends_before_it_is_not_called(self, mode):
+        seen, loop = [], Task()
+
+        @contract(stage="learn")
+        def asks(ctx):
+            if ctx.total_step == 1:
+                loop.between_iterations(lambda: seen.append(1))
+                loop.finish = True
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(asks).use(Adder()).run(9)
+        assert seen == []
+
+    @MODES
+    def test_its_error_ends_the_run(self, mode):
+        loop = Task()
+
+        def breaks():
+            raise OSError("the disk is gone")
+
+        with loop.start(ctx=Counts(), **mode):
+            loop.use(contract(stage="learn")(lambda ctx: loop.between_iterations(breaks))).use(Adder())
+            with pytest.raises(OSError, match="the disk is gone"):
+                loop.run(9)
+            assert loop.end_reason.kind == "error"
+
+
+class TestState:
+    def test_during_an_iteration_there_is_none(self):
+        with Task().start() as loop:
+            loop.use(lambda ctx: loop.state_dict())
+            with pytest.raises(RuntimeError, match=r"pass the function that calls it to task\.between_iterations"):
+                loop.run(1)
+
+    @MODES
+    def test_the_following_calls_of_run_leave_out_what_is_done(self, mode):
+        def made(loop):
+            return loop.use(Adder()).use(Adder("collect") if not mode else Adder())
+
+        with Task().start(ctx=Counts(), **mode) as loop:
+            made(loop)
+            loop.run(4, final=False)
+            loop.run(3, final=False)
+            state = loop.state_dict()
+            loop.run(5)
+            wanted = loop.ctx.count, loop.ctx.total_step
+        with Task().start(ctx=Counts(), **mode) as loop:
+            made(loop)
+            loop.load_state_dict(state)
+            loop.run(4, final=False)
+            assert str(loop.end_reason) == "max_step=4 was reached before this state was saved"
+            loop.run(3, final=False)
+            loop.run(5)
+            assert (loop.ctx.count, loop.ctx.total_step) == wanted
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda s: s.pop("parts"), r"the state has no 'parts'"),
+            (lambda s: s.update(format=99), r"format 99, and this version reads format 1"),
+            (lambda s: s.update(max_lag=2), r"saved with max_lag=2, and this task has max_lag=0"),
+            (lambda s: s.update(pipeline=["a", "b"]), r"belongs to the pipeline a, b; this one is"),
+            (lambda s: s["parts"].update(other={}), r"with other objects: other is only in one of the two"),
+            (lambda s: s["context"]["kept"].update(more=1), r"ctx\.more, which Counts does not keep"),
+        ],
+    )
+    def test_that_of_another_pipeline_is_refused(self, change, message):
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(Adder()).run(2)
+            state = loop.state_dict()
+            change(state)
+            with pytest.raises(RunStateError, match=message):
+                loop.load_state_dict(state)
+
+    def test_middleware_that_remembers_something_without_a_state_is_named(self):
+        seen = []
+
+        def remembers(ctx):
+            seen.append(ctx.total_step)
+
+        class Counter:
+            def __init__(self):
+                self.count = 0
+
+            def __call__(self, ctx):
+                self.count += 1
+
+        with Task().start(ctx=Counts()) as loop:
+            loop.use(remembers).use(Counter()).use(Adder()).use(lambda ctx: loop.between_iterations(loop.state_dict))
+            with pytest.warns(UserWarning, match="remembers something") as caught:
+                loop.run(6)
+
+        found = [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
+        assert len(found) == 2
+        assert "remembers remembers something from iteration to iteration ([seen]" in found[0].replace("'", "")
+        assert "Counter remembers something from iteration to iteration ([count]" in found[1].replace("'", "")
+
+    def test_middleware_that_remembers_nothing_is_not(self):
+        settings = {"rate": 1.0}
+        with Task().start(ctx=Counts()) as loop, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loop.use(lambda ctx: settings["rate"]).use(Adder()).use(lambda ctx: loop.between_iterations(loop.state_dict)).run(6)
+
+    def test_an_environment_that_cannot_be_saved_is_named_with_the_setting_that_begins_new_episodes(self):
+        class Env:
+            pass
+
+        def made(loop):
+            return loop.use(contract(alone=(Env(),), stage="collect")(lambda ctx: None))
+
+        with made(Task().start()) as loop:
+            loop.run(2)
+            state = loop.state_dict()
+        with made(Task().start()) as loop, pytest.raises(RunStateError, match=r"Env could not be saved, .*new_episodes=True"):
+            loop.load_state_dict(state)
+        with made(Task().start(resume=None, new_episodes=True)) as loop:
+            loop.load_state_dict(state)
+            loop.run(3)
+            assert loop.ctx.total_step == 2
+
+
+def test_a_folder_without_a_saved_run_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no such folder"):
+        Task().start(resume=tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"there is no saved run in .*CkptSaver\(policy, .*, train_freq=\.\.\.\)"):
+        Task().start(resume=tmp_path)
+
+
+class TestFiles:
+    def test_the_latest_two_states_are_kept(self, tmp_path):
+        files = RunFiles(tmp_path)
+        for done in (1, 2, 3):
+            files.save({"x": done}, done)
+
+        assert sorted(path.name for path in files.folder.iterdir()) == ["manifest.json", "state_2.pt", "state_3.pt"]
+        assert files.load()[0] == {"x": 3}
+
+    @pytest.mark.parametrize(
+        "damage", [lambda it: it[:-10], lambda it: it[:200] + bytes([it[200] ^ 1]) + it[201:], lambda it: b""]
+    )
+    def test_a_damaged_one_is_left_for_the_one_before_with_a_warning(self, tmp_path, damage):
+        files = RunFiles(tmp_path)
+        files.save({"x": 1}, 1)
+        newest = files.save({"x": 2}, 2)
+        newest.write_bytes(damage(newest.read_bytes()))
+
+        with pytest.warns(UserWarning, match=r"state_2\.pt .*continues from the state before, .*state_1\.pt"):
+            assert files.load()[0] == {"x": 1}
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", '{"format": 99, "states": []}', '{"format": 1, "states": [{"file": "../x.pt"}]}']
+    )
+    def test_a_damaged_manifest_is_done_without(self, tmp_path, text):
+        files = RunFiles(tmp_path)
+        files.save({"x": 1}, 1)
+        (files.folder / "manifest.json").write_text(text)
+
+        with pytest.warns(UserWarning, match="The files are used without it"):
+            assert files.load()[0] == {"x": 1}
