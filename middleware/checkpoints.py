@@ -227,6 +227,8 @@ class CkptSaver:
     def end_run(self, ctx: Any) -> Iterator[None]:
         """Save everything that is not saved yet, including the best weights after the last evaluation."""
         self._run_is_asked = False  # if the run ended before
+        if not self._has_begun:  # a resumed run had no iterations left
+            self._begin()
         yield
         self._note_best(ctx)
         self._save_last(ctx)
@@ -354,12 +356,18 @@ class CkptSaver:
         return {"counters": {**counters, "total_step": ctx.total_step + 1}}  # this iteration is finished as well
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters and names of the last checkpoints."""
-        return {"last_iter": self._last_iter, "best": self._best, "kept": list(self._kept)}
+        """The steps, values and names of the last checkpoints."""
+        return {
+            "last_iter": self._last_iter,
+            "best": self._best,
+            "kept": list(self._kept),
+            "final_step": self._final_step,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
+        self._final_step = state.get("final_step", -1)  # older states do not have it
         self._is_first = False
 
 

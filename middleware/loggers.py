@@ -129,6 +129,10 @@ class RunLogger:
         self._sinks: SinkGroup | None = None
         self._after: int | None = None
         """Step of the last row in the files."""
+        self._rows = 0
+        """Number of rows in the files."""
+        self._saved_rows: int | None = None
+        """Number of rows in the files at the time of the state that was loaded; None if none was."""
         self._every_iter = train_show_freq
         self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
         self._row: dict[str, Any] = {}
@@ -164,6 +168,8 @@ class RunLogger:
 
     def end_run(self, ctx: OnlineRLContext | OfflineRLContext) -> Iterator[None]:
         """Write the last row, with the evaluation of the final weights, and show why the run has ended."""
+        if self._task is None:  # a resumed run had no iterations left
+            self._begin(current_task(), ctx)
         yield
         self._aggregator.take(ctx)
         if self._is_behind or evaluation_of(ctx) is not None:
@@ -179,7 +185,7 @@ class RunLogger:
         self._is_behind = False
         assert self._sinks is not None
         self._sinks.write(self._row)
-        self._after = self._row[self._step]
+        self._after, self._rows = self._row[self._step], self._rows + 1
 
     def _is_due(self, ctx: OnlineRLContext | OfflineRLContext) -> bool:
         if self._every_iter is not None:
@@ -194,7 +200,7 @@ class RunLogger:
         self._shown, self._iterations = (self._began, self._shown[1]), 0
         sinks: list[Sink] = []
         if self._folder is not None:
-            files: Any = {"after": self._after, "step": self._step}
+            files: Any = {"after": self._after, "step": self._step, "rows": self._saved_rows}
             # Written again, because an evaluator created after this logger may have changed the environment's name.
             self._keep("the configuration", "config.json", self._write_config)
             sinks += [JsonLines(self._folder / "metrics.jsonl", **files), Csv(self._folder / "metrics.csv", **files)]
@@ -233,7 +239,7 @@ class RunLogger:
         """The completed fraction of the run and the seconds left, for the limit that is reached first; None if unknown."""
         task, now = own_run(), time.monotonic()
         found: list[tuple[float, float]] = []
-        if task.steps_left < _ENDLESS:
+        if task.steps_left < _ENDLESS and self._iterations:
             done = self._iterations / (self._iterations + task.steps_left)
             found.append((done, task.steps_left * (now - self._began) / self._iterations))
         if task.progress is not None:
@@ -308,6 +314,7 @@ class RunLogger:
             "tally": self._aggregator.state_dict(),
             "time_s": spent,
             "after": self._after,
+            "rows": self._rows,
             "written_iter": self._written_iter,
             "is_behind": self._is_behind,
         }
@@ -317,4 +324,6 @@ class RunLogger:
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
         self._resumed_s, self._is_behind = state["time_s"], state.get("is_behind", False)
-        self._after = state["after"] if self._sinks is None else self._after
+        if self._sinks is None:
+            self._after, self._saved_rows = state["after"], state.get("rows")  # older states do not have the number
+            self._rows = self._saved_rows or 0

@@ -249,10 +249,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._load_resumed()
         left = max_step.__index__() - self._already_done
         self._already_done = max(0, -left)
-        if left <= 0:  # the loaded run has done all of it
-            self._end_reason = EndReason("max_step", f"max_step={max_step} was reached before this state was saved")
+        wanted, max_step = max_step, max(left, 0)
+        if left < 0 or (left == 0 and not final):  # the loaded run has done all of it
+            self._end_reason = EndReason("max_step", f"max_step={wanted} was reached before this state was saved")
             return
-        wanted, max_step = max_step, left
         if self._ended:
             self._finish = self._ended = False
             self._asked = None
@@ -267,11 +267,15 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 if self._ran:
                     self.ctx = self.ctx.renew()
                 self._ran = True
+                if not max_step:  # the loaded run has done all iterations, but may not have come to its end
+                    object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
-                    if self.async_mode or self.max_lag:
+                    if not max_step:
+                        self._finish = True
+                    elif self.async_mode or self.max_lag:
                         watchdog.begin()
                         self._overlap(max_step, final)
                     else:
@@ -280,7 +284,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     self._left = 0
                     self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
                     if final or self._asked is not None:
-                        if self._asked is None or self.is_cut:
+                        if max_step and (self._asked is None or self.is_cut):
                             self._save_run()
                         self._complete()
                 if self._errors_at_end:

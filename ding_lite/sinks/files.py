@@ -41,14 +41,14 @@ def read_row(line: str | bytes) -> dict[str, Any]:
 class _Lines(ABC):
     """A file to which whole lines are appended, and from which rows after a step can be removed."""
 
-    def __init__(self, path: str | PathLike[str], after: int | None, step: str) -> None:
+    def __init__(self, path: str | PathLike[str], after: int | None, step: str, rows: int | None) -> None:
         self.path = Path(path)
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         if after is None:
             move_aside(self.path)
         elif self.path.exists():
-            self._cut(after, step)
+            self._cut(after, step, rows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -61,15 +61,16 @@ class _Lines(ABC):
         """The value of this column in the line, or None; called for the lines in order. Raises ValueError for an invalid
         line."""
 
-    def _cut(self, after: int, step: str) -> None:
-        """Remove rows after this step, atomically."""
+    def _cut(self, after: int, step: str, rows: int | None) -> None:
+        """Remove rows after this step, and those behind the first `rows`, atomically."""
         *lines, _ = self.path.read_bytes().split(b"\n")  # after the last line break, there is nothing or an unfinished line
-        kept = []
+        kept, count = [], 0
         for number, line in enumerate(lines, 1):
             try:
                 at = self._step_of(line, step)
-                if at is None or float(at) <= after:
+                if at is None or (float(at) <= after and (rows is None or count < rows)):
                     kept.append(line.rstrip(b"\r") + b"\n")
+                    count += at is not None
             except (ValueError, TypeError) as error:
                 raise ValueError(
                     f"line {number} of {self.path} is not a row of metrics ({error}): correct the line, or move the file away."
@@ -91,13 +92,16 @@ class JsonLines(_Lines):
         after: continue the existing file after this step: rows of later steps, and an unfinished last line, are removed, so
             that no step appears twice. None for a new file.
         step: column of the step; rows without it are kept.
+        rows: with `after`, the number of rows to keep at most, because the last step may have several; None for all.
 
     Raises:
         ValueError: a line of the existing file is not a JSON object; the file is unchanged.
     """
 
-    def __init__(self, path: str | PathLike[str], after: int | None = None, step: str = "env_step") -> None:
-        super().__init__(path, after, step)
+    def __init__(
+        self, path: str | PathLike[str], after: int | None = None, step: str = "env_step", rows: int | None = None
+    ) -> None:
+        super().__init__(path, after, step, rows)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line.
@@ -120,15 +124,17 @@ class Csv(_Lines):
     Args:
         path: path of the file; its folder is created. An existing file is renamed, see `JsonLines`.
         after: see `JsonLines`.
-        step: see `JsonLines`.
+        step, rows: see `JsonLines`.
 
     Raises:
         ValueError: a line of the existing file has more or fewer cells than the first; the file is unchanged.
     """
 
-    def __init__(self, path: str | PathLike[str], after: int | None = None, step: str = "env_step") -> None:
+    def __init__(
+        self, path: str | PathLike[str], after: int | None = None, step: str = "env_step", rows: int | None = None
+    ) -> None:
         self._names: dict[str, None] = {}
-        super().__init__(path, after, step)
+        super().__init__(path, after, step, rows)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line, or rewrite the file if the row has a new name.

@@ -118,6 +118,25 @@ class TestState:
             loop.run(5)
             assert (loop.ctx.count, loop.ctx.total_step) == wanted
 
+    @MODES
+    def test_a_run_that_had_done_all_iterations_but_not_come_to_its_end_does_that(self, mode):
+        class Ends(Adder):
+            def end_run(self, ctx):
+                log.append((ctx.total_step, ctx.count, self.seen))
+
+        log, states = [], []
+        with Task().start(ctx=Counts(), **mode) as loop:
+            ends = Ends()
+            ends.save_run = lambda: states.append(loop.state_dict())
+            loop.use(ends).run(4)
+        with Task().start(ctx=Counts(), **mode) as loop:
+            loop.use(Ends())
+            loop.load_state_dict(states[0])
+            loop.run(4)
+            assert (loop.ctx.total_step, loop.end_reason.kind) == (3, "max_step")
+
+        assert log == [(3, 10, 4)] * 2
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
