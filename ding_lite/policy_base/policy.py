@@ -344,6 +344,11 @@ class Policy(PolicyState):
         return type(self).loss is not Policy.loss
 
     @property
+    def has_own_learning(self) -> bool:
+        """Whether `learn_on_batch` is overridden."""
+        return type(self).learn_on_batch is not Policy.learn_on_batch
+
+    @property
     def _needs_model(self) -> bool:
         own: Any = type(self)
         return self.has_loss or own.make_model is not Policy.make_model or own.compute_actions is Policy.compute_actions

@@ -6,8 +6,8 @@ import difflib
 import inspect
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from types import CodeType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CellType, CodeType
 from typing import Any, Protocol
 
 from torch import nn
@@ -33,8 +33,24 @@ class ConfiguredPolicy(Protocol):
     """The interface that `warn_of_idle_settings` needs from a policy."""
 
     @property
+    def cfg(self) -> Any:
+        """The typed configuration."""
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """The configuration by short names."""
+
+    @property
+    def learns_from(self) -> str:
+        """The batch of `learn_on_batch`: "rollouts" or "transitions"."""
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether `loss` is overridden."""
+
+    @property
+    def has_own_learning(self) -> bool:
+        """Whether `learn_on_batch` is overridden."""
 
     @property
     def params(self) -> Sequence[nn.Parameter]:
@@ -46,19 +62,42 @@ class ConfiguredPolicy(Protocol):
 
 
 def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
-    """Warn if `lr_schedule` has no effect on this class, or if nothing that it learns reaches the acting copies."""
+    """Warn if settings have no effect on this class, or if nothing that it learns reaches the acting copies."""
     kind: Any = type(policy)
+    if policy.has_loss and policy.learns_from == "rollouts" and not policy.has_own_learning:
+        _warn_of_minibatch_settings(policy)
     if policy.config.get("lr_schedule") is not None and not hasattr(policy, "lr_schedule"):
         warnings.warn(
             f"learn.lr_schedule has no effect on a {kind.__name__}: derive a class with it, "
             f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
             stacklevel=4,
         )
-    if not policy.params and kind.learn_on_batch.__qualname__ != "Policy.learn_on_batch" and not policy.has_own_weights:
+    if not policy.params and policy.has_own_learning and not policy.has_own_weights:
         warnings.warn(
             f"{kind.__name__} learns, but has neither networks nor get_weights and set_weights: define these. Otherwise the "
             "copies that collect and evaluate do not see what it learns, or see partly updated arrays.",
             stacklevel=4,
+        )
+
+
+def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
+    """Warn of settings of minibatches and epochs that differ from the defaults and that no method of the class reads."""
+    kind = type(policy)
+    learn, default = policy.cfg.learn, type(policy.cfg)().learn
+    functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "default_config"]
+    idle = [
+        name
+        for name in ("epoch_per_collect", "batch_size")
+        if getattr(learn, name, None) != getattr(default, name, None)
+        and not any(_reads_setting(function, name) for function in functions)
+    ]
+    if idle:
+        given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
+        have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
+        warnings.warn(
+            f"{given} {have} no effect: {kind.__name__} takes one gradient step on the whole rollout. Leave {them} out; or use "
+            "PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch.",
+            stacklevel=5,
         )
 
 
@@ -101,9 +140,42 @@ def _misspelt(name: str, hooks: Sequence[str]) -> str | None:
 
 def _refers(function: Any, name: str) -> bool:
     """Whether the code of another function uses this name, as a helper's callers do."""
-    code = getattr(inspect.unwrap(getattr(function, "fget", None) or getattr(function, "__func__", function)), "__code__", None)
-    return code is not None and code.co_name != name and _uses(code, name)
+    code = getattr(_function_of(function), "__code__", None)
+    return code is not None and code.co_name != name and any(name in part.co_names for part in _parts(code))
 
 
-def _uses(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(isinstance(part, CodeType) and _uses(part, name) for part in code.co_consts)
+def _reads_setting(function: Any, name: str) -> bool:
+    """Whether the code of a function, or of a function in its closure, reads `learn.name` or `config["learn.name"]`."""
+    seen, left = set(), [function]
+    while left:
+        function = _function_of(left.pop())
+        if not inspect.isfunction(function) or function in seen:
+            continue
+        seen.add(function)
+        for part in _parts(function.__code__):
+            strings = (constant for constant in part.co_consts if isinstance(constant, str))
+            if name in part.co_names or any(string.rpartition(".")[2] == name for string in strings):
+                return True
+        left += map(_content_of, function.__closure__ or ())
+    return False
+
+
+def _content_of(cell: CellType) -> Any:
+    """What a cell of a closure holds; None for an empty one."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a static or class method, or of the getter of a property; other objects unchanged."""
+    return inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    """This code, and the code of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)

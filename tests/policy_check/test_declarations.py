@@ -1,4 +1,4 @@
-"""Misspelt hooks are named when a policy is made, and so are values of class attributes that do not exist."""
+"""What a policy class defines: misspelt hooks, values that do not exist, and settings without effect."""
 
 import warnings
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ding_lite.policy import DQNPolicy, PPOPolicy
-from ding_lite.policy_base import Policy
+from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
+from ding_lite.policy_base import Policy, build_policy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -67,3 +67,59 @@ def test_helpers_with_other_names_or_callers_are_no_warning():
 def test_a_value_that_does_not_exist_is_refused(name, value):
     with pytest.raises(ValueError, match=rf'Mine.{name} is {value!r}: set it to "rollouts" or "transitions"'):
         made(Policy, **{name: value})
+
+
+def reward_loss(policy, model, dist_class, batch):
+    logit, _ = model.from_batch(batch)
+    return -(dist_class(logit, model).logp(batch["action"]) * batch["reward"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(A2CPolicy, "A2CPolicy"), (REINFORCEPolicy, "REINFORCEPolicy"), (build_policy("Own", loss_fn=reward_loss), "Own")],
+)
+def test_a_batch_size_of_a_policy_that_takes_one_step_per_rollout_is_a_warning(kind, name, recwarn):
+    kind({"learn.batch_size": 64}, BOX, DISCRETE)  # the default
+    assert not recwarn.list
+    words = f"learn.batch_size = 16 has no effect: {name} takes one gradient step on the whole rollout. Leave it out; or use"
+    with pytest.warns(UserWarning, match=words):
+        kind({"learn.batch_size": 16}, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize("given", ["settings", "typed", "default"])
+def test_so_are_its_epochs_if_its_configuration_has_them(given):
+    def changed():
+        return PPOPolicyConfig().override({"learn.epoch_per_collect": 5, "learn.batch_size": 16})
+
+    default = changed if given == "default" else PPOPolicyConfig
+    kind = build_policy("Own", loss_fn=reward_loss, get_default_config=default)
+    settings = {"settings": {"learn.epoch_per_collect": 5, "learn.batch_size": 16}, "typed": changed(), "default": None}
+    with pytest.warns(UserWarning, match="learn.epoch_per_collect = 5 and learn.batch_size = 16 have no effect: Own takes one"):
+        kind(settings[given], BOX, DISCRETE)
+
+
+def test_where_something_reads_them_there_is_no_warning():
+    class InParts(A2CPolicy):
+        def learn_on_batch(self, batch):
+            return {}
+
+    class PartOfRows(A2CPolicy):
+        def loss(self, batch):
+            return super().loss(batch[: self.cfg.learn.batch_size])
+
+    def part_of_rows(policy, model, dist_class, batch):
+        return reward_loss(policy, model, dist_class, batch[: policy.config["learn.batch_size"]])
+
+    class Learning:
+        def learn_on_batch(self, batch):
+            return {}
+
+    kinds = [PPOPolicy, IMPALAPolicy, DQNPolicy, InParts, PartOfRows, build_policy("Part", loss_fn=part_of_rows)]
+    kinds += [
+        A2CPolicy.with_updates("Mixed", mixins=[Learning]),
+        type("FromReplay", (A2CPolicy,), {"learns_from": "transitions"}),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in kinds:
+            kind({"learn.batch_size": 16}, BOX, DISCRETE)
