@@ -12,6 +12,23 @@ from typing import Any, Protocol
 
 from torch import nn
 
+_FOREIGN = {
+    "postprocess_trajectory": "postprocess",
+    "compute_loss": "loss",
+    **dict.fromkeys(("extra_grad_process", "apply_gradients"), "gradients"),
+    **dict.fromkeys(("action_sampler", "compute_actions_from_input_dict"), "compute_actions"),
+    "extra_action_feed": "extra_action_out",
+    "optimizer_fn": "make_optimizer",
+    "_forward_learn": "loss",
+    **dict.fromkeys(("_forward_collect", "_forward_eval"), "compute_actions"),
+    **dict.fromkeys(("_init_learn", "_init_collect", "_init_eval"), "before_loss_init"),
+    "_process_transition": "extra_action_out",
+    "_get_train_sample": "postprocess",
+    "_monitor_vars_learn": "stats",
+    "default_model": "make_model",
+}
+"""Methods of policies in RLlib and DI-engine, most of them without the suffix `_fn`, and the hooks with their code here."""
+
 _warned: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
 
@@ -102,7 +119,8 @@ def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
 
 
 def require_declarations(policy: object, hooks: Iterable[str]) -> None:
-    """Check `learns_from` and `loss_takes`, and warn, once per class, of names that look like misspelt hooks.
+    """Check `learns_from` and `loss_takes`, and warn, once per class, of names that nothing calls: misspelt hooks, and hooks of
+    other libraries.
 
     Args:
         policy: the policy.
@@ -122,13 +140,22 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
     for base in (it for it in users if it not in _warned):
         _warned.add(base)
         for name, value in vars(base).items():
-            meant = None if name.startswith("_") or name in known else _misspelt(name, public)
+            meant = None if name in known else _meant(name, public)
             if meant is not None and not any(_refers(function, name) for it in users for function in vars(it).values()):
                 warnings.warn(
                     f"{base.__name__} defines {name!r}, which nothing {'calls' if callable(value) else 'reads'}: did you mean "
                     f"{meant!r}?",
                     stacklevel=4,
                 )
+
+
+def _meant(name: str, hooks: Sequence[str]) -> str | None:
+    """The hook for a name of another library, or for a public name that is close to a hook, if there is one."""
+    stem = name.removesuffix("_fn")
+    foreign = _FOREIGN.get(name) or _FOREIGN.get(stem)
+    if foreign is not None:
+        return foreign
+    return None if name.startswith("_") else _misspelt(stem, hooks)
 
 
 def _misspelt(name: str, hooks: Sequence[str]) -> str | None:

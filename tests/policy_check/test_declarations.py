@@ -25,9 +25,25 @@ def made(*bases, **attributes):
         ("afterstep", "after_step"),
         ("computeActions", "compute_actions"),
         ("learn_on_batches", "learn_on_batch"),
+        ("loss_fn", "loss"),
+        ("stats_fn", "stats"),
+        ("postprocess_fn", "postprocess"),
+        ("extra_action_out_fn", "extra_action_out"),
+        ("gradients_fn", "gradients"),
+        ("post_process_fn", "postprocess"),
+        ("optimizer_fn", "make_optimizer"),
+        ("extra_grad_process_fn", "gradients"),
+        ("apply_gradients", "gradients"),
+        ("compute_loss", "loss"),
+        ("postprocess_trajectory", "postprocess"),
+        ("_forward_learn", "loss"),
+        ("_forward_collect", "compute_actions"),
+        ("_forward_eval", "compute_actions"),
+        ("_init_learn", "before_loss_init"),
+        ("_process_transition", "extra_action_out"),
     ],
 )
-def test_a_misspelt_hook_is_a_warning_once_per_class(name, meant, recwarn):
+def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(name, meant, recwarn):
     kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None})
     for _ in range(2):
         kind({"seed": 0}, BOX, DISCRETE)
@@ -51,6 +67,15 @@ def test_helpers_with_other_names_or_callers_are_no_warning():
             return {**super().stats(batch), **self.stat()}
 
         def _gradient(self):
+            return None
+
+        def compute_loss(self, batch):
+            return super().loss(batch)
+
+        def loss(self, batch):
+            return self.compute_loss(batch)
+
+        def activation_fn(self):
             return None
 
     class Overriding(WithHelpers):
