@@ -151,7 +151,8 @@ class Hooks:
         )
 
     def postprocess(self, batch: Tree) -> Tree:
-        """Prepare a batch for `learn_on_batch`, for example add columns."""
+        """Prepare a batch for `learn_on_batch`, for example add columns. Columns may be assigned, `batch["advantage"] = ...`,
+        but their values must not be changed in place: other middleware use them."""
         return batch
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:

@@ -275,7 +275,7 @@ class Policy(PolicyState):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         try:
-            processed = self.postprocess(batch)
+            processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
             output = self.learn_on_batch(processed)
         except LossError as error:
