@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import warnings
 import weakref
@@ -127,6 +128,7 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
         hooks: names of hooks and of class attributes that a policy may define.
 
     Raises:
+        TypeError: the class replaces an internal method or property by one that is called in another way.
         ValueError: `learns_from` or `loss_takes` has a value that does not exist.
     """
     kind: Any = type(policy)
@@ -137,6 +139,12 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
     users = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("ding_lite", "builtins")]
     known = {name for base in kind.__mro__ if base not in users for name in vars(base)}
     public = [name for name in hooks if not name.startswith("_")]
+    library = [base for base in kind.__mro__ if base not in users]
+    for base in users:
+        for name, value in vars(base).items():
+            owner = next((it for it in library if name in vars(it)), None)
+            if owner is not None and name not in public and not name.startswith("__"):
+                _require_no_clash(base, name, value, owner)
     for base in (it for it in users if it not in _warned):
         _warned.add(base)
         for name, value in vars(base).items():
@@ -147,6 +155,35 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
                     f"{meant!r}?",
                     stacklevel=4,
                 )
+
+
+def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:
+    """Check that a method of a user's class can take the place of the method or property of the same name of `owner`."""
+    inner = vars(owner)[name]
+    if isinstance(inner, (property, functools.cached_property)) and name != "metrics":
+        replaced = "property" if inspect.isfunction(value) else ""
+    elif inspect.isfunction(inner) and inspect.isfunction(value):
+        replaced = "" if _can_replace(value, inner, name) else "method"
+    else:
+        replaced = ""
+    if replaced:
+        raise TypeError(
+            f"{base.__name__}.{name} replaces the {replaced} {name} of {owner.__name__}, used internally in another way: "
+            "give it another name."
+        )
+
+
+def _can_replace(value: Any, inner: Any, name: str) -> bool:
+    """Whether a method can be called as the one that it replaces. `learn` is often another method."""
+    own, given = inspect.signature(value), inspect.signature(inner).parameters.values()
+    positional = [
+        it.name for it in given if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD) and it.default is it.empty
+    ]
+    try:
+        own.bind(*positional, **{it.name: None for it in given if it.kind is it.KEYWORD_ONLY and it.default is it.empty})
+    except TypeError:
+        return False
+    return name != "learn" or [*own.parameters][: len(positional)] == positional or _reads_setting(value, name)
 
 
 def _meant(name: str, hooks: Sequence[str]) -> str | None:

@@ -87,6 +87,39 @@ def test_helpers_with_other_names_or_callers_are_no_warning():
         Overriding({"seed": 0}, BOX, DISCRETE)
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "replaced"),
+    [
+        ("learn", lambda self: None, "method learn of KLCoeffMixin"),
+        ("learn", lambda self, total_timesteps, callback=None: None, "method learn of KLCoeffMixin"),
+        ("attach", lambda self, one: None, "method attach of PolicyState"),
+        ("is_recurrent", lambda self: False, "property is_recurrent of RecurrentActorCriticMixin"),
+        ("columns", lambda self: (), "property columns of Policy"),
+    ],
+)
+def test_a_method_that_replaces_an_internal_one_is_refused(name, method, replaced):
+    with pytest.raises(
+        TypeError, match=f"Mine.{name} replaces the {replaced}, used internally in another way: give it another name"
+    ):
+        made(**{name: method})
+
+
+def test_one_that_can_be_called_like_the_internal_one_is_not():
+    class Longer(PPOPolicy):
+        is_recurrent = False
+
+        def learn(self, samples):
+            return super().learn(samples)
+
+        def gradient_step(self, rows):
+            return super().gradient_step(rows)
+
+        def metrics(self):
+            return {}
+
+    Longer({"seed": 0}, BOX, DISCRETE).dry_run()
+
+
 @pytest.mark.parametrize("name", ["learns_from", "loss_takes"])
 @pytest.mark.parametrize("value", ["rollout", None])
 def test_a_value_that_does_not_exist_is_refused(name, value):
