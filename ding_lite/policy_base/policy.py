@@ -49,6 +49,7 @@ from ding_lite.policy_state import all_or_nothing
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
 _MORE_HOOKS = (
+    "set_up",
     "learn_on_batch",
     "get_weights",
     "set_weights",

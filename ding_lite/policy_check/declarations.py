@@ -148,7 +148,7 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
     for base in (it for it in users if it not in _warned):
         _warned.add(base)
         for name, value in vars(base).items():
-            meant = None if name in known else _meant(name, public)
+            meant = None if name in known or name in public else _meant(name, public)
             if meant is not None and not any(_refers(function, name) for it in users for function in vars(it).values()):
                 warnings.warn(
                     f"{base.__name__} defines {name!r}, which nothing {'calls' if callable(value) else 'reads'}: did you mean "

@@ -25,6 +25,7 @@ def made(*bases, **attributes):
         ("afterstep", "after_step"),
         ("computeActions", "compute_actions"),
         ("learn_on_batches", "learn_on_batch"),
+        ("setup", "set_up"),
         ("loss_fn", "loss"),
         ("stats_fn", "stats"),
         ("postprocess_fn", "postprocess"),
