@@ -52,14 +52,14 @@ class Outputs:
         """A value as one number, or None if it is not numeric."""
         try:
             return value if _is_number(value) else _mean(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            self._warn(key, error)
+        except (TypeError, ValueError, RuntimeError):
+            self._warn(key, f"{value!r:.60} of type {type(value).__name__} is neither a number nor an array of numbers.")
             return None
 
-    def _warn(self, key: tuple[str, ...], error: Exception) -> None:
+    def _warn(self, key: tuple[str, ...], reason: object) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(f"{key[-1]!r} of the output of learning is not logged: {error}", stacklevel=4)
+            warnings.warn(f"{key[-1]!r} of the output of learning is not logged: {reason}", stacklevel=4)
 
 
 def append_metrics(ctx: Any, field: str, reduced: Sequence[dict[Any, Any]]) -> bool:

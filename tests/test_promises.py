@@ -12,8 +12,20 @@ import pytest
 from gymnasium import spaces
 
 import ding_lite.policy
-from ding_lite.config import DQNConfig, from_command_line
-from ding_lite.policy import DQNPolicy, Policy
+from ding_lite import task
+from ding_lite.config import DQNConfig, RunConfig, from_command_line
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    multistep_trainer,
+    onpolicy_data_fetcher,
+)
+from ding_lite.policy import DQNPolicy, Policy, PPOPolicy, build_policy, compute_advantages
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -117,3 +129,72 @@ def test_a_learning_rate_that_is_set_after_the_policy_was_made_changes_nothing_t
     cfg.policy.learn.learning_rate = 1e-6
 
     assert policy.optimizer.param_groups[0]["lr"] == before == 1e-3
+
+
+def reward_loss(policy, model, dist_class, batch):
+    return (model.values(batch["obs"]) - batch["reward"]).square().mean()
+
+
+def test_a_mixin_of_ones_own_reads_the_configuration_in_set_up_and_its_constructor_is_not_called(recwarn):
+    class Temperature:
+        def __init__(self):
+            raise AssertionError("the constructor is called")
+
+        def set_up(self):
+            self.temperature = self.config.get("temperature", 1.0)
+
+    kind = build_policy("Warm", loss_fn=reward_loss, mixins=[Temperature])
+    derived = PPOPolicy.with_updates("WarmPPO", mixins=[Temperature])
+    for made in (kind, derived):
+        assert made(None, OBS, ACTIONS["Discrete"]).temperature == 1.0
+        assert made({"temperature": 0.5}, OBS, ACTIONS["Discrete"]).temperature == 0.5
+    assert not recwarn.list
+
+
+def test_postprocess_gets_a_rollout_across_the_ends_of_episodes_of_which_compute_advantages_keeps_clear():
+    seen = []
+
+    def postprocess_fn(policy, batch):
+        seen.append(compute_advantages(batch, 0.0, 1.0, use_gae=False))
+        return seen[-1]
+
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    spaces_ = envs.single_observation_space, envs.single_action_space
+    policy = build_policy("Own", loss_fn=reward_loss, postprocess_fn=postprocess_fn)(None, *spaces_)
+    cfg = RunConfig().override({"policy.collect.n_sample": 400})
+    lengths = []
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(lambda ctx: lengths.extend(episode.length for episode in ctx.finished_episodes))
+        task.use(onpolicy_data_fetcher(cfg))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.run(max_step=1)
+
+    batch = seen[-1]
+    assert batch.reward.shape == (100, 4)
+    assert batch.terminated[:-1].any()
+    longest = max(*lengths, *(100 - 1 - int(ends.nonzero().max()) for ends in batch.terminated.T))
+    assert batch.advantage.max() == longest < 100  # the reward of each step is 1
+
+
+def test_postprocess_gets_shuffled_rows_from_replay():
+    seen = []
+
+    def postprocess_fn(policy, batch):
+        seen.append((batch["obs"], batch["next_obs"]))
+        return batch
+
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    cfg = DQNConfig().override({"policy.learn.learning_starts": 64, "policy.learn.update_per_collect": 1})
+    kind = DQNPolicy.with_updates("Own", postprocess_fn=postprocess_fn)
+    policy, buffer_ = kind(cfg.policy, envs.single_observation_space, envs.single_action_space), ReplayBuffer(5000)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(eps_greedy_handler(cfg))
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(data_pusher(cfg, buffer_))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer_))
+        task.run(max_step=4)
+
+    obs, next_obs = seen[-1]
+    assert obs.shape == (cfg.policy.learn.batch_size, 4)
+    assert (next_obs[:-1] == obs[1:]).all(-1).sum() < 8  # of 63 pairs of neighbours, hardly one is of successive steps

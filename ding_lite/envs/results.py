@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -22,7 +22,7 @@ def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ..
     index of the first environment.
 
     Raises:
-        EnvDataError: a result does not have five parts.
+        EnvDataError: a result does not have five parts, or its info is not a dict.
     """
     try:
         obs, rewards, terminations, truncations, infos = zip(*results, strict=True)
@@ -32,6 +32,12 @@ def columns(results: Sequence[Any], first: int = 0) -> tuple[tuple[Any, ...], ..
         raise EnvDataError(
             f"environment {first + index} returned {shown(found, 80)} from step(), expected {_PARTS}.", first + index
         ) from None
+    if set(map(type, infos)) != {dict}:
+        for index, info in enumerate(infos):
+            if not isinstance(info, Mapping):
+                raise EnvDataError(
+                    f"environment {first + index} returned the info {shown(info)} from step(), expected a dict.", first + index
+                )
     return obs, rewards, terminations, truncations, infos
 
 

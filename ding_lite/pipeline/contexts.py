@@ -179,8 +179,12 @@ class Context:
         Meant for scalars that accumulate. A list, dict, array, tensor or module is kept too, with one warning.
 
         Raises:
+            TypeError: a name is not a string.
             UndeclaredFieldError: a name that this class does not declare.
         """
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"keep() wants names of fields, got {name!r:.60}: write keep('env_step', 'train_iter').")
         lineage = _lineage_of(self)
         if names in lineage.calls:
             return

@@ -19,6 +19,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import Weights
 from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of
+from ding_lite.policy_state import StateError
 
 
 class ActingPolicy(Protocol):
@@ -359,9 +360,17 @@ class ActMode:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
+            StateError: it is not a state of a mode that acts.
             ValueError: the state has another number of workers.
         """
         states = self.worker_states(state)
+        for one in states:
+            if not isinstance(one, Mapping) or not {"rng", "generator"} <= one.keys():
+                found = f"a dict with {', '.join(map(str, one))}" if isinstance(one, Mapping) else f"{one!r:.60}"
+                raise StateError(
+                    f"{type(self).__name__}.load_state_dict() wants the random states that its own state_dict() returns, got "
+                    f"{found}. A state of the whole policy is for policy.load_state_dict(), or learn_mode.load_state_dict()."
+                )
         if self._remote:
             self._remote[1](states)
         elif len(states) > 1:

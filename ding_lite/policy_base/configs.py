@@ -10,6 +10,12 @@ from ding_lite.basics import Config, ranged_field, seed_field
 
 _BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
+_EPOCHS = "PPO and IMPALA have policy.learn.epoch_per_collect; other policies take one gradient step per batch."
+_ROLLOUT = "the collector reads cfg.policy.collect.n_sample of the run, the transitions per iteration of all environments."
+_ENVS = "the number of environments is cfg.env.collector_env_num of the run, or the second argument of make_envs."
+_WORKERS = "the number of workers is cfg.env.workers of the run, or make_envs(..., workers=...)."
+_EVAL_EPISODES = "the evaluator reads cfg.env.n_evaluator_episode of the run."
+_BUFFER = "the size is cfg.policy.other.replay_buffer_size of the run, or the argument of ReplayBuffer."
 _WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_hidden_size_list."
 
 
@@ -58,6 +64,8 @@ class LearnConfig(Config):
         "burnin_step": _BURN_IN,
         "actor_update_freq": _ACTOR_STEPS,
         "policy_update_freq": _ACTOR_STEPS,
+        **dict.fromkeys(("num_sgd_iter", "num_epochs"), _EPOCHS),
+        **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), _ROLLOUT),
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
     }
 
@@ -89,7 +97,17 @@ class CollectConfig(Config):
 class PolicyConfig(Config):
     """The configuration of a policy."""
 
-    foreign: ClassVar[Mapping[str, str]] = {"burnin_step": _BURN_IN}
+    foreign: ClassVar[Mapping[str, str]] = {
+        "burnin_step": _BURN_IN,
+        "rollout_fragment_length": _ROLLOUT,
+        "batch_mode": "StepCollector collects a number of steps, EpisodeCollector whole episodes.",
+        **dict.fromkeys(("num_workers", "num_rollout_workers", "num_env_runners"), _WORKERS),
+        **dict.fromkeys(("num_envs_per_worker", "num_envs_per_env_runner"), _ENVS),
+        "evaluation_interval": "the evaluator reads cfg.policy.eval.evaluator.eval_freq of the run, in gradient steps.",
+        **dict.fromkeys(("evaluation_duration", "evaluation_num_episodes"), _EVAL_EPISODES),
+        **dict.fromkeys(("buffer_size", "replay_buffer_config"), _BUFFER),
+        "num_gpus": 'the device of the networks is policy.device, such as "cuda".',
+    }
 
     seed: int | None = seed_field(None)
     """Random seed of the weights and of exploration; None takes the seed of the run."""
@@ -139,6 +157,7 @@ class OnPolicyLearnConfig(LearnConfig):
         "entropy_coeff": "the weight of the entropy bonus is policy.learn.entropy_weight.",
         "ent_coef": "the weight of the entropy bonus is policy.learn.entropy_weight.",
         "vf_coef": "the weight of the critic's loss is policy.learn.value_weight.",
+        "vf_clip_param": "PPO has policy.learn.value_clip, which limits the change of the value instead of its squared error.",
     }
 
     entropy_weight: float = ranged_field(0.0, low=0)

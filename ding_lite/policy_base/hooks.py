@@ -91,7 +91,7 @@ class Hooks:
         return Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
 
     def before_loss_init(self) -> None:
-        """Called in the constructor, before the loss is first called. By default, sets up mixins from the configuration."""
+        """Called in the constructor, before the loss is first called. By default, calls `set_up` of each mixin that has it."""
         for base in type(self).__mro__:
             if "set_up" in vars(base):
                 vars(base)["set_up"](self)
@@ -151,7 +151,8 @@ class Hooks:
         )
 
     def postprocess(self, batch: Tree) -> Tree:
-        """Prepare a batch for `learn_on_batch`, for example add columns."""
+        """Prepare a batch for `learn_on_batch`, for example add columns. Columns may be assigned, `batch["advantage"] = ...`,
+        but their values must not be changed in place: other middleware use them."""
         return batch
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:

@@ -49,6 +49,7 @@ from ding_lite.policy_state import all_or_nothing
 _CUDA_CHECK_EVERY = 64  # gradient steps between two checks of the loss on a GPU, because each check waits for the GPU
 _DRY_RUNS = threading.RLock()  # a second thread waits for the results, and hooks may ask for them
 _MORE_HOOKS = (
+    "set_up",
     "learn_on_batch",
     "get_weights",
     "set_weights",
@@ -275,7 +276,7 @@ class Policy(PolicyState):
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
         try:
-            processed = self.postprocess(batch)
+            processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
             output = self.learn_on_batch(processed)
         except LossError as error:
@@ -342,6 +343,11 @@ class Policy(PolicyState):
     def has_loss(self) -> bool:
         """Whether `loss` is overridden."""
         return type(self).loss is not Policy.loss
+
+    @property
+    def has_own_learning(self) -> bool:
+        """Whether `learn_on_batch` is overridden."""
+        return type(self).learn_on_batch is not Policy.learn_on_batch
 
     @property
     def _needs_model(self) -> bool:

@@ -25,6 +25,30 @@ _PLACES = {
 }
 """RLlib's names, and the fields of the typed configuration that they stand for; the first field that exists is used."""
 
+_MORE_PLACES = {
+    **dict.fromkeys(("num_sgd_iter", "num_epochs"), ("learn.epoch_per_collect",)),
+    **dict.fromkeys(("sgd_minibatch_size", "minibatch_size"), ("learn.batch_size",)),
+    "lambda_": _PLACES["lambda"],
+    "num_steps_sampled_before_learning_starts": ("learn.learning_starts",),
+    "n_step": ("nstep",),
+    "tau": ("learn.target_update_theta",),
+    "double_q": ("double",),
+    "dueling": ("model.dueling",),
+    "num_atoms": ("model.n_atom",),
+    "v_min": ("model.v_min",),
+    "v_max": ("model.v_max",),
+    "actor_lr": ("learn.learning_rate_actor",),
+    "critic_lr": ("learn.learning_rate",),
+    "alpha_lr": ("learn.learning_rate_alpha",),
+    "initial_alpha": ("learn.alpha",),
+    "policy_delay": ("learn.actor_update_freq",),
+    "vtrace_clip_rho_threshold": ("learn.rho_clip",),
+    "fcnet_hiddens": ("model.encoder_hidden_size_list",),
+    "fcnet_activation": ("model.activation",),
+    "vf_share_layers": ("model.share_encoder",),
+}
+"""More names of RLlib. `policy.config` has them, but does not list them."""
+
 
 class Settings(Mapping[str, Any]):
     """The type of `policy.config`: the typed configuration by short or dotted names, and additional settings.
@@ -40,7 +64,7 @@ class Settings(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self.extra:
             return self.extra[name]
-        for place in _PLACES.get(name, (name,)):
+        for place in _places(name):
             found = _lookup(self.cfg, place)
             if found:
                 return found[0]
@@ -79,7 +103,7 @@ def resolve(
         elif source is not None:
             base = type(base).from_dict(base.to_dict())
             for name, value in source.items():
-                place = next((place for place in _PLACES.get(name, (name,)) if _lookup(base, place)), None)
+                place = next((place for place in _places(name) if _lookup(base, place)), None)
                 if place is None and "." not in name:
                     if source is cfg and name not in extra:
                         _warn_of_slip(name, base)
@@ -100,16 +124,23 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
     if hint is not None and not has:
         warnings.warn(f"{type(cfg).__name__} has no setting {name!r}: {hint} {kept}", stacklevel=4)
         return
-    near = {place.rpartition(".")[2]: place for section in ("collect", "learn") for place in _values(cfg, section)}
-    near |= {short: short for short, places in _PLACES.items() if any(_lookup(cfg, place) for place in places)}
-    if name.rstrip("0123456789_") in near and name not in near:
+    plain = name.lower()
+    near = {place.rpartition(".")[2]: place for section in ("collect", "model", "learn") for place in _values(cfg, section)}
+    near |= {short: short for short in (*_PLACES, *_MORE_PLACES) if any(_lookup(cfg, place) for place in _places(short))}
+    if plain.rstrip("0123456789_") in near and plain not in near:
         return  # a numbered variant, such as gamma2
-    meant = difflib.get_close_matches(name, near, n=1, cutoff=0.85)
+    cutoff = 0.8 if len(plain) <= 4 else 0.85  # one letter too many or too few in a short name, such as lrr
+    meant = difflib.get_close_matches(plain, near, n=1, cutoff=cutoff)
     if meant:
         warnings.warn(
             f"{type(cfg).__name__} has no setting {name!r}: did you mean {near[meant[0]]!r}? {kept}",
             stacklevel=4,
         )
+
+
+def _places(name: str) -> tuple[str, ...]:
+    """The dotted names for which a name stands: those of a short name, or itself."""
+    return _PLACES.get(name) or _MORE_PLACES.get(name) or (name,)
 
 
 def _values(cfg: Config, section: str) -> Iterator[str]:

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from types import CodeType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CellType, CodeType
 from typing import Any, Protocol
 
 from torch import nn
+
+_FOREIGN = {
+    "postprocess_trajectory": "postprocess",
+    "compute_loss": "loss",
+    **dict.fromkeys(("extra_grad_process", "apply_gradients"), "gradients"),
+    **dict.fromkeys(("action_sampler", "compute_actions_from_input_dict"), "compute_actions"),
+    "extra_action_feed": "extra_action_out",
+    "optimizer_fn": "make_optimizer",
+    "_forward_learn": "loss",
+    **dict.fromkeys(("_forward_collect", "_forward_eval"), "compute_actions"),
+    **dict.fromkeys(("_init_learn", "_init_collect", "_init_eval"), "before_loss_init"),
+    "_process_transition": "extra_action_out",
+    "_get_train_sample": "postprocess",
+    "_monitor_vars_learn": "stats",
+    "default_model": "make_model",
+}
+"""Methods of policies in RLlib and DI-engine, most of them without the suffix `_fn`, and the hooks with their code here."""
 
 _warned: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
@@ -33,8 +51,24 @@ class ConfiguredPolicy(Protocol):
     """The interface that `warn_of_idle_settings` needs from a policy."""
 
     @property
+    def cfg(self) -> Any:
+        """The typed configuration."""
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """The configuration by short names."""
+
+    @property
+    def learns_from(self) -> str:
+        """The batch of `learn_on_batch`: "rollouts" or "transitions"."""
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether `loss` is overridden."""
+
+    @property
+    def has_own_learning(self) -> bool:
+        """Whether `learn_on_batch` is overridden."""
 
     @property
     def params(self) -> Sequence[nn.Parameter]:
@@ -46,15 +80,17 @@ class ConfiguredPolicy(Protocol):
 
 
 def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
-    """Warn if `lr_schedule` has no effect on this class, or if nothing that it learns reaches the acting copies."""
+    """Warn if settings have no effect on this class, or if nothing that it learns reaches the acting copies."""
     kind: Any = type(policy)
+    if policy.has_loss and policy.learns_from == "rollouts" and not policy.has_own_learning:
+        _warn_of_minibatch_settings(policy)
     if policy.config.get("lr_schedule") is not None and not hasattr(policy, "lr_schedule"):
         warnings.warn(
             f"learn.lr_schedule has no effect on a {kind.__name__}: derive a class with it, "
             f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
             stacklevel=4,
         )
-    if not policy.params and kind.learn_on_batch.__qualname__ != "Policy.learn_on_batch" and not policy.has_own_weights:
+    if not policy.params and policy.has_own_learning and not policy.has_own_weights:
         warnings.warn(
             f"{kind.__name__} learns, but has neither networks nor get_weights and set_weights: define these. Otherwise the "
             "copies that collect and evaluate do not see what it learns, or see partly updated arrays.",
@@ -62,14 +98,37 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
         )
 
 
+def _warn_of_minibatch_settings(policy: ConfiguredPolicy) -> None:
+    """Warn of settings of minibatches and epochs that differ from the defaults and that no method of the class reads."""
+    kind = type(policy)
+    learn, default = policy.cfg.learn, type(policy.cfg)().learn
+    functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "default_config"]
+    idle = [
+        name
+        for name in ("epoch_per_collect", "batch_size")
+        if getattr(learn, name, None) != getattr(default, name, None)
+        and not any(_reads_setting(function, name) for function in functions)
+    ]
+    if idle:
+        given = " and ".join(f"learn.{name} = {getattr(learn, name)}" for name in idle)
+        have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
+        warnings.warn(
+            f"{given} {have} no effect: {kind.__name__} takes one gradient step on the whole rollout. Leave {them} out; or use "
+            "PPOPolicy, which learns in epochs of minibatches (in build_policy, base=PPOPolicy); or override learn_on_batch.",
+            stacklevel=5,
+        )
+
+
 def require_declarations(policy: object, hooks: Iterable[str]) -> None:
-    """Check `learns_from` and `loss_takes`, and warn, once per class, of names that look like misspelt hooks.
+    """Check `learns_from` and `loss_takes`, and warn, once per class, of names that nothing calls: misspelt hooks, and hooks of
+    other libraries.
 
     Args:
         policy: the policy.
         hooks: names of hooks and of class attributes that a policy may define.
 
     Raises:
+        TypeError: the class replaces an internal method or property by one that is called in another way.
         ValueError: `learns_from` or `loss_takes` has a value that does not exist.
     """
     kind: Any = type(policy)
@@ -80,16 +139,60 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
     users = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("ding_lite", "builtins")]
     known = {name for base in kind.__mro__ if base not in users for name in vars(base)}
     public = [name for name in hooks if not name.startswith("_")]
+    library = [base for base in kind.__mro__ if base not in users]
+    for base in users:
+        for name, value in vars(base).items():
+            owner = next((it for it in library if name in vars(it)), None)
+            if owner is not None and name not in public and not name.startswith("__"):
+                _require_no_clash(base, name, value, owner)
     for base in (it for it in users if it not in _warned):
         _warned.add(base)
         for name, value in vars(base).items():
-            meant = None if name.startswith("_") or name in known else _misspelt(name, public)
+            meant = None if name in known or name in public else _meant(name, public)
             if meant is not None and not any(_refers(function, name) for it in users for function in vars(it).values()):
                 warnings.warn(
                     f"{base.__name__} defines {name!r}, which nothing {'calls' if callable(value) else 'reads'}: did you mean "
                     f"{meant!r}?",
                     stacklevel=4,
                 )
+
+
+def _require_no_clash(base: type, name: str, value: Any, owner: type) -> None:
+    """Check that a method of a user's class can take the place of the method or property of the same name of `owner`."""
+    inner = vars(owner)[name]
+    if isinstance(inner, (property, functools.cached_property)) and name != "metrics":
+        replaced = "property" if inspect.isfunction(value) else ""
+    elif inspect.isfunction(inner) and inspect.isfunction(value):
+        replaced = "" if _can_replace(value, inner, name) else "method"
+    else:
+        replaced = ""
+    if replaced:
+        raise TypeError(
+            f"{base.__name__}.{name} replaces the {replaced} {name} of {owner.__name__}, used internally in another way: "
+            "give it another name."
+        )
+
+
+def _can_replace(value: Any, inner: Any, name: str) -> bool:
+    """Whether a method can be called as the one that it replaces. `learn` is often another method."""
+    own, given = inspect.signature(value), inspect.signature(inner).parameters.values()
+    positional = [
+        it.name for it in given if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD) and it.default is it.empty
+    ]
+    try:
+        own.bind(*positional, **{it.name: None for it in given if it.kind is it.KEYWORD_ONLY and it.default is it.empty})
+    except TypeError:
+        return False
+    return name != "learn" or [*own.parameters][: len(positional)] == positional or _reads_setting(value, name)
+
+
+def _meant(name: str, hooks: Sequence[str]) -> str | None:
+    """The hook for a name of another library, or for a public name that is close to a hook, if there is one."""
+    stem = name.removesuffix("_fn")
+    foreign = _FOREIGN.get(name) or _FOREIGN.get(stem)
+    if foreign is not None:
+        return foreign
+    return None if name.startswith("_") else _misspelt(stem, hooks)
 
 
 def _misspelt(name: str, hooks: Sequence[str]) -> str | None:
@@ -101,9 +204,42 @@ def _misspelt(name: str, hooks: Sequence[str]) -> str | None:
 
 def _refers(function: Any, name: str) -> bool:
     """Whether the code of another function uses this name, as a helper's callers do."""
-    code = getattr(inspect.unwrap(getattr(function, "fget", None) or getattr(function, "__func__", function)), "__code__", None)
-    return code is not None and code.co_name != name and _uses(code, name)
+    code = getattr(_function_of(function), "__code__", None)
+    return code is not None and code.co_name != name and any(name in part.co_names for part in _parts(code))
 
 
-def _uses(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(isinstance(part, CodeType) and _uses(part, name) for part in code.co_consts)
+def _reads_setting(function: Any, name: str) -> bool:
+    """Whether the code of a function, or of a function in its closure, reads `learn.name` or `config["learn.name"]`."""
+    seen, left = set(), [function]
+    while left:
+        function = _function_of(left.pop())
+        if not inspect.isfunction(function) or function in seen:
+            continue
+        seen.add(function)
+        for part in _parts(function.__code__):
+            strings = (constant for constant in part.co_consts if isinstance(constant, str))
+            if name in part.co_names or any(string.rpartition(".")[2] == name for string in strings):
+                return True
+        left += map(_content_of, function.__closure__ or ())
+    return False
+
+
+def _content_of(cell: CellType) -> Any:
+    """What a cell of a closure holds; None for an empty one."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a static or class method, or of the getter of a property; other objects unchanged."""
+    return inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    """This code, and the code of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)

@@ -212,9 +212,11 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     if policy.learns_from == "transitions":
         columns = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), columns)
     columns = to_device(nested(policy.dummy_batch(tree(columns))), policy.device)
-    raw = read_batch(columns, f"postprocess of {kind}")
+    raw, versions = read_batch(columns, f"postprocess of {kind}"), _versions(columns)
     with _watched(policy, f"postprocess of {kind}"), _explained(f"postprocess of {kind}", lambda: described(columns)):
         processed = policy.postprocess(raw)
+    if policy.learns_from == "rollouts":  # other middleware use these tensors too
+        _require_unchanged(f"postprocess of {kind}", columns, versions)
     read = columns_read(raw)
     leaves = _leaves_of(processed, f"postprocess of {kind}")
     if policy.learns_from == "rollouts" and policy.loss_takes == "transitions":  # all columns are flattened to rows together
@@ -240,6 +242,21 @@ def _learned(policy: DryRunPolicy, columns: dict[str, Any]) -> HookReads:
     passed_on = {name for name in by_loss | columns_read(for_stats) if name in columns}
     collected = tuple(name for name in columns if name in read | passed_on)
     return HookReads(collected, tuple(name for name in rows if name in by_loss))
+
+
+def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
+    """Torch's count of changes in place of each leaf, by its name."""
+    return {"/".join(path): leaf._version for path, leaf in flatten(columns) if isinstance(leaf, Tensor)}
+
+
+def _require_unchanged(hook: str, columns: Mapping[str, Any], versions: Mapping[str, int]) -> None:
+    """Raise HookError if a hook has changed values of columns in place since these counts."""
+    changed = [name for name, version in _versions(columns).items() if version != versions[name]]
+    if changed:
+        raise HookError(
+            f"{hook} changes the values of {', '.join(changed)} in place, but other middleware use these tensors too: assign a "
+            f"new tensor, such as batch[{changed[0]!r}] = batch[{changed[0]!r}] * 2."
+        )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ policy's state.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -102,7 +103,7 @@ class KLCoeffMixin(Base):
     """A mixin for an adaptive weight of the KL penalty, `kl_coeff`.
 
     After each batch whose learning returns "kl", the weight is multiplied by 1.5 if kl > 2 * kl_target, and by 0.5 if
-    kl < 0.5 * kl_target.
+    kl < 0.5 * kl_target. If learning returns no "kl", there is a warning.
 
     Args:
         config: a mapping with `kl_coeff`, the initial weight, and `kl_target`, in nats.
@@ -113,6 +114,7 @@ class KLCoeffMixin(Base):
     """
 
     state_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"kl_coeff": (0.0, math.inf)}
+    _has_warned = False
 
     @set_up_by_hooks
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -127,6 +129,13 @@ class KLCoeffMixin(Base):
         output = super().learn(batch)
         if self.kl_coeff > 0 and "kl" in output:
             self.update_kl(float(output["kl"]))
+        elif self.kl_coeff > 0 and output and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"kl_coeff of {type(self).__name__} stays {self.kl_coeff:g}: it is adapted to the KL divergence, and learning "
+                'returns no "kl". Return it from the loss, as in return loss, {"kl": kl}; or set kl_coeff to 0.',
+                stacklevel=2,
+            )
         return output
 
     def update_kl(self, sampled_kl: float) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from ding_lite.basics import Config, ranged_field
 from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
@@ -12,6 +13,11 @@ from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
 @dataclasses.dataclass
 class OffPolicyLearnConfig(LearnConfig):
     """Learning from replayed transitions."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        "train_batch_size": "the transitions per gradient step are policy.learn.batch_size.",
+        "target_network_update_freq": "the target network is updated every policy.learn.target_update_freq gradient steps.",
+    }
 
     update_per_collect: int = ranged_field(64, low=1, high=1_000_000)
     """Gradient steps after each collection."""

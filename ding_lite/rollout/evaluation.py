@@ -112,9 +112,15 @@ def play_episodes(
         is_stopping: checked before each step; once it is true, the evaluation stops.
 
     Raises:
+        TypeError: the first argument is not a worker.
         WorkCancelled: `is_stopping()` became true.
         RuntimeError: an episode does not end within a million steps.
     """
+    if not callable(getattr(worker, "act", None)):
+        raise TypeError(
+            f"play_episodes(worker, count) wants a worker, got a {type(worker).__name__}: pass LocalWorker(envs, "
+            "policy.eval_mode) for one, as in play_episodes(LocalWorker(envs, policy.eval_mode), 10)."
+        )
     budget = EpisodeBudget(count, worker.num_envs, worker.first_env)
     episodes: list[EpisodeResult] = []
     worker.begin()

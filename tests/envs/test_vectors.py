@@ -190,6 +190,19 @@ def test_a_step_that_does_not_return_five_things_is_refused(faulty_env, result, 
         envs.step(np.zeros(2, np.int64))
 
 
+@pytest.mark.parametrize("info", [None, [], "text"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_info_that_is_no_dict_is_refused(faulty_env, info, index):
+    makers = [faulty_env, faulty_env]
+    makers[index] = partial(faulty_env, result=(*RESULT[:4], info))
+    remaining = iter(makers)
+    envs = make_envs(lambda: next(remaining)(), 2)
+    envs.reset()
+    words = rf"environment {index} returned the info .* from step\(\), expected a dict\. It was in step 0 of its"
+    with pytest.raises(EnvDataError, match=words):
+        envs.step(np.zeros(2, np.int64))
+
+
 class Odd(Exception):
     """An error that pickle cannot rebuild."""
 

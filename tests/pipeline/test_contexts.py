@@ -139,6 +139,10 @@ def keep_and_renew(ctx, name, times):
 
 
 class TestKeep:
+    def test_a_list_of_names_is_refused(self):
+        with pytest.raises(TypeError, match=r"keep\(\) wants names of fields, got \['env_step'\]: write keep\('env_step', "):
+            Mine().keep(["env_step"])
+
     def test_keeping_an_unknown_name_is_refused_and_names_the_nearest(self):
         with pytest.raises(ValueError, match=r"Mine cannot keep 'env_stpe', it has no such field: did you mean 'env_step'\?"):
             Mine().keep("env_stpe")

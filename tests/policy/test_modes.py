@@ -9,6 +9,7 @@ from ding_lite.data import tree
 from ding_lite.envs import SpaceError, make_envs
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig, PPOPolicy, PPOPolicyConfig
 from ding_lite.policy_check import ObservationError
+from ding_lite.policy_state import StateError
 
 OBS, DISCRETE, BOX = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), spaces.Box(-0.1, 0.2, (2,), np.float32)
 POLICIES = {"dqn": (DQNPolicy, DQNPolicyConfig, DISCRETE), "ppo": (PPOPolicy, PPOPolicyConfig, DISCRETE),
@@ -202,6 +203,14 @@ def test_the_state_of_a_mode_is_where_its_random_numbers_are(kind, mode):
     acting.load_state_dict(state)
 
     assert [acting.forward(obs, eps=0.5)[0].tolist() for _ in range(20)] == expected
+
+
+@modes
+def test_a_state_of_the_whole_policy_is_refused_by_a_mode_that_acts(mode):
+    policy = made("ppo")
+    words = r"Mode.load_state_dict\(\) wants the random states that its own state_dict\(\) returns, got a dict with model"
+    with pytest.raises(StateError, match=words):
+        getattr(policy, mode).load_state_dict(policy.learn_mode.state_dict())
 
 
 @each

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from ding_lite.data import tree
+from ding_lite.data import nested, tree
 from ding_lite.policy import DQNPolicy, PPOPolicy
 from ding_lite.policy_base import build_policy
 from ding_lite.policy_check import ColumnError, HookError
@@ -90,6 +90,25 @@ def test_a_column_that_the_pipeline_did_not_bring_is_named_with_who_would(name):
         ColumnError, match=rf"HookReads reads the column '{name}'.*obs \[6, 4\].*gae_estimator.*nstep_reward_enhancer"
     ):
         policy.learn_mode.forward(rows())
+
+
+def test_columns_that_a_postprocessor_sets_are_not_in_the_batch_that_it_was_given():
+    def postprocess_fn(policy, batch):
+        batch["advantage"] = 2 * batch["reward"]
+        batch["obs"] = batch["obs"] + 1
+        return batch
+
+    def loss_fn(policy, model, dist_class, batch):
+        assert torch.equal(batch.advantage, 2 * batch.reward)
+        return model.values(batch.obs).mean()
+
+    policy = build_policy("Setting", loss_fn=loss_fn, postprocess_fn=postprocess_fn)(None, BOX, DISCRETE)
+    columns = {"obs": torch.zeros(5, 4), "reward": torch.ones(5)}
+    batch = tree(columns)
+    policy.learn_mode.forward(batch)
+
+    assert set(nested(batch)) == {"obs", "reward"}
+    assert all(batch[name] is columns[name] for name in columns)
 
 
 def test_a_postprocessor_may_set_a_column_and_read_it():

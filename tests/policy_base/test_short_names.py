@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ding_lite import policy as policy_package
 from ding_lite.engine import ConfigError
 from ding_lite.policy import (
     DQNPolicy,
@@ -15,7 +16,7 @@ from ding_lite.policy import (
     TD3Policy,
     TD3PolicyConfig,
 )
-from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig
+from ding_lite.policy_base import OnPolicyConfig, Policy, PolicyConfig, short_names
 from ding_lite.policy_base.short_names import resolve
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -39,6 +40,54 @@ def test_gamma_is_found_where_each_algorithm_has_it():
     assert PPOPolicy({"gamma": 0.75, "clip_param": 0.1}, BOX, DISCRETE).cfg.learn.clip_ratio == 0.1
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "place"),
+    [
+        (PPOPolicy, "num_sgd_iter", 5, "learn.epoch_per_collect"),
+        (PPOPolicy, "num_epochs", 5, "learn.epoch_per_collect"),
+        (PPOPolicy, "sgd_minibatch_size", 16, "learn.batch_size"),
+        (PPOPolicy, "minibatch_size", 16, "learn.batch_size"),
+        (PPOPolicy, "lambda_", 0.5, "collect.gae_lambda"),
+        (PPOPolicy, "fcnet_hiddens", [8], "model.encoder_hidden_size_list"),
+        (DQNPolicy, "minibatch_size", 16, "learn.batch_size"),
+        (DQNPolicy, "n_step", 3, "nstep"),
+        (DQNPolicy, "double_q", False, "double"),
+        (DQNPolicy, "dueling", False, "model.dueling"),
+        (DQNPolicy, "tau", 0.25, "learn.target_update_theta"),
+    ],
+)
+def test_names_of_rllib_with_an_equivalent_set_it(kind, name, value, place, recwarn):
+    policy = kind({name: value}, BOX, DISCRETE)
+
+    assert policy.config[place] == policy.config[name] == value
+    assert name not in policy.config.extra
+    assert not recwarn.list
+
+
+def test_every_place_of_a_name_is_a_field_of_some_policy():
+    kinds = [kind for name, kind in vars(policy_package).items() if name.endswith("PolicyConfig")]
+    fields = [resolve(None, None, kind) for kind in kinds]
+    for name, places in {**short_names._PLACES, **short_names._MORE_PLACES}.items():
+        for place in places:
+            assert any(place in config for config in fields), (name, place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (PPOPolicy, "train_batch_size", "the collector reads cfg.policy.collect.n_sample of the run"),
+        (DQNPolicy, "train_batch_size", "the transitions per gradient step are policy.learn.batch_size"),
+        (PPOPolicy, "rollout_fragment_length", "the collector reads cfg.policy.collect.n_sample of the run"),
+        (PPOPolicy, "num_workers", "cfg.env.workers"),
+        (PPOPolicy, "vf_clip_param", "policy.learn.value_clip"),
+        (Policy, "num_sgd_iter", "PPO and IMPALA have policy.learn.epoch_per_collect; other policies take one gradient step"),
+    ],
+)
+def test_names_of_rllib_without_an_equivalent_in_a_policy_lead_to_the_place_where_it_is_set(kind, name, words):
+    with pytest.warns(UserWarning, match=f"has no setting '{name}': .*{words}"):
+        assert kind({name: 5}, BOX, DISCRETE).config[name] == 5
+
+
 def test_a_typed_configuration_is_taken_as_it_is():
     cfg = PPOPolicyConfig(seed=4)
     policy = PPOPolicy(cfg, BOX, DISCRETE)
@@ -60,7 +109,17 @@ def test_an_unknown_name_is_named_with_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("gama", "gamma"), ("learning_rate", "learn.learning_rate"), ("entropy_coef", "entropy_coeff")]
+    ("name", "meant"),
+    [
+        ("gama", "gamma"),
+        ("learning_rate", "learn.learning_rate"),
+        ("entropy_coef", "entropy_coeff"),
+        ("lrr", "lr"),
+        ("LR", "lr"),
+        ("Gamma", "gamma"),
+        ("num_sgd_iters", "num_sgd_iter"),
+        ("activatoin", "model.activation"),
+    ],
 )
 def test_a_setting_that_is_nearly_one_of_the_policys_is_kept_with_a_warning(name, meant):
     with pytest.warns(UserWarning, match=f"PPOPolicyConfig has no setting '{name}': did you mean '{meant}'"):

@@ -1,4 +1,4 @@
-"""Misspelt hooks are named when a policy is made, and so are values of class attributes that do not exist."""
+"""What a policy class defines: misspelt hooks, values that do not exist, and settings without effect."""
 
 import warnings
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ding_lite.policy import DQNPolicy, PPOPolicy
-from ding_lite.policy_base import Policy
+from ding_lite.policy import A2CPolicy, DQNPolicy, IMPALAPolicy, PPOPolicy, PPOPolicyConfig, REINFORCEPolicy
+from ding_lite.policy_base import Policy, build_policy
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
@@ -25,9 +25,26 @@ def made(*bases, **attributes):
         ("afterstep", "after_step"),
         ("computeActions", "compute_actions"),
         ("learn_on_batches", "learn_on_batch"),
+        ("setup", "set_up"),
+        ("loss_fn", "loss"),
+        ("stats_fn", "stats"),
+        ("postprocess_fn", "postprocess"),
+        ("extra_action_out_fn", "extra_action_out"),
+        ("gradients_fn", "gradients"),
+        ("post_process_fn", "postprocess"),
+        ("optimizer_fn", "make_optimizer"),
+        ("extra_grad_process_fn", "gradients"),
+        ("apply_gradients", "gradients"),
+        ("compute_loss", "loss"),
+        ("postprocess_trajectory", "postprocess"),
+        ("_forward_learn", "loss"),
+        ("_forward_collect", "compute_actions"),
+        ("_forward_eval", "compute_actions"),
+        ("_init_learn", "before_loss_init"),
+        ("_process_transition", "extra_action_out"),
     ],
 )
-def test_a_misspelt_hook_is_a_warning_once_per_class(name, meant, recwarn):
+def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(name, meant, recwarn):
     kind = type("Mine", (PPOPolicy,), {name: lambda self, *_: None})
     for _ in range(2):
         kind({"seed": 0}, BOX, DISCRETE)
@@ -53,6 +70,15 @@ def test_helpers_with_other_names_or_callers_are_no_warning():
         def _gradient(self):
             return None
 
+        def compute_loss(self, batch):
+            return super().loss(batch)
+
+        def loss(self, batch):
+            return self.compute_loss(batch)
+
+        def activation_fn(self):
+            return None
+
     class Overriding(WithHelpers):
         def stat(self):
             return {"mine": 2.0}
@@ -62,8 +88,97 @@ def test_helpers_with_other_names_or_callers_are_no_warning():
         Overriding({"seed": 0}, BOX, DISCRETE)
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "replaced"),
+    [
+        ("learn", lambda self: None, "method learn of KLCoeffMixin"),
+        ("learn", lambda self, total_timesteps, callback=None: None, "method learn of KLCoeffMixin"),
+        ("attach", lambda self, one: None, "method attach of PolicyState"),
+        ("is_recurrent", lambda self: False, "property is_recurrent of RecurrentActorCriticMixin"),
+        ("columns", lambda self: (), "property columns of Policy"),
+    ],
+)
+def test_a_method_that_replaces_an_internal_one_is_refused(name, method, replaced):
+    with pytest.raises(
+        TypeError, match=f"Mine.{name} replaces the {replaced}, used internally in another way: give it another name"
+    ):
+        made(**{name: method})
+
+
+def test_one_that_can_be_called_like_the_internal_one_is_not():
+    class Longer(PPOPolicy):
+        is_recurrent = False
+
+        def learn(self, samples):
+            return super().learn(samples)
+
+        def gradient_step(self, rows):
+            return super().gradient_step(rows)
+
+        def metrics(self):
+            return {}
+
+    Longer({"seed": 0}, BOX, DISCRETE).dry_run()
+
+
 @pytest.mark.parametrize("name", ["learns_from", "loss_takes"])
 @pytest.mark.parametrize("value", ["rollout", None])
 def test_a_value_that_does_not_exist_is_refused(name, value):
     with pytest.raises(ValueError, match=rf'Mine.{name} is {value!r}: set it to "rollouts" or "transitions"'):
         made(Policy, **{name: value})
+
+
+def reward_loss(policy, model, dist_class, batch):
+    logit, _ = model.from_batch(batch)
+    return -(dist_class(logit, model).logp(batch["action"]) * batch["reward"]).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(A2CPolicy, "A2CPolicy"), (REINFORCEPolicy, "REINFORCEPolicy"), (build_policy("Own", loss_fn=reward_loss), "Own")],
+)
+def test_a_batch_size_of_a_policy_that_takes_one_step_per_rollout_is_a_warning(kind, name, recwarn):
+    kind({"learn.batch_size": 64}, BOX, DISCRETE)  # the default
+    assert not recwarn.list
+    words = f"learn.batch_size = 16 has no effect: {name} takes one gradient step on the whole rollout. Leave it out; or use"
+    with pytest.warns(UserWarning, match=words):
+        kind({"learn.batch_size": 16}, BOX, DISCRETE)
+
+
+@pytest.mark.parametrize("given", ["settings", "typed", "default"])
+def test_so_are_its_epochs_if_its_configuration_has_them(given):
+    def changed():
+        return PPOPolicyConfig().override({"learn.epoch_per_collect": 5, "learn.batch_size": 16})
+
+    default = changed if given == "default" else PPOPolicyConfig
+    kind = build_policy("Own", loss_fn=reward_loss, get_default_config=default)
+    settings = {"settings": {"learn.epoch_per_collect": 5, "learn.batch_size": 16}, "typed": changed(), "default": None}
+    with pytest.warns(UserWarning, match="learn.epoch_per_collect = 5 and learn.batch_size = 16 have no effect: Own takes one"):
+        kind(settings[given], BOX, DISCRETE)
+
+
+def test_where_something_reads_them_there_is_no_warning():
+    class InParts(A2CPolicy):
+        def learn_on_batch(self, batch):
+            return {}
+
+    class PartOfRows(A2CPolicy):
+        def loss(self, batch):
+            return super().loss(batch[: self.cfg.learn.batch_size])
+
+    def part_of_rows(policy, model, dist_class, batch):
+        return reward_loss(policy, model, dist_class, batch[: policy.config["learn.batch_size"]])
+
+    class Learning:
+        def learn_on_batch(self, batch):
+            return {}
+
+    kinds = [PPOPolicy, IMPALAPolicy, DQNPolicy, InParts, PartOfRows, build_policy("Part", loss_fn=part_of_rows)]
+    kinds += [
+        A2CPolicy.with_updates("Mixed", mixins=[Learning]),
+        type("FromReplay", (A2CPolicy,), {"learns_from": "transitions"}),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in kinds:
+            kind({"learn.batch_size": 16}, BOX, DISCRETE)

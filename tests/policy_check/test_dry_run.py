@@ -134,6 +134,20 @@ def test_a_column_of_any_shape_is_let_be_where_nothing_is_cut_into_rows(base, ta
     assert "target" in policy.loss_columns
 
 
+def test_postprocess_that_changes_values_in_place_is_refused_unless_the_batch_is_from_replay():
+    def postprocess_fn(policy, batch):
+        batch["reward"] *= 2
+        batch.obs.clamp_(-1, 1)
+        return batch
+
+    words = r"postprocess of Mine changes the values of obs, reward in place, .* batch\['obs'\] = batch\['obs'\] \* 2\.$"
+    with pytest.raises(HookError, match=words):
+        made(loss_fn=log_prob_loss, postprocess_fn=postprocess_fn)
+    made(
+        base=DQNPolicy, loss_fn=lambda policy, model, dist, batch: DQNPolicy.loss(policy, batch), postprocess_fn=postprocess_fn
+    )
+
+
 def test_postprocess_may_cut_the_batch_anew():
     def shorter(policy, batch):
         return tree({name: batch[name][:1] for name in ("obs", "action", "reward")})

@@ -71,6 +71,33 @@ def test_the_weight_of_the_kl_divergence_goes_after_its_target(kl, factor):
     assert policy.kl_coeff == pytest.approx(0.2 * factor)
 
 
+def test_a_loss_without_a_kl_divergence_is_a_warning_once(recwarn):
+    def only_loss(policy, model, dist_class, batch):
+        return PPOPolicy.loss(policy, batch)[0]
+
+    kind = PPOPolicy.with_updates("OnlyLoss", loss_fn=only_loss)
+    for coeff in (0.0, 0.25):
+        policy = kind({"kl_coeff": coeff, "seed": 0}, BOX, DISCRETE)
+        for seed in range(2):
+            policy.learn_mode.forward(rollout(policy, seed))
+
+    words = 'kl_coeff of OnlyLoss stays 0.25: it is adapted to the KL divergence, and learning returns no "kl". Return it from'
+    assert [str(it.message)[: len(words)] for it in recwarn] == [words]
+
+
+def test_a_kl_divergence_with_gradients_adapts_it_in_silence(recwarn):
+    def with_kl(policy, model, dist_class, batch):
+        loss = model.values(batch.obs).square().mean()
+        return loss, {"kl": 100 + loss}
+
+    policy = build_policy("WithKL", loss_fn=with_kl, mixins=[KLCoeffMixin])({"kl_coeff": 0.25}, BOX, DISCRETE)
+    output = policy.learn_mode.forward(rows())
+
+    assert policy.kl_coeff == 0.25 * 1.5
+    assert not output["kl"].requires_grad
+    assert not recwarn.list
+
+
 def test_ppo_adapts_it_after_each_rollout_and_logs_all_eight_statistics():
     policy = ppo(**{"learn.kl_coeff": 0.2, "learn.kl_target": 1e-9, "learn.learning_rate": 0.01})
     first = policy.learn_mode.forward(rollout(policy))

@@ -86,3 +86,10 @@ def test_many_short_episodes_are_not_taken_for_one_that_does_not_end(counting_en
     monkeypatch.setattr("ding_lite.rollout.evaluation._MOST_STEPS", 20)
     envs = make_envs(partial(counting_env, 0, [(3, "terminated")]))
     assert len(play_episodes(LocalWorker(envs, rule_policy(envs).eval_mode), 15)) == 15
+
+
+def test_environments_in_place_of_a_worker_are_refused(counting_env, rule_policy):
+    envs = make_envs(counting_env, 2)
+    words = r"wants a worker, got a LocalVectorEnv: pass LocalWorker\(envs, policy.eval_mode\)"
+    with pytest.raises(TypeError, match=words):
+        play_episodes(envs, rule_policy(envs).eval_mode, 10)
