@@ -90,11 +90,11 @@ class RunFiles:
         """Remove the files that belong to none of these states."""
         named = {one["file"] for one in states}.union(*(one.get("rows", ()) for one in states))
         knows_rows = all("rows" in one for one in states)  # not of states that were found without their manifest
-        for path in self.folder.glob("*.pt"):
-            is_ours = _STATE.fullmatch(path.name) or (knows_rows and _ROW_FILE.fullmatch(path.name))
-            if is_ours and path.name not in named:
-                with contextlib.suppress(OSError):  # the next save tries again
-                    path.unlink()
+        with contextlib.suppress(OSError):  # the next save tries again
+            for name in os.listdir(self.folder):
+                if name not in named and (_STATE.fullmatch(name) or (knows_rows and _ROW_FILE.fullmatch(name))):
+                    with contextlib.suppress(OSError):
+                        os.unlink(self.folder / name)
 
     def clear(self) -> None:
         """Forget the states of an earlier run in this folder."""
