@@ -61,8 +61,8 @@ class CkptSaver:
 
     At the same intervals, at the end of a run by max_step, and when a signal ends it (then also without `train_freq`), it
     saves the state of the whole run, to `save_dir/run`: everything in the pipeline that has a `state_dict`. From there,
-    `task.start(resume=save_dir)` continues the run bit for bit. Regular saves of the run are left out as long as they would
-    take more than 1% of the time.
+    `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay buffers are written. Regular
+    saves of the run are left out as long as they would take more than 1% of the time.
 
     A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
     at intervals of 1, 2, 4, ... and at most 64 iterations. If the final state cannot be written, `task.run` raises
@@ -186,7 +186,7 @@ class CkptSaver:
             return
         begun = time.monotonic()
         try:
-            state = own_run().state_dict()
+            state = own_run().state_dict(in_pieces=True)
             self._run_files.save(state, state["done"])
         except WriteError as error:
             warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)

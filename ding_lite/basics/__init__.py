@@ -20,6 +20,7 @@ from ding_lite.basics.files import (
 )
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
+from ding_lite.basics.row_files import RowsInPieces
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.basics.seeds import seed_of
 
@@ -27,6 +28,7 @@ __all__ = [
     "CheckpointError",
     "Config",
     "ConfigError",
+    "RowsInPieces",
     "RunFiles",
     "UnsavedError",
     "WriteError",

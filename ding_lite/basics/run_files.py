@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
+import itertools
 import json
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics.checkpoints import CheckpointError, load_checkpoint, plain
-from ding_lite.basics.files import remove_leftovers, write_atomically
+from ding_lite.basics.checkpoints import CheckpointError, plain
+from ding_lite.basics.files import remove_leftovers, write_atomically, writing
+from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 
 FORMAT = 1
 """Version of the format of the manifest."""
 
 _KEPT = 2  # states; the older one is for the case that the newer one is damaged
+_ROWS = "row_files"  # key in the file of a state
+_STATE = re.compile(r"state_(?P<done>[0-9]+)(_(?P<number>[0-9]+))?\.pt")
+_ROW_FILE = re.compile(r"rows_[0-9]+_[0-9]+_[0-9a-f]+\.pt")
 
 
 class RunFiles:
     """The saved states of one run, in `FOLDER/run`: `state_N.pt` after N iterations, and `manifest.json`.
 
     A state is first written to its own file, and then named in the manifest. Both are written atomically, so after a crash the
-    manifest names complete files.
+    manifest names complete files. Rows of replay buffers are in files `rows_FIRST_STOP_CHECKSUM.pt`. States share them, so a
+    save writes only new rows.
 
     Args:
         folder: the run's folder, such as cfg.exp_name.
@@ -35,33 +41,60 @@ class RunFiles:
     def __init__(self, folder: str | PathLike[str]) -> None:
         self.folder = Path(folder) / "run"
         self._manifest = self.folder / "manifest.json"
+        self._rows = RowFiles(self.folder)
 
     def save(self, state: Mapping[str, Any], done: int) -> Path:
         """Write the state after `done` iterations, and remove all but the latest ones.
+
+        Args:
+            state: plain data; in place of the columns of a replay buffer, `RowsInPieces`, of which only new rows are written.
+            done: number of iterations.
 
         Raises:
             TypeError: the state holds something other than plain data.
             WriteError: it cannot be written; earlier states are unchanged.
         """
-        import torch
-
-        serialised = io.BytesIO()
-        torch.save(plain(state), serialised)
-        content = serialised.getvalue()
-        path = self.folder / f"state_{done}.pt"
-        write_atomically(path, content)
-        mine = {"file": path.name, "done": done, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        others = [one for one in self._states() if one["file"] != path.name]
-        self._write_manifest([mine, *others][:_KEPT])
+        try:
+            with writing(self._manifest):
+                others = self._others()
+            rest, rows = self._rows.save(state)
+            content = serialised({**plain(rest), _ROWS: rows})
+            path = self.folder / _free_name(done, {one["file"] for one in others})
+            write_atomically(path, content)
+            mine = {
+                "file": path.name,
+                "done": done,
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "rows": [file["file"] for one in rows for file in one["files"]],
+            }
+            self._write_manifest([mine, *others][:_KEPT])
+        except BaseException:
+            with contextlib.suppress(OSError, CheckpointError):
+                self._remove_others(self._states())
+            raise
         return path
+
+    def _others(self) -> list[dict[str, Any]]:
+        """The states so far, newest first: those of the manifest, or all files if the manifest is damaged."""
+        try:
+            return self._states()
+        except CheckpointError:
+            return self._found()
 
     def _write_manifest(self, states: list[dict[str, Any]]) -> None:
         write_atomically(self._manifest, json.dumps({"format": FORMAT, "states": states}, indent=2).encode())
-        named = {one["file"] for one in states}
-        for path in self.folder.glob("state_*.pt"):
-            if path.name not in named:
-                with contextlib.suppress(OSError):  # it is only left over
-                    path.unlink()
+        self._remove_others(states)
+
+    def _remove_others(self, states: list[dict[str, Any]]) -> None:
+        """Remove the files that belong to none of these states."""
+        named = {one["file"] for one in states}.union(*(one.get("rows", ()) for one in states))
+        knows_rows = all("rows" in one for one in states)  # not of states that were found without their manifest
+        with contextlib.suppress(OSError):  # the next save tries again
+            for name in os.listdir(self.folder):
+                if name not in named and (_STATE.fullmatch(name) or (knows_rows and _ROW_FILE.fullmatch(name))):
+                    with contextlib.suppress(OSError):
+                        os.unlink(self.folder / name)
 
     def clear(self) -> None:
         """Forget the states of an earlier run in this folder."""
@@ -99,7 +132,8 @@ class RunFiles:
         for one in self._candidates():
             path = self.folder / one["file"]
             try:
-                state = _read(path, one.get("sha256"))
+                state = read_verified(path, one.get("sha256"), "the manifest")
+                self._rows.load(state, state.pop(_ROWS, []), path)
             except CheckpointError as error:
                 problems.append(str(error))
                 continue
@@ -112,19 +146,31 @@ class RunFiles:
         """The states, newest first: those of the manifest, or all files if the manifest is damaged."""
         try:
             yield from self._states()
-        except CheckpointError as error:
-            warnings.warn(f"{error} The files are used without it.", stacklevel=4)
-            found = [(int(path.stem.partition("_")[2]), path.name) for path in self.folder.glob("state_*.pt")]
-            yield from ({"file": name} for _, name in sorted(found, reverse=True))
+        except (OSError, CheckpointError) as error:
+            problem = error if isinstance(error, CheckpointError) else f"{self._manifest} cannot be read ({error.strerror})."
+            warnings.warn(f"{problem} The files are used without it.", stacklevel=4)
+            yield from self._found()
+
+    def _found(self) -> list[dict[str, Any]]:
+        """All files of states, the largest number of iterations first."""
+        names = [path.name for path in self.folder.glob("state_*.pt")]
+        found = [(int(name["done"]), int(name["number"] or 1), name[0]) for name in map(_STATE.fullmatch, names) if name]
+        return [{"file": name} for *_, name in sorted(found, reverse=True)]
 
     def _states(self) -> list[dict[str, Any]]:
+        """The states in the manifest, newest first.
+
+        Raises:
+            CheckpointError: the manifest is damaged.
+            OSError: it cannot be read.
+        """
         try:
             manifest = json.loads(self._manifest.read_bytes())
             states = [dict(one) for one in manifest["states"]]
-            known, names = manifest["format"], [one["file"] for one in states]
+            known, names = manifest["format"], [name for one in states for name in (one["file"], *one.get("rows", ()))]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self._manifest} is damaged ({type(error).__name__}: {error}).") from None
         if known != FORMAT:
             raise CheckpointError(f"{self._manifest} has format {known}, and this version of ding_lite reads format {FORMAT}.")
@@ -133,10 +179,7 @@ class RunFiles:
         return states
 
 
-def _read(path: Path, digest: str | None) -> dict[str, Any]:
-    if digest is not None and path.is_file():
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
-        if found.hexdigest() != digest:
-            raise CheckpointError(f"{path} is damaged: its content does not match the checksum in the manifest.")
-    return load_checkpoint(path)
+def _free_name(done: int, taken: Collection[str]) -> str:
+    """A name for the state after `done` iterations; a file of a saved state is never overwritten."""
+    names = (f"state_{done}.pt" if number == 1 else f"state_{done}_{number}.pt" for number in itertools.count(1))
+    return next(name for name in names if name not in taken)

@@ -196,10 +196,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().clear()
         self._tree.fill(0, self.capacity, 0.0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """A copy of the transitions and priorities, and everything else that the next batch depends on."""
+    def _state(self, columns: Any) -> dict[str, Any]:
         return {
-            **super().state_dict(),
+            **super()._state(columns),
             "alpha": self._alpha,
             "scaled": torch.from_numpy(self._tree.values[: self._size].copy()),
             "highest": self._highest,

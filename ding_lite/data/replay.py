@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import RowsInPieces, seed_of
 from ding_lite.data.column_arrays import (
     Spec,
     as_array,
@@ -76,6 +76,8 @@ class ReplayBuffer:
         self._spec: Any = None
         self._columns: Any = None
         self._size = self._next = 0
+        self._pushed = 0  # transitions so far; number n is at position n % capacity
+        self._version = object()  # another one after transitions were removed or replaced other than by pushing
         # Layout of the last push, and the columns in its order, because the next push usually has the same layout.
         self._signature: list[Any] = []
         self._order: list[Any] = []
@@ -149,6 +151,7 @@ class ReplayBuffer:
         self.writes += 1
         write_rows(self._order, rows.values(), where)
         self._next = stop % self.capacity
+        self._pushed += count
         self._size = min(self._size + count, self.capacity)
         return where
 
@@ -270,22 +273,40 @@ class ReplayBuffer:
         """Remove all transitions; the memory stays allocated."""
         self.writes += 1
         self._size = self._next = 0
+        self._pushed, self._version = 0, object()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the transitions (objects as flat lists), the next position, and the state of the random generator."""
-        held, shapes = None, []
-        if self._columns is not None:
-            held = map_leaves(lambda column: _saved(column[: self._size]), self._columns)
-            leaves = flatten(self._columns)
-            shapes = [[list(path), list(column.shape[1:])] for path, column in leaves if column.dtype.hasobject]
+        """A copy of the transitions (objects as flat lists), and everything else that the next batch depends on."""
+        columns = self._columns
+        return self._state(None if columns is None else map_leaves(lambda column: _saved(column[: self._size].copy()), columns))
+
+    def state_in_pieces(self) -> dict[str, Any]:
+        """The same state for a saver that writes only new transitions: `columns` are `RowsInPieces`.
+
+        The state of an empty buffer is as in `state_dict`, and so is that of a subclass which overrides `state_dict`.
+        """
+        if not self._size or type(self).state_dict is not ReplayBuffer.state_dict:
+            return self.state_dict()
+        first, row_bytes = self._pushed - self._size, self.bytes_per_transition
+        return self._state(RowsInPieces(self._version, first, self._pushed, self.capacity, row_bytes, self._rows))
+
+    def _state(self, columns: Any) -> dict[str, Any]:
+        """The state with these columns."""
+        leaves = () if self._columns is None else flatten(self._columns)
+        shapes = [[list(path), list(column.shape[1:])] for path, column in leaves if column.dtype.hasobject]
         return {
             "capacity": self.capacity,
             "size": self._size,
             "next": self._next,
-            "columns": held,
+            "columns": columns,
             "shapes": shapes,
             "rng": self.rng.bit_generator.state,
         }
+
+    def _rows(self, first: int, stop: int) -> Any:
+        """Copies of the transitions with the numbers `first` to `stop` (exclusive)."""
+        places = np.arange(first, stop) % self.capacity
+        return map_leaves(lambda column: _saved(column[places]), self._columns)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state. A refused state changes nothing.
@@ -341,6 +362,7 @@ class ReplayBuffer:
                 self._allocate(spec_like(held))
             write_rows([self._columns], [held], slice(0, checked["size"]))
         self._size, self._next = checked["size"], checked["next"]
+        self._pushed, self._version = self._next + (self.capacity if self._size == self.capacity else 0), object()
         self.rng.bit_generator.state = checked["rng"]
 
 
@@ -369,4 +391,4 @@ def _rows_of(path: tuple[str, ...], leaf: Any) -> Any:
 
 
 def _saved(column: np.ndarray[Any, Any]) -> torch.Tensor | list[Any]:
-    return column.reshape(-1).tolist() if column.dtype.hasobject else torch.from_numpy(column.copy())
+    return column.reshape(-1).tolist() if column.dtype.hasobject else torch.from_numpy(column)

@@ -114,12 +114,15 @@ class RunStateMixin:
         while self._at_pause:
             self._at_pause.pop(0)()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, in_pieces: bool = False) -> dict[str, Any]:
         """The state of the whole run, as plain data: what `load_state_dict` needs to go on bit for bit.
 
         It holds the kept fields of the context; the state of every middleware, and of every object in the `uses` of contracts,
         that has `state_dict` and `load_state_dict`; and what lanes and edges hold where iterations overlap. Call it before or
         after `run`, or in a function passed to `between_iterations`.
+
+        Args:
+            in_pieces: whether replay buffers give `RowsInPieces` instead of copies of all their rows, for `RunFiles.save`.
 
         Raises:
             RuntimeError: an iteration is running.
@@ -143,7 +146,7 @@ class RunStateMixin:
             "max_lag": self.max_lag,
             "pipeline": [entry.name for entry in self._entries],
             "context": {"total_step": step, "kept": kept},
-            "parts": {name: part.state_dict() for name, part in self._parts().items()},
+            "parts": {name: _state_of(part, in_pieces) for name, part in self._parts().items()},
             "without_state": environments_without_state(self._entries),
             "lanes": None if network is None else network.state(),
         }
@@ -253,3 +256,8 @@ class RunStateMixin:
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
         raise NotImplementedError
+
+
+def _state_of(part: Any, in_pieces: bool) -> Any:
+    method = getattr(part, "state_in_pieces", None) if in_pieces else None
+    return method() if callable(method) else part.state_dict()

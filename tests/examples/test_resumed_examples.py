@@ -8,7 +8,7 @@ from example_runs import ASYNC_NAMES as NAMES
 from example_runs import same, small, spied
 
 from ding_lite import Task, contract, task
-from ding_lite.basics import plain
+from ding_lite.basics import RunFiles, plain, row_files
 
 pytestmark = pytest.mark.timeout(240)
 MODES = {"sync": {}, "lag": {"max_lag": 1}, "async": {"async_mode": True, "max_lag": 2}}
@@ -19,11 +19,19 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
     """The states of everything in the pipeline after the run, which is saved on its way if `saved` is a list."""
     module, cfg = small(name, folder, **settings)
     made, whole = spied(module), []
+    files = RunFiles(folder / "in_pieces")
 
     @contract(stage="record")
     def saver(ctx):
         if saved is not None and ctx.total_step == SAVED_IN:
-            task.between_iterations(lambda: saved.append(through_a_file(task.state_dict())))
+            task.between_iterations(lambda: saved.append(whole_state()))
+
+    def whole_state():
+        """The state, which is the same when it is saved in files of which only new rows are written."""
+        state = through_a_file(task.state_dict())
+        files.save(task.state_dict(in_pieces=True), state["done"])
+        assert difference(files.load()[0], state) is None
+        return state
 
     before = Task.run
 
@@ -32,10 +40,11 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
         if state is not None:
             self.load_state_dict(state)
         before(self, max_step, final=False)
-        whole.append(through_a_file(self.state_dict()))
+        whole.append(whole_state())
 
     with monkeypatch.context() as patch:
         patch.setattr(Task, "run", run_and_save)
+        patch.setattr(row_files, "_SMALLEST", 100)  # bytes, so that these short runs have files of rows
         module.main(cfg)
     return whole[0], [through_a_file(thing.state_dict()) for thing in made]
 

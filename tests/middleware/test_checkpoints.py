@@ -2,20 +2,24 @@
 
 import contextlib
 import dataclasses
+import math
 import resource
 import signal
 import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 from ding_lite import Context, Task, contract, task
+from ding_lite.basics import RunFiles, row_files
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
+from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, to_objects
 from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, load_checkpoint
-from ding_lite.middleware import CkptSaver, online_logger
+from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 
 
 @dataclasses.dataclass
@@ -496,3 +500,31 @@ def test_two_savers_with_the_same_folder_are_refused_before_anything_is_written(
     assert names(tmp_path / "ckpt") == names(tmp_path / "x" / "ckpt") == ["final.pt"]
     run([fitting(one), CkptSaver(one, tmp_path)], 3)  # a later run has the folder for itself
     assert names(tmp_path) == ["ckpt", "ckpt.1", "x"]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
+def test_the_run_is_saved_with_its_replay_buffers_of_which_only_new_transitions_are_written(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(row_files, "_SMALLEST", 300)
+    buffers = [ReplayBuffer(100), PrioritizedReplayBuffer(150, seed=1)]
+    saves, save = [], RunFiles.save
+    monkeypatch.setattr(RunFiles, "save", lambda *args: saves.append(save(*args)) or saves[-1])
+
+    @contract(uses=buffers, stage="learn")
+    def push(ctx):
+        rows = {"x": np.arange(20), "obs": {"text": to_objects([f"{ctx.total_step}"] * 20)}}
+        for buffer in buffers:
+            buffer.push(rows)
+        if ctx.total_step == 5:
+            buffers[0].clear()
+
+    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # save the run each time
+    done = run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 24, Context(), **mode)
+    state, path = RunFiles(tmp_path).load()
+    assert (len(saves) > 5, path, state["done"], done.ctx.total_step) == (True, saves[-1], 24, 23)
+    kept = [name for name in names(tmp_path / "run") if name.startswith("rows_")]
+    assert kept
+    for buffer, name in zip(buffers, ("ReplayBuffer", "PrioritizedReplayBuffer")):
+        saved, whole = state["parts"][name], buffer.state_dict()
+        assert saved.keys() == whole.keys()
+        assert torch.equal(saved["columns"]["x"], whole["columns"]["x"])
+        assert saved["columns"]["obs"] == whole["columns"]["obs"]
