@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from ding_lite.basics import (
     RunFiles,
+    RunLock,
     UnsavedError,
     WriteError,
     move_aside,
@@ -99,6 +100,7 @@ class CkptSaver:
     Raises:
         TypeError: something has no `state_dict`, or one with other things than plain data in it.
         WriteError: nothing can be written to `save_dir`.
+        FolderInUseError: another process writes to `save_dir`. A folder that is missing is checked in the first iteration.
         ValueError: in the first iteration, another one of the pipeline saves to the same folder.
     """
 
@@ -130,6 +132,8 @@ class CkptSaver:
         self._next_run_save = -math.inf
         """The earliest time of the next regular save of the run."""
         require_writable(self._folder / "final.pt")
+        self._lock, self._holds_lock = RunLock(save_dir), False
+        self._lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
         self._last_iter = 0
@@ -147,12 +151,15 @@ class CkptSaver:
         contract(
             reads_after=counters,
             may_read=(*_COUNTERS, *_EVALUATION),
-            uses=tuple(getattr(one, "learn_mode", one) for one in _things(policy)),
+            uses=(self, *(getattr(one, "learn_mode", one) for one in _things(policy))),
             stage="record",
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
         self._require_own_folder(ctx)
+        if not self._holds_lock:
+            self._lock.take()
+            self._holds_lock = True
         if not self._has_begun:
             self._begin()
         try:
@@ -350,6 +357,11 @@ class CkptSaver:
     def _counted(self, ctx: Any) -> dict[str, Any]:
         counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
         return {"counters": {**counters, "total_step": ctx.total_step + 1}}  # this iteration is finished as well
+
+    def release(self) -> None:
+        """Let other processes write to the folder, until the next run of this saver begins."""
+        self._lock.free()
+        self._holds_lock = False
 
     def state_dict(self) -> dict[str, Any]:
         """The counters and names of the last checkpoints."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics import WriteError, remove_leftovers, write_atomically, writing
+from ding_lite.basics import RunLock, WriteError, remove_leftovers, write_atomically, writing
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
@@ -121,7 +121,10 @@ class RunLogger:
         self._step = self._steps[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._folder = None if cfg is None else Path(cfg.exp_name)
+        self._lock: RunLock | None = None
         if cfg is not None and self._folder is not None:
+            self._lock = RunLock(self._folder)
+            self._lock.take()
             remove_leftovers(self._folder)
             self._write_config(self._folder / "config.json")
         self._aggregator = MetricsAggregator(counters)
@@ -187,6 +190,8 @@ class RunLogger:
         return time.monotonic() - self._written >= self._log.every_s
 
     def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        if self._lock is not None:
+            self._lock.take()
         self._task = task
         self._step = next(name for name in self._steps if hasattr(ctx, name))
         self._began, self._began_at = time.monotonic(), time.time()
@@ -277,19 +282,21 @@ class RunLogger:
         write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
 
     def release(self) -> None:
-        """Close the sinks and restore the terminal; a later run continues with the same files."""
+        """Close the sinks, restore the terminal, and let other processes write to the folder; a later run continues with the
+        same files."""
         self._console.close()
         if self._sinks is not None:
             self._sinks.close()
         task, self._task = self._task, None
-        if task is None:
-            return
-        now = time.monotonic()
-        self._earlier_s, self._began = self._earlier_s + now - self._began, now
-        if task.max_lag + task.async_mode:
-            with contextlib.suppress(RuntimeError):  # no iteration was completed
-                self._keep("the picture of the lanes", "timeline.svg", task.timeline)
-                self._keep("what overlapping brought", "lanes.txt", task.report)
+        if task is not None:
+            now = time.monotonic()
+            self._earlier_s, self._began = self._earlier_s + now - self._began, now
+            if task.max_lag + task.async_mode:
+                with contextlib.suppress(RuntimeError):  # no iteration was completed
+                    self._keep("the picture of the lanes", "timeline.svg", task.timeline)
+                    self._keep("what overlapping brought", "lanes.txt", task.report)
+        if self._lock is not None:
+            self._lock.free()
 
     def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
         """Write a file into the run's folder, if there is one; a failure is a warning."""

@@ -21,13 +21,16 @@ from ding_lite.basics.files import (
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.run_files import RunFiles
+from ding_lite.basics.run_locks import FolderInUseError, RunLock
 from ding_lite.basics.seeds import seed_of
 
 __all__ = [
     "CheckpointError",
     "Config",
     "ConfigError",
+    "FolderInUseError",
     "RunFiles",
+    "RunLock",
     "UnsavedError",
     "WriteError",
     "add_note",

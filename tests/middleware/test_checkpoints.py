@@ -495,4 +495,4 @@ def test_two_savers_with_the_same_folder_are_refused_before_anything_is_written(
     run([fitting(one), CkptSaver(one, tmp_path), CkptSaver(other, tmp_path / "x")], 3)
     assert names(tmp_path / "ckpt") == names(tmp_path / "x" / "ckpt") == ["final.pt"]
     run([fitting(one), CkptSaver(one, tmp_path)], 3)  # a later run has the folder for itself
-    assert names(tmp_path) == ["ckpt", "ckpt.1", "x"]
+    assert names(tmp_path) == ["ckpt", "ckpt.1", "run", "run.1", "x"]
