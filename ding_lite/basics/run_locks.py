@@ -15,8 +15,6 @@ import weakref
 from os import PathLike
 from typing import Any
 
-from ding_lite.basics.files import WriteError
-
 if sys.platform != "win32":
     import fcntl
 
@@ -28,8 +26,11 @@ _UNSUPPORTED = frozenset(
 _NO_LOCK = -1  # in the place of a file descriptor
 
 
-class FolderInUseError(WriteError):
-    """Another process writes to this folder of a run."""
+class FolderInUseError(OSError):
+    """Another process writes to this folder of a run. The message has folder, process and fix."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class RunLock:

@@ -203,6 +203,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         last iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
         afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
+        Before the first iteration, the method `begin_run()` of each middleware that has one is called on this thread. After an
+        error, `note_error(error)` is called. Neither is called on a context.
+
         Args:
             max_step: maximum number of iterations.
             final: False if another run follows, for a program that calls `run` several times. Then `finish` is not true in the
@@ -250,6 +253,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._ran = True
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
+                self._begin_run()
                 if self.async_mode or self.max_lag:
                     self._overlap(max_step, final)
                 else:
@@ -268,6 +272,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             first = self._first_of(error)
             if isinstance(first, Exception):
                 self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+                with self._current():
+                    self._note_error(first)
             if first is not error:
                 raise first from error
             raise
