@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import math
 import os
 import sys
@@ -16,7 +17,9 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from ding_lite.basics import (
+    FolderInUseError,
     RunFiles,
+    RunRecord,
     UnsavedError,
     WriteError,
     move_aside,
@@ -36,7 +39,11 @@ _EVALUATION = ("eval_value", "eval_weights", "last_eval_iter")
 _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
 _LONGEST_REST = 64  # iterations between two attempts after failures to write
+_LOGGED_EVERY_S = 60.0  # a line about a regular save of the run
 _SHARE = 0.01  # of the time, at most, goes into saving the whole run
+
+
+_logger = logging.getLogger(__name__)
 
 
 class HasState(Protocol):
@@ -100,6 +107,7 @@ class CkptSaver:
     Raises:
         TypeError: something has no `state_dict`, or one with other things than plain data in it.
         WriteError: nothing can be written to `save_dir`.
+        FolderInUseError: another process writes to `save_dir`. A folder that is missing is checked in the first iteration.
         ValueError: in the first iteration, another one of the pipeline saves to the same folder.
     """
 
@@ -130,7 +138,11 @@ class CkptSaver:
         self._run_is_asked, self._run_is_unsavable = False, False
         self._next_run_save = -math.inf
         """The earliest time of the next regular save of the run."""
+        self._logged = -math.inf
+        """Time of the last line about a save of the run."""
         require_writable(self._folder / "final.pt")
+        self._record = RunRecord(save_dir)
+        self._record.lock.take_if_exists()
         self._train_freq, self._save_finish, self._keep_last = train_freq, save_finish, keep_last
         self._counters = tuple(dict.fromkeys((*_COUNTERS, *counters)))
         self._last_iter = 0
@@ -148,18 +160,21 @@ class CkptSaver:
         contract(
             reads_after=counters,
             may_read=(*_COUNTERS, *_EVALUATION),
-            uses=tuple(getattr(one, "learn_mode", one) for one in _things(policy)),
+            uses=(self, *(getattr(one, "learn_mode", one) for one in _things(policy))),
             stage="record",
         )(self)
 
     def __call__(self, ctx: OnlineRLContext | OfflineRLContext | Context) -> Iterator[None]:
         self._require_own_folder(ctx)
+        if not self._record.is_begun:
+            self._begin_record(ctx.total_step)
         if not self._has_begun:
             self._begin()
         try:
             yield
         finally:
             self._ctx = None
+        self._record.count(ctx.total_step + 1)
         self._note_best(ctx)
         if own_run().finish:  # saved here already, in case the end of the run is not reached
             self._save_last(ctx)
@@ -181,13 +196,19 @@ class CkptSaver:
 
         A failure is a warning, and the run goes on.
         """
-        self._run_is_asked = False
+        is_regular, self._run_is_asked = self._run_is_asked, False
         if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
             return
         begun = time.monotonic()
         try:
             state = own_run().state_dict(in_pieces=True)
-            self._run_files.save(state, state["done"])
+            path = self._run_files.save(state, state["done"])
+            self._record.save()
+            is_quiet = is_regular and begun - self._logged < _LOGGED_EVERY_S
+            self._logged = self._logged if is_quiet else begun
+            _logger.log(
+                logging.DEBUG if is_quiet else logging.INFO, "the run is saved after %d iterations: %s", state["done"], path
+            )
         except WriteError as error:
             warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
         except (TypeError, RunStateError) as error:
@@ -198,6 +219,35 @@ class CkptSaver:
             )
         ended = time.monotonic()
         self._next_run_save = ended + (ended - begun) / _SHARE
+
+    def _note_save(self, path: Path, done: int, is_regular: bool) -> None:
+        with contextlib.suppress(WriteError):  # only the number of iterations is lost
+            self._record.save()
+        now, level = time.monotonic(), logging.INFO
+        if is_regular and now - self._logged < _LOGGED_EVERY_S:
+            level = logging.DEBUG
+        else:
+            self._logged = now
+        _logger.log(level, "the run is saved after %d iterations: %s", done, path)
+
+    def begin_run(self) -> None:
+        """Keep other processes from writing to the folder, and begin `run.json`. The task calls it.
+
+        Raises:
+            FolderInUseError: another process writes to the folder.
+        """
+        if not self._record.is_begun:
+            self._begin_record(own_run().ctx.total_step)
+
+    def note_error(self, error: Exception) -> None:
+        """Write the error that ends the run to `error.txt`. The task calls it."""
+        with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
+            self.begin_run()
+            self._record.note_error(error)
+
+    def _begin_record(self, done: int) -> None:
+        with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
+            self._record.begin(self._record.folder if self._has_begun else own_run().resumed_from, done)
 
     def _begin(self) -> None:
         run_folder, resumed = self._folder.parent, own_run().resumed_from
@@ -325,6 +375,7 @@ class CkptSaver:
                 move_aside(self._folder)
             self._is_first = False
             save_checkpoint(state, self._folder / name)
+            _logger.debug("%s is saved", self._folder / name)
         except WriteError as error:
             self._failures += 1
             self._rest = min(2 ** (self._failures - 1), _LONGEST_REST)
@@ -354,6 +405,10 @@ class CkptSaver:
     def _counted(self, ctx: Any) -> dict[str, Any]:
         counters = {name: getattr(ctx, name) for name in self._counters if hasattr(ctx, name)}
         return {"counters": {**counters, "total_step": ctx.total_step + 1}}  # this iteration is finished as well
+
+    def release(self) -> None:
+        """Let other processes write to the folder, until the next run of this saver begins."""
+        self._record.end()
 
     def state_dict(self) -> dict[str, Any]:
         """The steps, values and names of the last checkpoints."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics import WriteError, remove_leftovers, write_atomically, writing
+from ding_lite.basics import FolderInUseError, RunRecord, WriteError, command_line, remove_leftovers, write_atomically, writing
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
+from ding_lite.engine.manual_control import running_task
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.sinks import (
     Csv,
     JsonLines,
+    RunLog,
     Sink,
     SinkGroup,
     TensorBoard,
@@ -36,6 +40,8 @@ _FIELDS = (
 )
 _STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "total_step": "iterations"}
 """Names of the counters in messages."""
+
+_logger = logging.getLogger(__name__)
 
 
 def online_logger(
@@ -121,7 +127,12 @@ class RunLogger:
         self._step = self._steps[0]
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._folder = None if cfg is None else Path(cfg.exp_name)
+        self._record: RunRecord | None = None
+        self._run_log: RunLog | None = None
+        self._has_logged_end = False
         if cfg is not None and self._folder is not None:
+            self._record = RunRecord(self._folder)
+            self._record.lock.take()
             remove_leftovers(self._folder)
             self._write_config(self._folder / "config.json")
         self._aggregator = MetricsAggregator(counters)
@@ -154,6 +165,8 @@ class RunLogger:
         yield
         evaluated = evaluation_of(ctx) is not None
         self._iterations += 1
+        if self._record is not None:
+            self._record.count(ctx.total_step + 1)
         self._aggregator.take(ctx)
         self._is_behind = True
         # The last row is written by end_run, unless the run may be resumed, which then has the same rows as an unbroken run.
@@ -163,6 +176,8 @@ class RunLogger:
             self._row = self._made(ctx, end=False)
         else:
             return
+        if evaluated:
+            self._log_evaluation(ctx)
         if evaluated or self._console.due():
             self._show(ctx)
 
@@ -175,9 +190,51 @@ class RunLogger:
         if self._is_behind or evaluation_of(ctx) is not None:
             run = own_run()
             self._write(run.ctx if run.running else ctx)  # task.ctx also has counters that are not kept
+        if evaluation_of(ctx) is not None:
+            self._log_evaluation(ctx)
         self._show(ctx)
         if not own_run().is_end_repeated:
             self._say_goodbye(ctx)
+
+    def begin_run(self) -> None:
+        """Keep other processes from writing to the folder, and begin `run.json` and `run.log`. The task calls it.
+
+        Raises:
+            FolderInUseError: another process writes to the folder.
+        """
+        task = own_run()
+        self._begin_record(task, task.ctx.total_step)
+
+    def note_error(self, error: Exception) -> None:
+        """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it."""
+        if self._record is None:
+            return
+        with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
+            self.begin_run()
+            self._record.note_error(error, self._row)
+            if self._run_log is not None:
+                _logger.error("the run ended by %s: %s", type(error).__name__, error)
+                self._has_logged_end = True
+
+    def _begin_record(self, task: Task, done: int) -> None:
+        """Begin `run.json` and `run.log`, unless this is done."""
+        record = self._record
+        if record is None or record.is_begun:
+            return
+        record.lock.take()
+        continued = self._folder if self._after is not None else task.resumed_from
+        self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done))
+        self._keep("the log of the run", "run.log", lambda path: self._open_log(path, weakref.ref(task)))
+        self._has_logged_end = False
+        begins = "goes on" if done else "begins"
+        _logger.info("run %s %s after %d iterations, in %s: %s", record.run_id, begins, done, record.folder, command_line())
+
+    def _open_log(self, path: Path, task: Callable[[], Task | None]) -> None:
+        self._run_log = RunLog(path, self._log.level, is_mine=lambda: running_task() in (None, task()))
+
+    def _log_evaluation(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
+        value, at = self._last_evaluation(ctx)
+        _logger.info("evaluation: %g%s", value, "" if at is None else f", after {at} gradient steps")
 
     def _write(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._row = self._made(ctx, end=True)
@@ -194,6 +251,7 @@ class RunLogger:
 
     def _begin(self, task: Task, ctx: OnlineRLContext | OfflineRLContext) -> None:
         self._task = task
+        self._begin_record(task, ctx.total_step)
         self._step = next(name for name in self._steps if hasattr(ctx, name))
         self._began, self._began_at = time.monotonic(), time.time()
         self._written, self._first_progress = self._began, (self._began, 0.0)
@@ -265,7 +323,10 @@ class RunLogger:
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
-        self._console.say(end_line(taken, spent, reason, value, at, steps) + self._files())
+        line = end_line(taken, spent, reason, value, at, steps)
+        self._console.say(line + self._files())
+        _logger.info("%s", line)
+        self._has_logged_end = True
 
     def _files(self) -> str:
         """The files of this run, for the last line on the console."""
@@ -283,19 +344,27 @@ class RunLogger:
         write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
 
     def release(self) -> None:
-        """Close the sinks and restore the terminal; a later run continues with the same files."""
+        """Close the sinks, restore the terminal, and let other processes write to the folder; a later run continues with the
+        same files."""
         self._console.close()
         if self._sinks is not None:
             self._sinks.close()
         task, self._task = self._task, None
-        if task is None:
-            return
-        now = time.monotonic()
-        self._earlier_s, self._began = self._earlier_s + now - self._began, now
-        if task.max_lag + task.async_mode:
-            with contextlib.suppress(RuntimeError):  # no iteration was completed
-                self._keep("the picture of the lanes", "timeline.svg", task.timeline)
-                self._keep("what overlapping brought", "lanes.txt", task.report)
+        if task is not None:
+            now = time.monotonic()
+            self._earlier_s, self._began = self._earlier_s + now - self._began, now
+            if task.max_lag + task.async_mode:
+                with contextlib.suppress(RuntimeError):  # no iteration was completed
+                    self._keep("the picture of the lanes", "timeline.svg", task.timeline)
+                    self._keep("what overlapping brought", "lanes.txt", task.report)
+        if self._run_log is not None:
+            if not self._has_logged_end:
+                reason = None if task is None else task.end_reason
+                _logger.info("the task is stopped%s", "" if reason is None else f", because {reason}")
+            self._run_log.close()
+            self._run_log = None
+        if self._record is not None:
+            self._record.end()
 
     def _keep(self, what: str, name: str, write: Callable[[Path], object]) -> None:
         """Write a file into the run's folder, if there is one; a failure is a warning."""

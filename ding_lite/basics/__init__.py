@@ -22,19 +22,25 @@ from ding_lite.basics.messages import add_note, did_you_mean, printable, require
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
 from ding_lite.basics.run_files import RunFiles
+from ding_lite.basics.run_locks import FolderInUseError, RunLock
+from ding_lite.basics.run_records import RunRecord, command_line
 from ding_lite.basics.seeds import seed_of
 
 __all__ = [
     "CheckpointError",
     "Config",
     "ConfigError",
+    "FolderInUseError",
     "RowsInPieces",
     "RunFiles",
+    "RunLock",
+    "RunRecord",
     "UnsavedError",
     "WriteError",
     "add_note",
     "arrays",
     "bounded",
+    "command_line",
     "did_you_mean",
     "load_checkpoint",
     "move_aside",

@@ -1,4 +1,4 @@
-"""Endings: the reason for the end of a run, and calling `end_run` after the last iteration."""
+"""Endings: the reason for the end of a run, and what the task calls before the first iteration and at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ding_lite.basics.messages import location_of
+from ding_lite.basics.messages import add_note, location_of
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.contexts import Context, same_iteration, settable_fields
 from ding_lite.pipeline.contracts import of_both_halves
@@ -15,6 +15,7 @@ from ding_lite.pipeline.generators import WaitingGenerator, end_of, locked
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
+from ding_lite.pipeline.used_middleware import middleware_of
 
 _UNSET = object()
 _CUTS = ("signal", "memory")
@@ -59,7 +60,7 @@ def settle(standing: EndReason | None, reason: EndReason | None) -> EndReason | 
 
 
 class EndingMixin:
-    """The part of a task that deals with the end of a run."""
+    """The part of a task that deals with the beginning and the end of a run."""
 
     _ctx: Any
     _entries: list[Entry]
@@ -126,6 +127,27 @@ class EndingMixin:
                 if value is not before[name]:
                     setattr(self._ctx, name, value)
         self._ends.clear()
+
+    def _begin_run(self) -> None:
+        """Call `begin_run` of each middleware that has it."""
+        for used in middleware_of(self._entries):
+            begin = getattr(used.fn, "begin_run", None)
+            if callable(begin):
+                try:
+                    begin()
+                except BaseException as error:
+                    add_note(error, f"in begin_run of {used.name}, before the first iteration")
+                    raise
+
+    def _note_error(self, error: Exception) -> None:
+        """Call `note_error` of each middleware that has it. What goes wrong there is a note on the error."""
+        for used in middleware_of(self._entries):
+            note = getattr(used.fn, "note_error", None)
+            if callable(note):
+                try:
+                    note(error)
+                except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
+                    add_note(error, f"and note_error of {used.name} raised {type(failed).__name__}: {failed}")
 
 
 def where_set(depth: int = 2) -> str:

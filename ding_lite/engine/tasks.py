@@ -222,6 +222,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         last iteration: kept fields carry over, all others have their start values. Values written there are in `task.ctx`
         afterwards. `task.end_reason` says why the run ended. After an error or `task.stop()`, no `end_run` is called.
 
+        Before the first iteration, the method `begin_run()` of each middleware that has one is called on this thread. After an
+        error, `note_error(error)` is called. Neither is called on a context.
+
         Args:
             max_step: maximum number of iterations.
             final: False if another run follows, for a program that calls `run` several times. Then `finish` is not true in the
@@ -271,6 +274,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
+                self._begin_run()
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
                     if not max_step:
@@ -296,6 +300,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             first = self._first_of(error)
             if isinstance(first, Exception) and not isinstance(first, OutOfMemoryError):
                 self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+                with self._current():
+                    self._note_error(first)
             if first is not error:
                 raise first from error
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import pickle
 import threading
 import time
@@ -20,6 +21,8 @@ from ding_lite.processes.errors import WorkerDied, WorkerHangs
 from ding_lite.processes.hosts import Request, with_state
 from ding_lite.processes.pickles import dumps
 from ding_lite.processes.worker_processes import WorkerProcess
+
+_logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3  # maximum number of attempts at one request
 
@@ -244,6 +247,7 @@ class ProcessHost:
         with self._lock:
             if self.restart and request.attempts < _ATTEMPTS and not never_started:
                 self.restarts += 1
+                _logger.info("worker %r is started again, because it failed: %s", self.name, described)
                 self._drop()
                 for waiting in self._requests:
                     self._ask(waiting)

@@ -23,6 +23,9 @@ class LogConfig(Config):
     show_every_s: float = ranged_field(2.0, low=0.0, finite=False)
     """Seconds between two updates of the console."""
 
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least severe lines in run.log. "INFO" has the start and end of the run, evaluations, saves and warnings."""
+
     tensorboard: bool = False
     """Whether to write TensorBoard files too."""
 

@@ -4,6 +4,7 @@ from ding_lite.sinks.consoles import Console, LiveConsole, make_console, readabl
 from ding_lite.sinks.end_lines import end_line, result_line
 from ding_lite.sinks.files import Csv, JsonLines, read_row
 from ding_lite.sinks.groups import Sink, SinkGroup
+from ding_lite.sinks.run_logs import RunLog
 from ding_lite.sinks.services import TensorBoard, WeightsAndBiases
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Csv",
     "JsonLines",
     "LiveConsole",
+    "RunLog",
     "Sink",
     "SinkGroup",
     "TensorBoard",

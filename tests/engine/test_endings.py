@@ -331,3 +331,45 @@ def test_an_iteration_is_certain_only_when_those_before_it_are_complete():
             loop.use(evaluate).use(learn).run(100)
         assert [step for step, _ in begun] == list(range(7))
         assert all(count >= step for step, count in begun)
+
+
+class Reporting:
+    """A middleware that notes what the task calls."""
+
+    def __init__(self, fails_in=None, fails_with=ValueError):
+        self.calls, self.fails_in, self.fails_with = [], fails_in, fails_with
+
+    def begin_run(self):
+        self.calls.append("begin")
+
+    def __call__(self, ctx):
+        self.calls.append(ctx.total_step)
+        if ctx.total_step == self.fails_in:
+            raise self.fails_with("no")
+
+    def note_error(self, error):
+        self.calls.append(repr(error))
+        raise RuntimeError("and this failed too")
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True}], ids=["plain", "lag", "threads"])
+def test_the_task_calls_begin_run_before_a_run_and_note_error_after_an_error(mode):
+    one, inner, loop = Reporting(fails_in=2), Reporting(), Task()
+    with loop.start(**mode):
+        loop.use(loop.serial(inner)).use(one)
+        with pytest.raises(ValueError, match="no") as caught:
+            loop.run(max_step=5)
+
+    assert one.calls == ["begin", 0, 1, 2, "ValueError('no')"]
+    assert inner.calls[:2] == ["begin", 0]
+    assert inner.calls[-1] == "ValueError('no')"
+    assert "and note_error of Reporting raised RuntimeError: and this failed too" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_an_end_that_is_no_error_is_not_noted(end):
+    one, loop = Reporting(fails_in=1, fails_with=end), Task()
+    with loop.start(), pytest.raises(end):
+        loop.use(one).run(max_step=3)
+
+    assert one.calls == ["begin", 0, 1]

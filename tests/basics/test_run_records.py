@@ -1,0 +1,199 @@
+"""RunRecord: run.json and error.txt in the folder of a run."""
+
+import json
+import os
+import random
+import socket
+import sys
+
+import numpy as np
+import pytest
+
+from ding_lite.basics import FolderInUseError, RunRecord, WriteError, add_note
+
+
+def content(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def raised(error):
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+@pytest.fixture
+def record(tmp_path):
+    record = RunRecord(tmp_path)
+    record.begin(None, 0)
+    yield record
+    record.end()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+def test_a_session_says_which_process_did_what(tmp_path, record):
+    record.count(7)
+    record.end()
+    (session,) = content(tmp_path)["sessions"]
+
+    assert session["pid"] == os.getpid()
+    assert session["host"] == socket.gethostname()
+    assert session["start"] == content(tmp_path)["start"]
+    assert session["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert session["versions"]["numpy"] == np.__version__
+    assert "pytest" in session["command"]
+    assert (session["from_iteration"], session["iterations"]) == (0, 7)
+
+
+def test_runs_have_different_ids_also_from_the_same_seeds(tmp_path):
+    found = set()
+    for number in range(20):
+        random.seed(0)
+        record = RunRecord(tmp_path / str(number))
+        record.begin(None, 0)
+        found.add(record.run_id)
+        assert content(tmp_path / str(number))["id"] == record.run_id
+        record.end()
+
+    assert len(found) == 20
+    assert {len(run_id) for run_id in found} == {12}
+
+
+def test_a_run_that_goes_on_keeps_its_id_and_gets_a_session(tmp_path, record):
+    run_id = record.run_id
+    record.count(7)
+    record.end()
+    record.begin(tmp_path / ".", 5)
+    record.count(9)
+    record.end()
+
+    assert content(tmp_path)["id"] == run_id
+    assert [(one["from_iteration"], one["iterations"]) for one in content(tmp_path)["sessions"]] == [(0, 7), (5, 4)]
+    assert names(tmp_path) == ["run.json"]
+
+
+@pytest.mark.parametrize("continued", [None, "elsewhere"])
+def test_a_new_run_in_the_folder_renames_the_files_of_the_last_one(tmp_path, record, continued):
+    run_id = record.run_id
+    record.note_error(raised(ValueError("no")))
+    (tmp_path / "run.log").touch()
+    record.end()
+    record.begin(continued, 0)
+
+    assert record.run_id != run_id
+    assert json.loads((tmp_path / "run.1.json").read_text())["id"] == run_id
+    assert names(tmp_path) == ["error.1.txt", "run.1.json", "run.1.log", "run.json"]
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"id": 3, "sessions": []}', '{"id": "a"}'])
+def test_a_run_whose_record_is_damaged_gets_a_new_one(tmp_path, record, damaged):
+    record.end()
+    (tmp_path / "run.json").write_text(damaged)
+    record.begin(tmp_path, 3)
+
+    assert len(content(tmp_path)["sessions"]) == 1
+    assert (tmp_path / "run.1.json").read_text() == damaged
+
+
+def test_records_of_one_process_make_one_session(tmp_path, record):
+    other = RunRecord(tmp_path / ".")
+    other.begin(None, 0)
+    record.count(1)
+    other.count(2)
+    record.end()
+    other.end()
+
+    assert other.run_id == ""
+    assert content(tmp_path)["sessions"][0]["iterations"] == 2
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_an_error_leaves_word_with_everything_that_is_known(tmp_path, record):
+    record.count(3)
+    error = raised(ValueError("the cause"))
+    add_note(error, "in middleware learn (train.py:7), iteration 3 of the task")
+    record.note_error(error, {"env_step": 96, "learn/loss": 0.5})
+    text = (tmp_path / "error.txt").read_text()
+
+    assert text.startswith("ValueError: the cause\n  in middleware learn (train.py:7), iteration 3 of the task\n")
+    for part in (
+        f"{record.run_id}, after 3 iterations",
+        f"{os.getpid()} on {socket.gethostname()}, since {content(tmp_path)['start']}",
+        f"numpy {np.__version__}",
+        "pytest",
+        "The last row of metrics:\n  env_step  96\n  learn/loss  0.5\n",
+        "Traceback (most recent call last):",
+        "    raise error\n",
+    ):
+        assert part in text
+    assert text.count("in middleware learn") == 2  # also in the traceback
+
+
+def test_a_second_record_of_the_process_keeps_the_row_of_the_first(tmp_path, record):
+    other, error = RunRecord(tmp_path), raised(ValueError("no"))
+    other.begin(None, 0)
+    record.note_error(error, {"env_step": 96})
+    other.note_error(error)
+
+    assert "env_step  96" in (tmp_path / "error.txt").read_text()
+    other.end()
+
+
+def test_an_error_whose_text_cannot_be_made_is_written_too(tmp_path, record):
+    class Odd(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    record.note_error(raised(Odd()))
+    record.note_error(raised(ValueError("half a character: \ud800")))
+
+    assert r"half a character: \ud800" in (tmp_path / "error.txt").read_text()
+
+
+def test_an_error_that_cannot_be_written_is_a_warning(tmp_path, record):
+    (tmp_path / "error.txt").mkdir()
+    with pytest.warns(UserWarning, match=r"the error that ends the run is not written to .*error\.txt is a folder"):
+        record.note_error(raised(ValueError("no")))
+
+
+def test_a_record_that_cannot_be_written_is_an_error_of_writing_and_the_session_begins(tmp_path):
+    (tmp_path / "file").touch()
+    record = RunRecord(tmp_path / "file")
+    with pytest.raises(WriteError, match="is a file, but a folder is needed there"):
+        record.begin(None, 0)
+    assert record.is_begun
+    record.end()
+
+
+def test_a_record_holds_the_lock_from_begin_to_end(tmp_path, record):
+    assert (tmp_path / ".lock").exists()
+    record.end()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_without_a_session_nothing_is_written(tmp_path):
+    record = RunRecord(tmp_path)
+    record.count(3)
+    record.save()
+    record.note_error(raised(ValueError("no")))
+    record.end()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_record_has_not_begun(tmp_path, monkeypatch):
+    record = RunRecord(tmp_path)
+
+    def refuse():
+        raise FolderInUseError(16, "in use", str(tmp_path))
+
+    monkeypatch.setattr(record.lock, "take", refuse)
+    with pytest.raises(FolderInUseError):
+        record.begin(None, 0)
+
+    assert not record.is_begun
+    assert list(tmp_path.iterdir()) == []
