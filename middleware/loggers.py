@@ -14,6 +14,7 @@ from ding_lite.basics import WriteError, remove_leftovers, write_atomically, wri
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
+from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
@@ -275,6 +276,11 @@ class RunLogger:
     def _write_config(self, path: Path) -> None:
         assert self._cfg is not None
         write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
+
+    def note_error(self, error: BaseException) -> None:
+        """Write the episode up to an error of an environment to the run's folder, and note on the error how to replay it."""
+        if self._folder is not None:
+            save_env_error(error, self._folder)
 
     def release(self) -> None:
         """Close the sinks and restore the terminal; a later run continues with the same files."""

@@ -268,12 +268,20 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             first = self._first_of(error)
             if isinstance(first, Exception):
                 self._end_reason = EndReason("error", f"{type(first).__name__} was raised: {first}")
+                self._note_error(first)
             if first is not error:
                 raise first from error
             raise
         finally:
             self._ended, self._iterating = True, False
             self._at_pause.clear()
+
+    def _note_error(self, error: BaseException) -> None:
+        """Call `note_error` of the objects of the pipeline that have it."""
+        things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
+        for note_error in (getattr(thing, "note_error", None) for thing in things.values()):
+            if callable(note_error):
+                note_error(error)
 
     def _first_of(self, error: BaseException) -> BaseException:
         """The error that the run raises: SystemExit or KeyboardInterrupt of deferred work takes precedence over `error`."""
