@@ -71,6 +71,7 @@ class NonfiniteSteps:
         self._copy: dict[str, Any] | None = None
         self._copied_at = self._version = -1
         self._has_warned = False
+        self._has_buffers: bool | None = None
 
     def take(self, policy: SteppedPolicy, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Take a gradient step of a policy. Returns its output, with LEFT_OUT.
@@ -85,7 +86,9 @@ class NonfiniteSteps:
         """
         if self._restores:
             self._copy_weights(policy)
-        buffers = [buffer.clone() for buffer in policy.model.buffers()]
+        if self._has_buffers is None:
+            self._has_buffers = any(True for _ in policy.model.buffers())
+        buffers = [buffer.clone() for buffer in policy.model.buffers()] if self._has_buffers else []
         version = policy.version
         try:
             output = step()

@@ -31,6 +31,7 @@ from ding_lite.policy_check import (
     STANDARD,
     HookReads,
     LossError,
+    are_finite,
     described,
     explain_missing,
     loss_error,
@@ -333,9 +334,8 @@ class Policy(PolicyState):
         stats.update(self.compute_gradients(loss) or {})
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
-        if self._nonfinite_steps is not None:
-            gradients = [param.grad for param in self.params if param.grad is not None]
-            self._require_finite("gradient", nn.utils.get_total_norm(gradients, foreach=True))
+        elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
+            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
         self.train_iter += 1
         self.version += 1
