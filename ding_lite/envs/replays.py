@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.basics import CheckpointError, WriteError, add_note, arrays, load_checkpoint, save_checkpoint
+from ding_lite.basics import CheckpointError, add_note, arrays, load_checkpoint, save_checkpoint
 from ding_lite.data import map_leaves
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.recipes import made_from, recipe_of
@@ -45,7 +45,7 @@ def save_env_error(error: BaseException, folder: str | os.PathLike[str] = ".") -
     path = Path(folder) / _NAME
     try:
         save_checkpoint(_contents(where), path)
-    except (WriteError, TypeError, ValueError) as problem:
+    except Exception as problem:  # noqa: BLE001  actions may be any objects, and must not hide the error
         warnings.warn(f"the episode up to the error is not saved to {path}: {problem}", stacklevel=2)
         return None
     if isinstance(where.recipe, str):

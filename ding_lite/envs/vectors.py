@@ -192,7 +192,8 @@ class LocalVectorEnv(SameStepVectorEnv):
     def _in_episode(self, index: int) -> ErrorLocation:
         """The place of the reset of its current episode."""
         start = self.starts[index]
-        recipe, actions = recipe_of(self._factories[index]), tuple(start.actions)
+        recipe = recipe_of(self._factories[index])
+        actions = None if len(start.actions) == start.actions.maxlen else tuple(start.actions)  # otherwise the first are lost
         known = EnvLocation(
             start.index, self.env_name, start.number, start=start.start, actions=actions, run_seed=self.run_seed, recipe=recipe
         )

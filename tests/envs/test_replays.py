@@ -194,6 +194,14 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
         assert save_env_error(error, tmp_path / "file") is None
 
 
+def test_an_episode_that_is_too_long_to_be_recorded_is_not_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr("ding_lite.envs.episode_starts._LONGEST", 3)
+    error = error_of(make_envs(partial(Sim, limit=30.0), 1, seed=3))
+    assert error.env_location.step >= 3
+    assert error.env_location.actions is None
+    assert save_env_error(error, tmp_path) is None
+
+
 SIMULATOR = """
 import gymnasium
 import numpy as np
