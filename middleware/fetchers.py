@@ -14,6 +14,7 @@ from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
 from ding_lite.policy import LearnMode
+from ding_lite.policy_base import LEFT_OUT
 
 
 def offpolicy_data_fetcher(
@@ -129,8 +130,13 @@ class Replay:
 
     def learned(self, batch: Tree, output: Any) -> None:
         """Update the priorities of a batch's rows in prioritised buffers, from the output of learning."""
-        if self.takes_priorities:
+        if self.takes_priorities and not _is_left_out(output):
             self._source.update_priority(batch, _priority_in(output))
+
+
+def _is_left_out(output: Any) -> bool:
+    """Whether the gradient step was left out, because it was not finite; it has no priorities."""
+    return isinstance(output, Mapping) and "priority" not in output and output.get(LEFT_OUT) == 1
 
 
 def _require_room(batch_size: int, buffers: Sequence[Any]) -> None:

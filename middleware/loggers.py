@@ -17,6 +17,7 @@ from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
 from ding_lite.engine.manual_control import running_task
+from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
@@ -206,11 +207,16 @@ class RunLogger:
         self._begin_record(task, task.ctx.total_step)
 
     def note_error(self, error: Exception) -> None:
-        """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it."""
+        """Write the error that ends the run, with the last row of metrics, to `error.txt`. The task calls it.
+
+        For an error of an environment, the episode up to it is written too, and a note on the error says how to replay it.
+        """
         if self._record is None:
             return
         with contextlib.suppress(FolderInUseError):  # the folder belongs to another run
             self.begin_run()
+            if self._folder is not None:
+                save_env_error(error, self._folder)
             self._record.note_error(error, self._row)
             if self._run_log is not None:
                 _logger.error("the run ended by %s: %s", type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""Commands: `ding-lite report`, `ding-lite plot` and `ding-lite watch`."""
+"""Commands: `ding-lite report`, `ding-lite plot`, `ding-lite watch` and `ding-lite replay`."""
 
 from ding_lite.commands.programs import main
 

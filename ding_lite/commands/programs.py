@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import sys
@@ -12,7 +13,10 @@ from typing import Annotated, Any, get_type_hints
 from ding_lite.basics import printable, require_extra
 from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
-_ABOUT = "Show runs of ding_lite: a report with all results, a plot of one metric, or a live run in the terminal."
+_ABOUT = (
+    "Show runs of ding_lite: a report with all results, a plot of one metric, a live run in the terminal, or the replay of an "
+    "episode that ended in an error."
+)
 
 
 def report(run_dirs: tuple[Path, ...], out: Path = Path("report.html"), videos: int = 2) -> None:
@@ -60,6 +64,17 @@ def watch(run_dir: Path, once: bool = False, every: float = 1.0, wait: bool = Fa
     watch_run(run_dir, once=once, every_s=every, wait=wait)
 
 
+def replay(file: Path) -> None:
+    """Replay the episode in which an environment raised an error, up to the error, and show its traceback.
+
+    The exit status is 1 if the error was raised again. The file may name any code to run: replay only files that you trust.
+
+    Args:
+        file: The file env_error.pt in the folder of the run.
+    """
+    importlib.import_module("ding_lite.commands.replays").show_replay(file)  # imports torch, which takes a second
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -67,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the name of the program; None for those of this process.
 
     Returns:
-        The exit status: 0 for success, 2 after an error, which is printed to standard error, 130 after Ctrl-C.
+        The exit status: 0 for success, 1 if `replay` raised the error again, 2 after another error, which is printed to
+        standard error, 130 after Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -85,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "report": _annotated(report, run_dirs=folders),
                 "plot": _annotated(plot, run_dirs=folders),
                 "watch": _annotated(watch, run_dir=folder),
+                "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
             },
             prog="ding-lite",
             description=_ABOUT,

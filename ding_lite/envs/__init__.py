@@ -5,11 +5,13 @@ from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
+from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
+from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import (
     SpaceError,
     column_limits,
@@ -31,12 +33,14 @@ __all__ = [
     "AgentSlots",
     "AgentVectorEnv",
     "EnvDataError",
+    "EnvLocation",
     "Episode",
     "EpisodeResult",
     "LocalVectorEnv",
     "MultiAgentStep",
     "OnlyElements",
     "PartialObservation",
+    "ReplayError",
     "SpaceError",
     "SplitVectorEnv",
     "Step",
@@ -55,7 +59,9 @@ __all__ = [
     "number_of",
     "random_state",
     "replay_episode",
+    "replay_error",
     "same_layout",
+    "save_env_error",
     "shapes_of",
     "space_spec",
     "stepper",

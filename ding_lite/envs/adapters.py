@@ -22,7 +22,8 @@ from ding_lite.envs.env_data_checks import (
     to_leaf,
 )
 from ding_lite.envs.episode_starts import EpisodeResult
-from ding_lite.envs.error_locations import ErrorLocation, with_location
+from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
+from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
@@ -190,7 +191,9 @@ class VectorEnvAdapter:
     def _place_of(self, index: int) -> ErrorLocation:
         """The place of its last step, which `_clock` already includes, or of the reset that returned its observation."""
         is_reset = self._resets is not None and bool(self._resets[index])
-        place = ErrorLocation(f"environment {index}", self._episode(self._numbers[index] + (self._next if is_reset else 0)))
+        number = self._numbers[index] + (self._next if is_reset else 0)
+        known = EnvLocation(index, name_of_envs(self.env), number, run_seed=self._seed)
+        place = ErrorLocation(f"environment {index}", self._episode(number), known=known)
         if not is_reset:
             action = map_leaves(lambda leaf: np.asarray(leaf)[index], self._nested)
             place = place._replace(step=self._clock - self._begun_at[index] - 1, action=action)
@@ -211,7 +214,8 @@ class VectorEnvAdapter:
                 f"all its {self.num_envs} environments together (environments 0 to {self.num_envs - 1} were in the steps "
                 f"{shown(steps, 200)} of the episodes {shown(self._numbers, 200)}{seeded})"
             )
-        return ErrorLocation(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together)
+        known = EnvLocation(None, name_of_envs(self.env), None, run_seed=self._seed)
+        return ErrorLocation(f"{self.env}", "", self._clock - taken, self._nested, "actions", together=together, known=known)
 
     def _episode(self, number: int | None) -> str:
         seeded = "" if self._seed is None else f" since reset(seed={self._seed})"

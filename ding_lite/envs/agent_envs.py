@@ -10,7 +10,8 @@ from ding_lite.basics import add_note
 from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
-from ding_lite.envs.error_locations import ErrorLocation, exit_error, with_location
+from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
+from ding_lite.envs.names import name_of_env
 from ding_lite.envs.results import to_rewards
 from ding_lite.envs.spaces import SpaceError, require_elements, same_layout, space_spec
 
@@ -91,8 +92,14 @@ class AgentEnv:
 
     def place(self) -> ErrorLocation:
         """The place of its last step or reset."""
-        place = ErrorLocation(f"environment {self.index} ({self.env})", self.starts.described, given="actions")
-        actions = self.starts.actions
+        starts, actions = self.starts, self.starts.actions
+        known = EnvLocation(
+            *(self.index, name_of_env(self.env), starts.number),
+            start=starts.start,
+            actions=tuple(actions),
+            run_seed=starts.run_seed,
+        )
+        place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", known=known)
         return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
 
     def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
@@ -104,7 +111,7 @@ class AgentEnv:
                 self.require_earned(previous["return"])
             return starts.load_state_dict(state)[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
-            place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", is_replay=True)
+            place = self.place()._replace(step=None, action=None, is_replay=True)
             if starts.replayed is not None and starts.replayed < len(starts.actions):
                 place = place._replace(step=starts.replayed, action=starts.actions[starts.replayed])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error

@@ -85,6 +85,7 @@ class EpisodeStarts:
         rewards."""
         self._has_expensive_resets = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
+        self._repeated: Mapping[str, Any] | None = None
         self.replayed: int | None = None
         """Number of replayed steps while a saved episode is replayed; None until its reset is done."""
 
@@ -100,6 +101,9 @@ class EpisodeStarts:
         self._previous = played if is_known else None
         self.number += 1
         self.actions.clear()
+        if self._repeated is not None:
+            self.start, self._repeated = dict(self._repeated), None
+            return next(replay_episode(self.env, self.start, ()))
         given = {} if options is None else {"options": copy.deepcopy(options)}
         if self._has_expensive_resets and self.number > 0:
             self.start = {**simulator_state(self.env), **given}
@@ -109,6 +113,10 @@ class EpisodeStarts:
             self._seeds = _seeds(self.run_seed, self.index, self.number // _SEEDS)
         self.start = {"seed": self._seeds[place], **given}
         return self.env.reset(seed=self._seeds[place], options=options)
+
+    def repeat(self, number: int, start: Mapping[str, Any]) -> None:
+        """Make the next episode one with this number and this start, which is a value of `self.start`."""
+        self.number, self._repeated = number - 1, start
 
     def state_dict(self) -> dict[str, Any]:
         """Number, start and actions of the current episode; before its first step, also those of the previous episode.

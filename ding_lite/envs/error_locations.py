@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import signal
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ding_lite.basics import add_note
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 
 _NO_EXIT = "An environment must not end the program: have it raise an error, or return terminated=True."
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLocation:
+    """Where an environment raised an error: the attribute `env_location` of the exception, also from a worker process."""
+
+    env: int | None
+    """Index of the environment; None if the error is of all environments together."""
+
+    name: str
+    """Id or class name of the environment."""
+
+    episode: int | None
+    """Number of earlier episodes of this environment; None if unknown."""
+
+    step: int | None = None
+    """Step of the episode, from 0; None in the reset."""
+
+    action: Any = None
+    """The action of that step."""
+
+    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Start of the episode, for `replay_episode`: {"seed": ...}, or the state of the simulator; empty if unknown."""
+
+    actions: tuple[Any, ...] | None = None
+    """The actions of the episode, up to and with `action`; None if unknown."""
+
+    run_seed: int | None = None
+    """Random seed of the run; None if unknown."""
+
+    recipe: Any = None
+    """How the environment is made, as plain data; a text that says why this is unknown; None if it cannot be replayed."""
+
+    @property
+    def seed(self) -> int | None:
+        """Random seed of the episode, the argument of `env.reset`; None if it began in another way, or is unknown."""
+        return self.start.get("seed")
 
 
 class ErrorLocation(NamedTuple):
@@ -35,6 +75,9 @@ class ErrorLocation(NamedTuple):
     together: str = ""
     """For a joint step of several environments, the place of each; then `episode` is ignored."""
 
+    known: EnvLocation | None = None
+    """The same for programs; `step` and `action` are filled in."""
+
     @property
     def words(self) -> str:
         """Its part of a sentence about the environment."""
@@ -59,17 +102,34 @@ class ErrorLocation(NamedTuple):
 def with_location(error: BaseException, place: ErrorLocation) -> BaseException:
     """The error to raise, with its location: the same error, or a RuntimeError if an environment called `sys.exit`.
 
-    The location is added to the message of an EnvDataError, and as a note to other errors. A SystemExit raised by a signal
-    handler is unchanged.
+    The location is added to the message of an EnvDataError, and as a note to other errors. It is also the attribute
+    `env_location` of the error. A SystemExit raised by a signal handler is unchanged.
     """
+    if not _is_of_a_signal(error):
+        error = _with_words(error, place)
+        if place.known is not None:
+            _attach(error, place.known, place)
+    return error
+
+
+def _attach(error: BaseException, known: EnvLocation, place: ErrorLocation) -> None:
+    actions = known.actions
+    if actions is not None:  # of a saved episode, not all of them were replayed
+        actions = () if place.step is None else actions[: place.step + 1]
+    located = dataclasses.replace(known, step=place.step, action=place.action, actions=actions)
+    with contextlib.suppress(Exception):  # an exception may refuse attributes
+        error.env_location = located  # type: ignore[attr-defined]
+
+
+def _with_words(error: BaseException, place: ErrorLocation) -> BaseException:
     again = place.again
     if isinstance(error, EnvDataError):
         error.args = (f"{error} {place.sentence}",)
         return error
     who = f"the reset of {place.who}" if place.step is None else place.who
-    if isinstance(error, SystemExit) and not _is_of_a_signal(error):
+    if isinstance(error, SystemExit):
         return exit_error(error, f"{who}, {place.words}{again}")
-    if isinstance(error, (Exception, SystemExit)):
+    if isinstance(error, Exception):
         add_note(error, f"raised by {who} {place.words}{again}")
     return error
 
@@ -81,8 +141,10 @@ def exit_error(error: SystemExit, who: str) -> RuntimeError:
     return ended
 
 
-def _is_of_a_signal(error: SystemExit) -> bool:
-    """Whether a signal handler raised it."""
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Whether it is a SystemExit that a signal handler raised."""
+    if not isinstance(error, SystemExit):
+        return False
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = [getattr(handler, "__code__", None) for handler in handlers]
     trace = error.__traceback__

@@ -14,8 +14,9 @@ from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
-from ding_lite.envs.error_locations import ErrorLocation, with_location
+from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.saved_states import pieces_of, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
@@ -44,6 +45,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         if not factories:
             raise ValueError("a vector environment needs at least one environment, got no factories.")
         self.first_env = first_env
+        self._factories = list(factories)
         self.envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
         require_alike(self.envs)
         self._describe(len(self.envs), Traits.of(self.envs[0]))
@@ -176,7 +178,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         try:
             result = start.begin(options)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
-            raise with_location(error, ErrorLocation(self._who(index), start.described))  # noqa: B904  mostly it is the same error
+            raise with_location(error, self._in_episode(index))  # noqa: B904  mostly it is the same error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise EnvDataError(
                 f"environment {start.index} returned {shown(result, 80)} from reset(), expected (obs, info).",
@@ -186,6 +188,16 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _who(self, index: int) -> str:
         return f"environment {self.first_env + index} ({self.envs[index]})"
+
+    def _in_episode(self, index: int) -> ErrorLocation:
+        """The place of the reset of its current episode."""
+        start = self.starts[index]
+        recipe = recipe_of(self._factories[index])
+        actions = None if len(start.actions) == start.actions.maxlen else tuple(start.actions)  # otherwise the first are lost
+        known = EnvLocation(
+            start.index, self.env_name, start.number, start=start.start, actions=actions, run_seed=self.run_seed, recipe=recipe
+        )
+        return ErrorLocation(self._who(index), start.described, known=known)
 
     def _placed(self, error: EnvDataError) -> BaseException:
         """The error with the place of its environment."""
@@ -198,7 +210,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         """The place of its last step, which `_clock` already includes, or of the reset."""
         start = self.starts[index]
         step = self._clock - self._begun_at[index] - 1
-        place = ErrorLocation(self._who(index), start.described)
+        place = self._in_episode(index)
         return place._replace(step=step, action=start.actions[-1]) if start.actions else place
 
     def _play(self, action: Any) -> list[Any]:
@@ -216,7 +228,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             index = len(results)
             taken = self._clock - self._begun_at[index]
-            place = ErrorLocation(self._who(index), self.starts[index].described, taken, kept[index])
+            place = self._in_episode(index)._replace(step=taken, action=kept[index])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
         return results
 
@@ -340,7 +352,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             obs, rewards = start.load_state_dict(arrays(state), played)
             return obs, _sum_of(rewards, start.index)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
-            place = ErrorLocation(self._who(index), start.described, is_replay=True)
+            place = self._in_episode(index)._replace(is_replay=True)
             if start.replayed is not None and start.replayed < len(start.actions):
                 place = place._replace(step=start.replayed, action=start.actions[start.replayed])
             raise with_location(error, place)  # noqa: B904  mostly it is the same error

@@ -20,10 +20,12 @@ from ding_lite.policy_base.configs import (
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
 from ding_lite.policy_base.policy import Policy
 from ding_lite.policy_base.weights import Weights
 
 __all__ = [
+    "LEFT_OUT",
     "ActMode",
     "ActorCriticLearnConfig",
     "ActorCriticModelConfig",

@@ -46,7 +46,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
         elif name != "model" and holds_weights(value):
             setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(policy).__name__))
     actor.params = list(actor.model.parameters())
-    actor._snapshot, actor._attached, actor._loaded = None, {}, {}
+    actor._snapshot, actor._attached, actor._loaded, actor._nonfinite_steps = None, {}, {}, None
     actor.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
     if vars(actor).get("metrics") is policy.hook_metrics:
         del vars(actor)["metrics"]

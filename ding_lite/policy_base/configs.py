@@ -81,6 +81,10 @@ class LearnConfig(Config):
     grad_clip_norm: float | None = ranged_field(None, low=0, finite=False)
     """Clip the gradient to this norm; None for no clipping."""
 
+    on_nonfinite: Literal["raise", "skip", "restore"] = "raise"
+    """If a loss or gradient is NaN or infinite: "raise" an error, "skip" the gradient step, or "restore" the weights and the
+    optimizer of the last copy, at most 100 gradient steps ago. The last two wait for a GPU in each step."""
+
 
 @dataclasses.dataclass
 class CollectConfig(Config):

@@ -23,6 +23,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.derivations import Hook, derive
 from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import Hooks
+from ding_lite.policy_base.nonfinite_steps import NonfiniteSteps
 from ding_lite.policy_base.short_names import resolve
 from ding_lite.policy_base.state import PolicyState
 from ding_lite.policy_base.weights import PolicyWeights, Weights
@@ -30,6 +31,7 @@ from ding_lite.policy_check import (
     STANDARD,
     HookReads,
     LossError,
+    are_finite,
     described,
     explain_missing,
     loss_error,
@@ -131,6 +133,10 @@ class Policy(PolicyState):
         self._found_finite = 0
         self._attached: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}  # loaded states of objects that are attached later
+        on_nonfinite = self.cfg.learn.on_nonfinite
+        self._nonfinite_steps = None if on_nonfinite == "raise" else NonfiniteSteps(restores=on_nonfinite == "restore")
+        if self._nonfinite_steps is not None:
+            self.attach("nonfinite_steps", self._nonfinite_steps)
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
@@ -275,6 +281,7 @@ class Policy(PolicyState):
 
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
+        left_out = self._left_out
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -297,18 +304,28 @@ class Policy(PolicyState):
                 raise misfit from error
             add_note(error, f"learning from {described(nested(batch))}; one observation has {shapes_of(self._obs_spec)}")
             raise
-        self.after_learning(batch)
+        if self._left_out == left_out:  # otherwise the batch may hold numbers that are not finite
+            self.after_learning(batch)
         return require_mapping(f"learn_on_batch of {type(self).__name__}", output)
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
 
+        With "skip" or "restore" as `cfg.learn.on_nonfinite`, the output has `left_out`: 1.0 if the step was left out because
+        its loss or gradient is not finite, otherwise 0.0.
+
         Raises:
             LossError: the loss, or the norm of a clipped gradient, is not finite. No step was taken. On a GPU, only one in 64
-                steps is checked, because each check waits for the GPU; saving a state checks the weights.
+                steps is checked, because each check waits for the GPU; saving a state checks the weights. With "skip" and
+                "restore", too many steps were not finite.
         """
+        if self._nonfinite_steps is None:
+            return self._take_step(batch, self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0)
+        return self._nonfinite_steps.take(self, lambda: self._take_step(batch, True))
+
+    def _take_step(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
+        """A gradient step; `is_checked` is whether to check the loss and the norm of the gradient."""
         loss, stats = with_stats(self.loss(batch))
-        is_checked = self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         if is_checked:
             self._require_finite("loss", loss)
         for param in self.params:
@@ -318,11 +335,18 @@ class Policy(PolicyState):
         stats.update(self.compute_gradients(loss) or {})
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
+        elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
+            raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
         self.train_iter += 1
         self.version += 1
         self.after_step()
         return stats
+
+    @property
+    def _left_out(self) -> int:
+        """Gradient steps that were left out because they were not finite."""
+        return 0 if self._nonfinite_steps is None else self._nonfinite_steps.count
 
     def _stats_of_weights(self, stats: Mapping[str, Any]) -> Sequence[str]:
         """Names of statistics that share memory with weights, such as `self.model.log_alpha.detach()`; a step changes them."""
@@ -386,10 +410,11 @@ def _counting(fn: Callable[..., Any], is_learning: bool) -> Callable[..., Any]:
     @functools.wraps(fn)
     def called(self: Policy, *args: Any, **kwargs: Any) -> Any:
         version, steps, before, result = self.version, self.train_iter, _progress(self) if is_learning else None, None
+        left_out = self._left_out if is_learning else 0
         try:
             result = fn(self, *args, **kwargs)
         finally:  # some of the weights may have changed before an error
-            is_step = not is_learning or not self.has_loss or bool(result)
+            is_step = not is_learning or not self.has_loss or (bool(result) and self._left_out == left_out)
             if self.version == version and (is_step or _has_progressed(self, before)):
                 self.bump_version()
         if is_step and is_learning and self.train_iter == steps:

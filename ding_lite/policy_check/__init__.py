@@ -6,6 +6,7 @@ from ding_lite.policy_check.dry_run import try_out
 from ding_lite.policy_check.hook_results import (
     HookError,
     LossError,
+    are_finite,
     loss_error,
     require_batch,
     require_finite,
@@ -24,6 +25,7 @@ __all__ = [
     "HookReads",
     "LossError",
     "ObservationError",
+    "are_finite",
     "described",
     "explain_missing",
     "like_before",

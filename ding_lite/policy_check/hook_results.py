@@ -98,6 +98,12 @@ def require_finite(policy: str, train_iter: int, params: Sequence[Tensor]) -> No
     )
 
 
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers of these tensors are finite. It usually waits for a GPU only once."""
+    total = sum(tensor.sum() for tensor in tensors)
+    return math.isfinite(float(total)) or all(bool(tensor.isfinite().all()) for tensor in tensors)  # the sum may overflow
+
+
 def require_batch(hook: str, batch: Any) -> None:
     """Raise HookError if a hook did not return a batch."""
     if not is_tree(batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 import traceback
@@ -56,6 +57,8 @@ class Failure(NamedTuple):
     """The exception, pickled separately, so that the rest arrives even if it cannot be unpickled; or None."""
     hindrance: str
     """Why it was not pickled."""
+    env_location: bytes | None = None
+    """Its attribute `env_location`, pickled separately, because an exception may not pickle its attributes; or None."""
 
 
 def pack(error: BaseException) -> Failure:
@@ -70,12 +73,24 @@ def pack(error: BaseException) -> Failure:
     except Exception as problem:  # noqa: BLE001 (a __str__ of user code must not end the worker)
         message, text = f"<its __str__ raised {type(problem).__name__}>", "".join(traceback.format_tb(inner))
     notes = [str(note) for note in getattr(error, "__notes__", ())]
+    failure = Failure(type_name, message, notes, text, None, "", _pickled_location(error))
     if not isinstance(error, Exception):  # in the parent, it would end or interrupt the run
-        return Failure(type_name, message, notes, text, None, "")
+        return failure
     try:
-        return Failure(type_name, message, notes, text, dumps(error), "")
+        return failure._replace(pickled=dumps(error))
     except Exception as problem:  # noqa: BLE001 (pickling runs user code)
-        return Failure(type_name, message, notes, text, None, f"{type(problem).__name__}: {problem}")
+        return failure._replace(hindrance=f"{type(problem).__name__}: {problem}")
+
+
+def _pickled_location(error: BaseException) -> bytes | None:
+    """The attribute `env_location` of an error of an environment; None if there is none."""
+    location = getattr(error, "env_location", None)
+    if location is None:
+        return None
+    try:
+        return dumps(location)
+    except Exception:  # noqa: BLE001 (the actions of an environment may be objects; the notes name the last one)
+        return None
 
 
 def unpack(failure: Failure, worker: str) -> Exception:
@@ -90,6 +105,9 @@ def unpack(failure: Failure, worker: str) -> Exception:
         why = f" (a {failure.type_name} cannot be sent from a worker: {hindrance})" if hindrance else ""
         text = f"{worker} raised {failure.type_name}: {failure.message}{why}"
         error = WorkerError(text, failure.type_name, failure.notes, failure.traceback)
+    if failure.env_location is not None:
+        with contextlib.suppress(Exception):  # user code may refuse attributes
+            error.env_location = pickle.loads(failure.env_location)  # type: ignore[attr-defined]
     for note in failure.notes:
         add_note(error, note)
     add_note(error, f"It was raised in {worker}.")

@@ -48,6 +48,8 @@ def test_each_command_does_its_work_and_says_where(runs, capsys):
         (["watch", "runs"], "runs is not a run. There is one in runs/dqn_0: ding-lite watch runs/dqn_0 follows it."),
         (["watch", "runs/dqn_0/config.json", "--wait"], "runs/dqn_0/config.json is a file, expected a folder: pass the"),
         (["watch", "runs/dqn_0", "--every", "-1"], "expected more than 0 seconds"),
+        (["replay", "nowhere.pt"], "there is no checkpoint nowhere.pt"),
+        (["replay", "runs/dqn_0/config.json"], "runs/dqn_0/config.json"),
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error_and_status_2(runs, capsys, argv, message):
@@ -73,10 +75,11 @@ def test_what_is_no_command_or_option_is_explained_with_status_2(runs, capsys, a
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (None, ["report", "plot", "watch", "Show runs"]),
+        (None, ["report", "plot", "watch", "replay", "Show runs"]),
         ("report", ["RUN_DIR ...", "--out", "report.html", "--videos"]),
         ("plot", ["RUN_DIR ...", "--metric", "--x", "--out", "--smooth", "learn/loss"]),
         ("watch", ["RUN_DIR", "--once", "--every", "--wait"]),
+        ("replay", ["FILE", "env_error.pt"]),
     ],
 )
 def test_help_explains_every_option(capsys, command, words):
