@@ -18,7 +18,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import Weights
-from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of
+from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of, own_object
 
 
 class ActingPolicy(Protocol):
@@ -273,9 +273,13 @@ class ActMode:
     def get_initial_state(self, batch_size: int) -> list[Any]:
         """The recurrent state at the start of B episodes, a batch per element; empty for policies without one.
 
-        Tensors, arrays and numbers become tensors [B, ...]; other objects become lists of length B.
+        Tensors, arrays and numbers become tensors [B, ...]; other objects become lists of B deep copies.
+
+        Raises:
+            TypeError: an object cannot be copied.
         """
-        return [_batch_of(element, batch_size) for element in self.actor.get_initial_state()]
+        name = type(self.actor).__name__
+        return [_batch_of(element, batch_size, name) for element in self.actor.get_initial_state()]
 
     @property
     def state_columns(self) -> tuple[str, ...] | None:
@@ -404,9 +408,9 @@ def _same(state: Any, other: Any) -> bool:
     return bool(np.array_equal(state, other))
 
 
-def _batch_of(element: Any, batch_size: int) -> Any:
+def _batch_of(element: Any, batch_size: int, policy: str) -> Any:
     """One element of a recurrent state, repeated for B episodes."""
     if isinstance(element, (Tensor, np.ndarray, bool, int, float, np.generic)):
         tensor = torch.as_tensor(element)
         return tensor.unsqueeze(0).repeat(batch_size, *[1] * tensor.ndim)
-    return [element] * batch_size
+    return [own_object(element, policy) for _ in range(batch_size)]
