@@ -274,13 +274,16 @@ def test_hooks_and_attributes_of_parameters_are_restored():
         policy.first.seen = []
         policy.first.register_hook(lambda gradient: gradient * 2)
 
+    def zero_gradient(param):
+        param.grad.zero_()
+
     def change(policy):
         policy.first.seen.append(1)
         policy.first.note = "a hook was here"
         policy.first._backward_hooks.clear()
         for param in policy.model.parameters():
             param.register_hook(lambda gradient: gradient * 0.5)
-            param.register_post_accumulate_grad_hook(lambda param: param.grad.zero_())
+            param.register_post_accumulate_grad_hook(zero_gradient)
 
     policy = tried_out(setup, change)
     sum(param.sum() for param in policy.model.parameters()).backward()
