@@ -1,8 +1,10 @@
 """Acting copies of a policy with its own weights: loading weights into a copy never changes the policy."""
 
 import collections
+import pickle
 import threading
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -129,3 +131,31 @@ def test_arrays_in_the_order_of_fortran_and_views_with_steps_keep_their_elements
     whole = np.asfortranarray(np.arange(12.0).reshape(3, 4))
     for view in (whole.T, whole[:, ::2], whole[::-1], np.broadcast_to(np.arange(3.0), (2, 3)), np.arange(3)[1:]):
         np.testing.assert_array_equal(own_copy(view, {}), view)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [[0.0, np.zeros(2)], [np.zeros(2), np.zeros(3)], [torch.zeros(2)], [], (0.0, "a"), {"w": [1, 2]}, 3.0],
+    ids=["mixed", "arrays", "tensors", "empty", "tuple", "dict", "number"],
+)
+def test_weights_of_any_kind_reach_worker_processes_unchanged(first, digest):
+    class Plain(Policy):
+        def after_init(self):
+            self.w = first
+
+        def compute_actions(self, obs, state=(), **kwargs):
+            return np.zeros(len(obs), np.int64), state, {}
+
+        def get_weights(self):
+            return self.w
+
+        def set_weights(self, weights):
+            self.w = weights
+
+    policy = Plain(None, BOX, DISCRETE)
+    received = pickle.loads(cloudpickle.dumps(policy.snapshot().as_arrays())).as_tensors()
+    copied = policy.collect_mode.worker_copy(0)
+    copied.actor.copy_weights(received)
+
+    assert type(copied.actor.w) is type(first)
+    assert digest(copied.actor.w) == digest(first)
