@@ -17,7 +17,7 @@ from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.saved_states import pieces_of, require_env_state
+from ding_lite.envs.saved_states import pieces_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -342,7 +342,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = ErrorLocation(self._who(index), start.described, is_replay=True)
             if start.replayed is not None and start.replayed < len(start.actions):
-                place = place._replace(step=start.replayed, action=start.actions[start.replayed])
+                action = start.actions[start.replayed]
+                place = place._replace(step=start.replayed, action=action)
+                require_action(f"episodes[{index}]['actions'][{start.replayed}]", action, start.env.action_space, error)
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def render(self) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import Weights
 from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of, own_object
+from ding_lite.policy_state import StateError
 
 
 class ActingPolicy(Protocol):
@@ -109,6 +110,9 @@ class ActingPolicy(Protocol):
 
     def generator_state(self) -> dict[str, Any]:
         """The states of the random generators."""
+
+    def require_generator_state(self, where: str, state: Any, /) -> None:
+        """Raise StateError if the states of random generators do not fit."""
 
     def load_generator_state(self, state: Mapping[str, Any], /) -> None:
         """Load the states of the random generators."""
@@ -352,9 +356,15 @@ class ActMode:
         """The states of the random generators of each worker copy in a saved state of this mode.
 
         Raises:
+            StateError: it is not a state of a mode.
             ValueError: the state has another number of workers.
         """
-        states = list(state.get("twins", [state]))
+        if not isinstance(state, Mapping):
+            raise StateError(f"the state of {self.role}_mode is {state!r:.80}, expected a dict from state_dict().")
+        twins = state.get("twins", [state])
+        if not isinstance(twins, (list, tuple)) or not twins:
+            raise StateError(f"state['twins'] is {twins!r:.80}, expected a list of the states of workers.")
+        states = list(twins)
         if self._remote:
             self._require_as_many(states, len(self._remote[0]()))
         return states
@@ -363,9 +373,12 @@ class ActMode:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
-            ValueError: the state has another number of workers.
+            StateError: an entry does not fit; the message names it. Nothing is changed.
+            ValueError: the state has another number of workers. Nothing is changed.
         """
         states = self.worker_states(state)
+        for index, one in enumerate(states):
+            self.actor.require_generator_state(f"state['twins'][{index}]" if "twins" in state else "state", one)
         if self._remote:
             self._remote[1](states)
         elif len(states) > 1:
