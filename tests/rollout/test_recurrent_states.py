@@ -548,6 +548,22 @@ def test_a_state_that_is_not_of_the_episode_is_warned_of_once(arrange):
         worker.collect(3)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_state_that_the_environments_have_is_not_warned_of_when_it_is_loaded_again(recurrent_case, digest, workers):
+    rollouts = []
+    for loads in (False, True):
+        envs = recurrent_case.envs(workers)
+        worker = make_worker(envs, recurrent_case.policy().collect_mode)
+        worker.collect(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if loads:
+                envs.load_state_dict(envs.state_dict())
+            rollouts.append(worker.collect(3).trajectories.columns)
+
+    assert digest(rollouts[0]) == digest(rollouts[1])
+
+
 def test_a_state_that_is_of_the_episode_is_not_warned_of():
     envs, mode = counts()
     with warnings.catch_warnings():
