@@ -373,13 +373,13 @@ class ActMode:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
-            StateError: it is not a state of a mode that acts, or an entry does not fit; the message names it. Nothing is changed.
+            StateError: it is not a state of such a mode, or an entry does not fit; the message names it. Nothing is changed.
             ValueError: the state has another number of workers. Nothing is changed.
         """
         states = self.worker_states(state)
         for index, one in enumerate(states):
-            if not isinstance(one, Mapping) or not {"rng", "generator"} <= one.keys():
-                found = f"a dict with {', '.join(map(str, one))}" if isinstance(one, Mapping) else f"{one!r:.60}"
+            if isinstance(one, Mapping) and "model" in one:
+                found = f"a dict with {', '.join(map(str, one))}"
                 raise StateError(
                     f"{type(self).__name__}.load_state_dict() wants the random states that its own state_dict() returns, got "
                     f"{found}. A state of the whole policy is for policy.load_state_dict(), or learn_mode.load_state_dict()."
