@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, KeysView, Mapping
+from collections.abc import ItemsView, KeysView, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 
 class TrainOutput(list[dict[str, Any]]):
     """One dict of values by name for each gradient step, in order; of a learner that returns means, a single dict.
 
-    By name, it gives the mean over the steps that have this value; of a value that is no single number, such as the priority
-    of each row, that of the last step.
+    By name, it gives the mean over the gradient steps that have this value; of a value that is no single number, such as the
+    priority of each row, that of the last dict.
 
     Example:
         >>> output = TrainOutput([{"loss": 1.0}, {"loss": 3.0, "kl": 0.5}])
         >>> output["loss"], output["kl"], output[0], len(output)
         (2.0, 0.5, {'loss': 1.0}, 2)
     """
+
+    num_steps: Sequence[Mapping[str, int]] = ()
+    """For each dict, by name, the number of gradient steps that a value is the mean of; 1 where it is missing."""
 
     _logged: list[dict[str, Any]] | None = None
 
@@ -49,7 +52,12 @@ class TrainOutput(list[dict[str, Any]]):
         values = [step[key] for step in self if key in step]
         if not values:
             raise KeyError(f"{key!r} is in no gradient step: there are {[*self.keys()]}")
-        return sum(values[1:], start=values[0]) / len(values) if len(values) > 1 and _is_number(values[0]) else values[-1]
+        if len(values) == 1 or not _is_number(values[0]):
+            return values[-1]
+        counts = [count.get(key, 1) for step, count in zip(self, self.num_steps) if key in step]
+        if len(self.num_steps) != len(self) or max(counts) == 1:
+            return sum(values[1:], start=values[0]) / len(values)
+        return sum(value * count for value, count in zip(values, counts)) / sum(counts)
 
     def __contains__(self, key: object) -> bool:
         return any(key in step for step in self) if isinstance(key, str) else super().__contains__(key)
@@ -73,7 +81,9 @@ class TrainOutput(list[dict[str, Any]]):
 def train_output_of(given: object) -> TrainOutput:
     """A context's `train_output` as that type, also where a learner of your own set a dict, several dicts or nothing."""
     steps = given if isinstance(given, (list, tuple)) else [given]
-    return TrainOutput(dict(step) for step in steps if isinstance(step, Mapping))
+    output = TrainOutput(dict(step) for step in steps if isinstance(step, Mapping))
+    output.num_steps = given.num_steps if isinstance(given, TrainOutput) and len(output) == len(given) else ()
+    return output
 
 
 def _is_number(value: Any) -> bool:

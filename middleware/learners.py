@@ -91,6 +91,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
         lag, before = _lag(policy, ctx), policy.train_iter
         with metrics.own.log_time(_TIME, reduce="mean"):
             ctx.train_output = TrainOutput([{**policy.forward(batch), **lag}])
+            ctx.train_output.num_steps = [_num_steps(policy)]
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
         metrics.append(ctx.train_output, ctx)
@@ -129,11 +130,16 @@ class _Metrics:
 
     def append(self, train_output: TrainOutput, ctx: AnyRLContext, of_rewards: Sequence[Mapping[str, Any]] = ()) -> None:
         """Append the values of these gradient steps, and the metrics of the policy's hooks, to the context."""
-        self._outputs.log(train_output)
+        self._outputs.log(train_output, num_steps=train_output.num_steps)
         if of_rewards:
             self._reward_outputs.log(of_rewards)
         reduced = [one for one in (it.reduce() for it in (self.own, self._hooks, self._rewards)) if one]
         train_output.is_logged = append_metrics(ctx, "learn_metrics", reduced)
+
+
+def _num_steps(policy: LearnMode) -> Mapping[str, int]:
+    """The number of gradient steps that each value of the last `forward` is the mean of."""
+    return getattr(policy, "num_steps", {})  # a policy of another library has none
 
 
 def _lag(policy: LearnMode, ctx: AnyRLContext) -> dict[str, torch.Tensor]:
@@ -203,7 +209,7 @@ class OffPolicyLearner:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> None:
-        train_output = TrainOutput()
+        train_output, num_steps = TrainOutput(), list[Mapping[str, int]]()
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # before the first gradient step
         begun = perf_counter()
@@ -218,6 +224,7 @@ class OffPolicyLearner:
                         of_rewards.append(output)
                     before = self._policy.train_iter
                     train_output.append({**self._policy.forward(sent), **lag})
+                    num_steps.append(_num_steps(self._policy))
                     ctx.train_iter += self._policy.train_iter - before
                     self._replay.learned(batch.data, train_output[-1])
         finally:
@@ -226,6 +233,7 @@ class OffPolicyLearner:
         if not train_output:
             return
         _require_finite(self._policy)
+        train_output.num_steps = num_steps
         ctx.train_output = train_output
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
         self._metrics.append(train_output, ctx, of_rewards)

@@ -69,7 +69,7 @@ class MetricsAggregator:
         known = {name for one in logged for name in one}
         steps = [{name: value for name, value in one.items() if name not in known} for one in outputs]
         if any(steps):
-            self._outputs.log(steps)
+            self._outputs.log(steps, num_steps=outputs.num_steps)
             self._waiting["learn_metrics"].append(self._outputs.metrics.reduce())
         clashing = [{name: it for name, it in one.items() if name in known and (name,) not in self._lost} for one in outputs]
         if any(clashing):

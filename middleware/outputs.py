@@ -24,7 +24,12 @@ class Outputs:
         self.metrics = metrics
         self._warned: set[tuple[str, ...]] = set()
 
-    def log(self, outputs: Sequence[Mapping[str, Any]], before: tuple[str, ...] = ()) -> None:
+    def log(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        before: tuple[str, ...] = (),
+        num_steps: Sequence[Mapping[str, int]] = (),
+    ) -> None:
         """Log the mean of each value by name, over the outputs that have it; a tensor of several numbers counts as its mean.
 
         A value that is not numeric is left out. Such values, and names that are used for something else already, cause one
@@ -33,18 +38,28 @@ class Outputs:
         Args:
             outputs: one dict per gradient step; nested dicts give nested names.
             before: prefix of all names.
+            num_steps: for each output, by name, the number of gradient steps that a value is the mean of, so that each gradient
+                step has the same weight; see `TrainOutput.num_steps`.
         """
+        counts = num_steps if len(num_steps) == len(outputs) else [{}] * len(outputs)
+        is_weighted = any(counts)
         first = outputs[0]
         alike = all(one.keys() == first.keys() for one in outputs)
         for name in first if alike else dict.fromkeys(name for one in outputs for name in one):
             values = [one[name] for one in outputs if alike or name in one]
             inner = [value for value in values if isinstance(value, Mapping)]
             if inner:
-                self.log(inner, (*before, name))
+                weights = [count.get(name, 1) for one, count in zip(outputs, counts) if isinstance(one.get(name), Mapping)]
+                nested = [dict.fromkeys(one, weight) for one, weight in zip(inner, weights)] if is_weighted else ()
+                self.log(inner, (*before, name), nested)
                 continue
             key = (*before, name)
+            found = [*map(self._number, repeat(key), values)]
+            if is_weighted:
+                weights = [count.get(name, 1) for one, count in zip(outputs, counts) if name in one]
+                found = [one for one, weight in zip(found, weights) for _ in range(weight)]
             try:
-                self.metrics.log_values(key, [one for one in map(self._number, repeat(key), values) if one is not None])
+                self.metrics.log_values(key, [one for one in found if one is not None])
             except (TypeError, ValueError, RuntimeError) as error:
                 self._warn(key, error)
 

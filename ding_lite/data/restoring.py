@@ -14,6 +14,8 @@ from ding_lite.data.column_arrays import as_array, to_objects
 from ding_lite.data.random_generators import require_generator_state
 from ding_lite.data.trees import flatten
 
+_LARGEST_COUNT = 2**62  # a counter that continues from here stays an integer of 64 bits
+
 
 def require_state(state: Any, kind: str, keys: Iterable[str], optional: Iterable[str] = ()) -> None:
     """Raise an error if this is not a mapping with these keys.
@@ -62,12 +64,13 @@ def state_error(kind: str, key: str, found: object, expected: str) -> ValueError
     )
 
 
-def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int | None = None) -> int:
+def whole_number(state: Mapping[str, Any], key: str, kind: str, least: int, most: int = _LARGEST_COUNT) -> int:
     """The integer under this key; raises an error if it is not an integer, below `least` or above `most`."""
     number = state[key]
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-    if not is_whole or number < least or (most is not None and number > most):
-        raise state_error(kind, key, number, f"an integer >= {least}" if most is None else f"an integer from {least} to {most}")
+    if not is_whole or not least <= number <= most:
+        upper = "2**62" if most == _LARGEST_COUNT else most
+        raise state_error(kind, key, number, f"an integer from {least} to {upper}")
     return int(number)
 
 
@@ -89,13 +92,15 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         kind: name of the object that loads the state.
 
     Raises:
-        ValueError: a leaf is not a tensor or list, or does not have `size` rows.
+        ValueError: a leaf is not a tensor or list, or does not have `size` rows; or the shapes are not of this form.
     """
     if not isinstance(saved, Mapping):
         raise state_error(kind, "columns", saved, "tensors and lists by name")
     columns: dict[tuple[str, ...], Any] = dict(flatten(saved))
     if not columns:
         raise state_error(kind, "columns", saved, "at least one column")
+    if not isinstance(shapes, (list, tuple)) or not all(map(_is_path_with_shape, shapes)):
+        raise state_error(kind, "shapes", shapes, "a list with [path, shape] of each column of objects")
     of_lists = {tuple(path): tuple(shape) for path, shape in shapes}
     for path, leaf in columns.items():
         name = "/".join(("columns", *map(str, path)))
@@ -111,3 +116,11 @@ def restored_columns(saved: Any, shapes: Any, size: int, kind: str) -> Any:
         if columns[path].shape[:1] != (size,):
             raise state_error(kind, name, columns[path].shape, f"{size} rows")
     return unflatten(columns)
+
+
+def _is_path_with_shape(entry: Any) -> bool:
+    """Whether this is [names, sizes], the path of a column and the shape of one row."""
+    if not isinstance(entry, (list, tuple)) or [isinstance(part, (list, tuple)) for part in entry] != [True, True]:
+        return False
+    path, shape = entry
+    return all(isinstance(name, str) for name in path) and all(type(size) is int and size >= 0 for size in shape)

@@ -17,6 +17,8 @@ with warnings.catch_warnings():
     import treetensor.torch as treetensor
     from treevalue.tree.common import TreeStorage, create_storage
 
+from ding_lite.basics import did_you_mean
+
 if TYPE_CHECKING:  # treetensor has no types
 
     class Tree:
@@ -69,6 +71,25 @@ class Row(Tree):
         return _row, (map_leaves(_own, nested(self)),)
 
 
+class LeafError(KeyError):
+    """There is no leaf of this name.
+
+    Args:
+        message: the message.
+        name: the name.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show its repr
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LeafError, (self.args[0], self.name)
+
+
 class View(Row):
     """A tree over the memory of a rollout or of episodes: writing to a leaf changes them. Made by `view`.
 
@@ -83,8 +104,22 @@ class View(Row):
         found = super().__getattribute__(name)
         return _as_view(found, self, name) if type(found) is View else found
 
+    def _attr_extern(self, name: str) -> Any:
+        """An attribute that is no leaf: a function of torch; treevalue calls this."""
+        try:
+            return super()._attr_extern(name)  # type: ignore[misc]
+        except AttributeError:
+            if name.startswith("_") or _OF not in vars(self):
+                raise
+            raise AttributeError(_missing(self, name), name=name, obj=self) from None
+
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
+        try:
+            found = super().__getitem__(key)
+        except KeyError:
+            if not isinstance(key, str) or _OF not in vars(self):
+                raise
+            raise LeafError(_missing(self, key), key) from None
         if type(found) is View and (isinstance(key, str) or _is_slice(key)):
             return _as_view(found, self, key)
         return found
@@ -228,6 +263,18 @@ def _write(target: View, values: Mapping[str, Any]) -> None:
         _collect(name, leaf, nested(value), known[_OF], found, known[_IS_ONE], _inner(known[_LIMITS], name))
     for leaf, array in found:
         (leaf if isinstance(leaf, np.ndarray) else leaf.numpy())[...] = array
+
+
+def _missing(target: View, name: str) -> str:
+    """The message for a leaf that is read and does not exist."""
+    message = f"a view of {vars(target)[_OF]} has no leaf {name!r}{did_you_mean(name, [*target.keys()])}"
+    message += f" It has {', '.join(sorted(target.keys()))}."
+    if name.startswith(("state_in_", "state_out_")):
+        message += (
+            " The recurrent state is recorded only if a hook that learns reads it. To record it for a middleware, return it "
+            "from compute_actions as an extra output."
+        )
+    return message
 
 
 def _no_such_leaf(target: View, name: Any) -> ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from ding_lite.basics import arrays
@@ -84,6 +85,20 @@ def _require_episode(episode: Any, name: str, kind: str) -> None:
         raise state_error(kind, f"{key}['options']", start["options"], "a dict")
     if not isinstance(actions, (list, tuple)) and np.ndim(actions) == 0:
         raise state_error(kind, f"{name}['actions']", actions, "a list, or an array with a row for each step")
+
+
+def require_action(key: str, action: Any, space: gymnasium.Space[Any], cause: BaseException) -> None:
+    """Raise an error if a saved action, whose replay failed, is not in the action space.
+
+    Raises:
+        ValueError: naming the entry.
+    """
+    try:
+        fits = bool(space.contains(action))
+    except Exception:  # noqa: BLE001  contains() of a user's space
+        fits = False
+    if not fits:
+        raise state_error(_KIND, key, action, f"an action in {space}") from cause
 
 
 def require_returns(returns: Any, num_envs: int, kind: str) -> None:

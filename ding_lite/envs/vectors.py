@@ -18,7 +18,7 @@ from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_loca
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.saved_states import pieces_of, require_env_state
+from ding_lite.envs.saved_states import pieces_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -260,7 +260,8 @@ class LocalVectorEnv(SameStepVectorEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore each environment by replaying its saved episode.
 
-        If a replay fails, the environments are restored to their state before the call, also by replays.
+        If a replay fails, the environments are restored to their state before the call, also by replays. If the state is of
+        the current episodes, the object that took the last step continues with its recurrent state.
 
         Raises:
             TypeError, ValueError: not a state of such environments, or their number differs; nothing was changed.
@@ -273,6 +274,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             )
         require_env_state(pieces[0], self.num_envs, self._obs_spec)
         before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}
+        earlier, last, stepped_by = self._episodes(), self.last, self.stepped_by
         try:
             self.resume()
             self._go_to(pieces[0])
@@ -280,7 +282,13 @@ class LocalVectorEnv(SameStepVectorEnv):
             vars(self).update(before)
             self._come_back(error)
             raise
+        if _is_same(earlier, self._episodes()):
+            self.last, self.stepped_by = last, stepped_by
         self.action_space.seed(self.run_seed)
+
+    def _episodes(self) -> list[Any]:
+        """The number, the start and the actions of the current episode of each environment."""
+        return [(start.number, start.start, list(start.actions)) for start in self.starts]
 
     def _go_to(self, state: Mapping[str, Any]) -> None:
         """Replay the saved episodes."""
@@ -354,7 +362,9 @@ class LocalVectorEnv(SameStepVectorEnv):
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self._in_episode(index)._replace(is_replay=True)
             if start.replayed is not None and start.replayed < len(start.actions):
-                place = place._replace(step=start.replayed, action=start.actions[start.replayed])
+                action = start.actions[start.replayed]
+                place = place._replace(step=start.replayed, action=action)
+                require_action(f"episodes[{index}]['actions'][{start.replayed}]", action, start.env.action_space, error)
             raise with_location(error, place)  # noqa: B904  mostly it is the same error
 
     def render(self) -> tuple[Any, ...]:
@@ -365,6 +375,15 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Close each environment."""
         for env in self.envs:
             env.close()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two nested structures of lists, mappings and arrays are equal."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(np.array_equal(one, other))
 
 
 def _sum_of(rewards: Sequence[Any], env: int) -> float:

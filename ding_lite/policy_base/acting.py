@@ -18,7 +18,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.weights import Weights
-from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of
+from ding_lite.policy_check import HookReads, may_be_wrong, misfit_of, own_object
 from ding_lite.policy_state import StateError
 
 
@@ -110,6 +110,9 @@ class ActingPolicy(Protocol):
 
     def generator_state(self) -> dict[str, Any]:
         """The states of the random generators."""
+
+    def require_generator_state(self, where: str, state: Any, /) -> None:
+        """Raise StateError if the states of random generators do not fit."""
 
     def load_generator_state(self, state: Mapping[str, Any], /) -> None:
         """Load the states of the random generators."""
@@ -274,9 +277,13 @@ class ActMode:
     def get_initial_state(self, batch_size: int) -> list[Any]:
         """The recurrent state at the start of B episodes, a batch per element; empty for policies without one.
 
-        Tensors, arrays and numbers become tensors [B, ...]; other objects become lists of length B.
+        Tensors, arrays and numbers become tensors [B, ...]; other objects become lists of B deep copies.
+
+        Raises:
+            TypeError: an object cannot be copied.
         """
-        return [_batch_of(element, batch_size) for element in self.actor.get_initial_state()]
+        name = type(self.actor).__name__
+        return [_batch_of(element, batch_size, name) for element in self.actor.get_initial_state()]
 
     @property
     def state_columns(self) -> tuple[str, ...] | None:
@@ -349,9 +356,15 @@ class ActMode:
         """The states of the random generators of each worker copy in a saved state of this mode.
 
         Raises:
+            StateError: it is not a state of a mode.
             ValueError: the state has another number of workers.
         """
-        states = list(state.get("twins", [state]))
+        if not isinstance(state, Mapping):
+            raise StateError(f"the state of {self.role}_mode is {state!r:.80}, expected a dict from state_dict().")
+        twins = state.get("twins", [state])
+        if not isinstance(twins, (list, tuple)) or not twins:
+            raise StateError(f"state['twins'] is {twins!r:.80}, expected a list of the states of workers.")
+        states = list(twins)
         if self._remote:
             self._require_as_many(states, len(self._remote[0]()))
         return states
@@ -360,17 +373,18 @@ class ActMode:
         """Load the states of the random generators. States of several workers wait for `bind_remote`.
 
         Raises:
-            StateError: it is not a state of a mode that acts.
-            ValueError: the state has another number of workers.
+            StateError: it is not a state of such a mode, or an entry does not fit; the message names it. Nothing is changed.
+            ValueError: the state has another number of workers. Nothing is changed.
         """
         states = self.worker_states(state)
-        for one in states:
-            if not isinstance(one, Mapping) or not {"rng", "generator"} <= one.keys():
-                found = f"a dict with {', '.join(map(str, one))}" if isinstance(one, Mapping) else f"{one!r:.60}"
+        for index, one in enumerate(states):
+            if isinstance(one, Mapping) and "model" in one:
+                found = f"a dict with {', '.join(map(str, one))}"
                 raise StateError(
                     f"{type(self).__name__}.load_state_dict() wants the random states that its own state_dict() returns, got "
                     f"{found}. A state of the whole policy is for policy.load_state_dict(), or learn_mode.load_state_dict()."
                 )
+            self.actor.require_generator_state(f"state['twins'][{index}]" if "twins" in state else "state", one)
         if self._remote:
             self._remote[1](states)
         elif len(states) > 1:
@@ -413,9 +427,9 @@ def _same(state: Any, other: Any) -> bool:
     return bool(np.array_equal(state, other))
 
 
-def _batch_of(element: Any, batch_size: int) -> Any:
+def _batch_of(element: Any, batch_size: int, policy: str) -> Any:
     """One element of a recurrent state, repeated for B episodes."""
     if isinstance(element, (Tensor, np.ndarray, bool, int, float, np.generic)):
         tensor = torch.as_tensor(element)
         return tensor.unsqueeze(0).repeat(batch_size, *[1] * tensor.ndim)
-    return [element] * batch_size
+    return [own_object(element, policy) for _ in range(batch_size)]

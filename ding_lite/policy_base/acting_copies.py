@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import random
 import zlib
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.metrics import MetricsLogger
@@ -19,12 +20,16 @@ from ding_lite.policy_base.learning import LearnMode
 
 ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
 """The number that stands for each role in the seeds of random generators."""
+_SHARED = ("model", "params", "dry_run_results")  # the first two are replaced; the results are the same for all copies
+_LIBRARIES = ("ding_lite", "gymnasium")  # their objects, such as buffers and environments, may be large and are never weights
 
 
 def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | None = None) -> Any:
     """Copy a policy for acting: the copy has its own model without gradients, its own random generators, and no optimizer.
 
-    Other attributes are shared with the policy. Networks outside of the model are replaced by `NotOnActor`.
+    Other attributes are shared with the policy. If the policy overrides `get_weights`, the copy has its own copies of these
+    attributes instead (see `own_copy`), so that `set_weights` of the copy may write in place. Networks outside of the model are
+    replaced by `NotOnActor`.
 
     Args:
         policy: a `Policy`.
@@ -38,6 +43,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
     actor.device = device or policy.device
     with torch.inference_mode(False):  # the weights are overwritten later, which inference tensors do not allow
         actor.model = copy.deepcopy(policy.model, copies).to(actor.device).requires_grad_(False).eval()
+    copies[id(policy)] = actor
     for name, value in vars(policy).items():
         if isinstance(value, (Optimizer, ActMode, LearnMode)):
             delattr(actor, name)
@@ -45,6 +51,8 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
             setattr(actor, name, reseeded(value, [policy.seed, ROLES[role], index, zlib.crc32(name.encode())]))
         elif name != "model" and holds_weights(value):
             setattr(actor, name, copies.get(id(value)) or NotOnActor(name, type(policy).__name__))
+        elif policy.has_own_weights and name not in _SHARED:
+            setattr(actor, name, own_copy(value, copies))
     actor.params = list(actor.model.parameters())
     actor._snapshot, actor._attached, actor._loaded, actor._nonfinite_steps = None, {}, {}, None
     actor.hook_metrics = MetricsLogger(owner=policy.hook_metrics.owner)
@@ -63,6 +71,42 @@ def holds_weights(thing: Any) -> bool:
     if isinstance(thing, Mapping):
         return any(map(holds_weights, thing.values()))
     return isinstance(thing, (list, tuple)) and any(map(holds_weights, thing))
+
+
+def own_copy(thing: Any, copies: dict[int, Any]) -> Any:
+    """A deep copy of an attribute. Objects in it that cannot be copied, and those of the library and of gymnasium, are shared.
+
+    Args:
+        thing: the attribute.
+        copies: copies that were made before, by the id of the original, as for `copy.deepcopy`. It is extended.
+    """
+    if id(thing) in copies:
+        return copies[id(thing)]
+    kind = type(thing)
+    if kind in (list, set, deque):
+        copied = copies[id(thing)] = copy.copy(thing)  # with the same maxlen
+        copied.clear()
+        (copied.update if kind is set else copied.extend)(own_copy(part, copies) for part in thing)
+    elif kind in (dict, OrderedDict, defaultdict):
+        copied = copies[id(thing)] = copy.copy(thing)
+        copied.update({key: own_copy(value, copies) for key, value in thing.items()})
+    elif kind is tuple:
+        copied = tuple(own_copy(part, copies) for part in thing)
+    elif kind is np.ndarray and type(thing.base) is np.ndarray and thing.base.flags.forc and not thing.dtype.hasobject:
+        memory = own_copy(thing.base, copies)  # shared with the copies of other views of it
+        offset = thing.ctypes.data - thing.base.ctypes.data
+        copied = np.ndarray(thing.shape, thing.dtype, memory, offset, thing.strides)
+    elif isinstance(thing, Tensor) and not thing.is_leaf:
+        copied = thing.detach().clone()  # deepcopy refuses it, because it belongs to the graph of a loss
+    elif kind.__module__.partition(".")[0] in _LIBRARIES:
+        return thing
+    else:
+        try:
+            return copy.deepcopy(thing, copies)
+        except Exception:  # noqa: BLE001 - it calls code of the object
+            return thing
+    copies[id(thing)] = copied
+    return copied
 
 
 def reseeded(generator: Any, seed: Sequence[int]) -> Any:

@@ -42,6 +42,10 @@ class LearningPolicy(Protocol):
         """Gradient steps taken."""
 
     @property
+    def num_steps(self) -> Mapping[str, int]:
+        """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
+
+    @property
     def version(self) -> int:
         """Version of the weights."""
 
@@ -141,6 +145,15 @@ class LearnMode:
     def train_iter(self) -> int:
         """Gradient steps taken."""
         return self._policy.train_iter
+
+    @property
+    def num_steps(self) -> Mapping[str, int]:
+        """By name, the number of gradient steps that a value of the last `forward` is the mean of, where it is more than 1.
+
+        A value counts once for each `gradient_step` that returned it. If `learn_on_batch` does not call `gradient_step`, each
+        of its values counts for all steps by which it has increased `train_iter`.
+        """
+        return self._policy.num_steps
 
     @property
     def metrics(self) -> MetricsLogger:

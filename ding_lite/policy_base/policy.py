@@ -129,6 +129,8 @@ class Policy(PolicyState):
         """The logger of the hooks. `self.metrics` is the same object, unless a subclass defines another attribute `metrics`."""
         self.dry_run_results: dict[str, Any] = {}
         """Results of the dry run, shared with acting copies."""
+        self.num_steps: dict[str, int] = {}
+        """By name, the number of gradient steps that a value of the last `learn` is the mean of, where it is more than 1."""
         self._snapshot: Weights | None = None
         self._found_finite = 0
         self._attached: dict[str, Any] = {}
@@ -281,7 +283,7 @@ class Policy(PolicyState):
 
     def learn(self, batch: Tree) -> dict[str, Any]:
         """Postprocess a batch and learn from it; called by `learn_mode.forward`. Returns a dict to log."""
-        left_out = self._left_out
+        left_out, before, self.num_steps = self._left_out, self.train_iter, {}
         try:
             processed = self.postprocess(tree(nested(batch)))  # a tree of its own, so that it may assign columns
             require_batch(f"postprocess of {type(self).__name__}", processed)
@@ -306,7 +308,11 @@ class Policy(PolicyState):
             raise
         if self._left_out == left_out:  # otherwise the batch may hold numbers that are not finite
             self.after_learning(batch)
-        return require_mapping(f"learn_on_batch of {type(self).__name__}", output)
+        output = require_mapping(f"learn_on_batch of {type(self).__name__}", output)
+        if not self.num_steps:  # it has not called `gradient_step`
+            self.num_steps = dict.fromkeys(output, self.train_iter - before)
+        self.num_steps = {name: number for name, number in self.num_steps.items() if number > 1}
+        return output
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Compute the loss and the gradients, and take one step of the optimizer. Returns a dict to log.
@@ -341,6 +347,8 @@ class Policy(PolicyState):
         self.train_iter += 1
         self.version += 1
         self.after_step()
+        for name in stats:
+            self.num_steps[name] = self.num_steps.get(name, 0) + 1
         return stats
 
     @property

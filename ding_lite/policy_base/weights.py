@@ -30,15 +30,16 @@ class Weights(NamedTuple):
     train_iter: int = 0
     """Gradient steps taken until then."""
 
+    are_tensors: bool = True
+    """Whether `weights` is the list of the model's tensors, and not the result of an overridden `get_weights`."""
+
     def as_arrays(self) -> Weights:
         """The same with numpy arrays, to send to another process: torch would write each tensor to its own file."""
-        tensors = isinstance(self.weights, list)
-        return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if tensors else self
+        return self._replace(weights=[tensor.cpu().numpy() for tensor in self.weights]) if self.are_tensors else self
 
     def as_tensors(self) -> Weights:
         """The reverse of `as_arrays`."""
-        arrays = isinstance(self.weights, list)
-        return self._replace(weights=[torch.from_numpy(array) for array in self.weights]) if arrays else self
+        return self._replace(weights=[torch.from_numpy(array) for array in self.weights]) if self.are_tensors else self
 
 
 class PolicyWeights(Hooks):
@@ -92,7 +93,7 @@ class PolicyWeights(Hooks):
             self.require_finite(waiting=False)
             own = self.has_own_weights
             weights = copy.deepcopy(self.get_weights()) if own else [tensor.detach().clone() for tensor in self.weights]
-            self._snapshot = Weights(self.version, weights, self.train_iter)
+            self._snapshot = Weights(self.version, weights, self.train_iter, are_tensors=not own)
         return self._snapshot
 
     def copy_weights(self, other: PolicyWeights | Weights) -> None:

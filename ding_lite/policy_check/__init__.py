@@ -16,7 +16,7 @@ from ding_lite.policy_check.hook_results import (
     with_stats,
 )
 from ding_lite.policy_check.observations import ObservationError, may_be_wrong, misfit_in_batch, misfit_of
-from ding_lite.policy_check.recurrent_states import like_before, state_like_before
+from ding_lite.policy_check.recurrent_states import like_before, own_object, state_like_before
 
 __all__ = [
     "STANDARD",
@@ -34,6 +34,7 @@ __all__ = [
     "may_be_wrong",
     "misfit_in_batch",
     "misfit_of",
+    "own_object",
     "require_batch",
     "require_declarations",
     "require_finite",

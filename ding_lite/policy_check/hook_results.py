@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ding_lite.data import Spec, flatten, is_tree
@@ -45,10 +47,23 @@ def require_model(hook: str, model: Any) -> nn.Module:
     """Check the model that a hook returned, and return it.
 
     Raises:
-        TypeError: it is not a module.
+        TypeError: it is not a module, or contains a scripted module, or parameters that are not initialized.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"{hook} returns a {type(model).__name__}: return a torch.nn.Module.")
+    for name, part in model.named_modules():
+        place = f" with {name}," if name else ","
+        if isinstance(part, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{hook} returns a {type(model).__name__}{place} a module of torch.jit, which acting copies and workers cannot "
+                "copy: return the module without torch.jit.script or torch.jit.trace."
+            )
+        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
+            raise TypeError(
+                f"{hook} returns a {type(model).__name__}{place} a {type(part).__name__} whose parameters are not initialized: "
+                "give its sizes, such as nn.Linear(4, 2), or call the module once with a dummy observation before you return "
+                "it."
+            )
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_UNCHANGING = {type(None), bool, int, float, complex, str, bytes}
 _NO_BATCH = (str, bytes, Mapping, Set)  # these have a length too, but not one item per environment
 
 
@@ -71,6 +73,28 @@ def like_before(before: Any, after: Any, what: str) -> Any:
             "get_initial_state, for example 0.0 instead of 0."
         )
     return tensor.to(before.dtype)
+
+
+def own_object(thing: Any, policy: str) -> Any:
+    """A deep copy of an object in a recurrent state, which other environments and recorded steps do not share.
+
+    Args:
+        thing: the object; numbers and text are returned unchanged.
+        policy: name of the policy's class, for messages.
+
+    Raises:
+        TypeError: the object cannot be copied.
+    """
+    if type(thing) in _UNCHANGING:
+        return thing
+    try:
+        return copy.deepcopy(thing)
+    except Exception as error:
+        raise TypeError(
+            f"the recurrent state of {policy} has {thing!r:.80} of type {type(thing).__name__}, which copy.deepcopy cannot "
+            f"copy: {error}. Each environment needs its own copy, and so does each recorded step: use tensors, arrays, plain "
+            "data or objects that can be copied."
+        ) from error
 
 
 def _to_tensor(rows: Any, shape: tuple[int, ...], what: str) -> Tensor:

@@ -8,7 +8,7 @@ import functools
 import operator
 import random
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from threading import Thread
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, NoneType, SimpleNamespace
@@ -41,8 +41,10 @@ _BUILT_IN = {
     Generator,
     np.random.Generator,
 }
+_HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"  # of `Tensor.register_hook` and its like; a dict each, or None
 _EMPTY: dict[str, Any] = {}
 _MISSING = object()
+_PLAIN = SimpleNamespace, UserDict, UserList  # classes of the standard library that are made of their attributes
 # Modes refer to the policy, and to acting copies, which the dry run remakes.
 _MODES = "learn_mode", "collect_mode", "eval_mode"
 
@@ -69,9 +71,9 @@ def restoring_state(policy: RestorablePolicy) -> Iterator[None]:
     """Restore the state of a policy after the block: its attributes, and the objects that it can reach through them.
 
     Changes in place are undone too, and objects stay the same objects, because functions may refer to them: lists, dicts, sets,
-    arrays and tensors; weights, buffers, `requires_grad` and the mode of modules; states and settings of optimizers; attributes
-    of other objects; random generators. The global generators of torch, numpy and Python are restored, and gradients are
-    deleted.
+    arrays and tensors; weights, buffers, `requires_grad`, hooks and the mode of modules and parameters; states and settings of
+    optimizers; attributes of other objects; random generators. The global generators of torch, numpy and Python are restored,
+    and gradients are deleted.
 
     Not restored: `policy.dry_run_results`; attributes of classes; iterators, such as `itertools.count()`, and open files;
     what only functions or objects of the standard library refer to; arrays and tensors of more than 2**24 elements; and
@@ -131,6 +133,10 @@ def _walk(policy: object, *excluded: object) -> Iterator[tuple[Any, _Attributes 
             continue
         if isinstance(thing, (list, tuple, set, frozenset, deque)):
             waiting += thing
+        elif isinstance(thing, np.ndarray):
+            waiting += thing.ravel().tolist() if thing.dtype == object and thing.size <= _LARGEST else ()
+        elif isinstance(thing, Tensor):
+            waiting += vars(thing).values()
         elif isinstance(thing, dict) or (kind not in _BUILT_IN and isinstance(thing, MutableMapping)):
             waiting += thing.values()
 
@@ -139,7 +145,7 @@ def _has_attributes(thing: Any) -> bool:
     """Whether the attributes of an object are restored: not those of tensors, classes, threads and the standard library."""
     if isinstance(thing, (Tensor, type, Thread)):
         return False
-    return type(thing).__module__.partition(".")[0] not in sys.stdlib_module_names or isinstance(thing, SimpleNamespace)
+    return type(thing).__module__.partition(".")[0] not in sys.stdlib_module_names or isinstance(thing, _PLAIN)
 
 
 class _Attributes:
@@ -220,15 +226,36 @@ def _restore_function(thing: Any) -> Callable[[], object] | None:
     if isinstance(thing, (bytearray, array.array)):
         sequence = thing[:]
         return lambda: operator.setitem(thing, slice(None), sequence)
+    if isinstance(thing, np.random.SeedSequence):
+        return _restore_spawned(thing)
     return _restore_generator(thing)
+
+
+def _restore_spawned(seeds: Any) -> Callable[[], object]:
+    """A function that restores the number of children that a `SeedSequence` has spawned."""
+    if not isinstance(seeds, np.random.SeedSequence):
+        return lambda: None
+    count = seeds.n_children_spawned
+    key, size, entropy = seeds.spawn_key, seeds.pool_size, seeds.entropy
+
+    def restore() -> None:
+        if seeds.n_children_spawned != count:  # it cannot be assigned
+            seeds.__init__(entropy, spawn_key=key, pool_size=size, n_children_spawned=count)  # type: ignore[misc]
+
+    return restore
 
 
 def _restore_generator(thing: Any) -> Callable[[], object] | None:
     if isinstance(thing, np.random.Generator):
         thing = thing.bit_generator
     if isinstance(thing, np.random.BitGenerator):
-        state = thing.state
-        return lambda: setattr(thing, "state", state)
+        state, spawned = thing.state, _restore_spawned(getattr(thing, "seed_seq", None))
+
+        def restore() -> None:
+            thing.state = state
+            spawned()
+
+        return restore
     if type(thing) is Generator or isinstance(thing, np.random.RandomState):
         before: Any = thing.get_state()
         return lambda: thing.set_state(before)
@@ -239,12 +266,13 @@ def _restore_generator(thing: Any) -> Callable[[], object] | None:
 
 
 def _restore_tensor(tensor: Tensor) -> Callable[[], object] | None:
-    """A function that restores the elements, memory and `requires_grad` of a tensor, and deletes its gradient.
+    """A function that restores a tensor's elements, memory, hooks, attributes and `requires_grad`, and deletes its gradient.
 
     None for a tensor that belongs to the graph of an earlier loss, and for one that has no memory yet.
     """
     if is_lazy(tensor) or not tensor.is_leaf:
         return None
+    attributes, hooks = dict(vars(tensor)), [dict(getattr(tensor, name, None) or {}) for name in _HOOKS]
     # Writing to `tensor.data` does not invalidate the graph of a loss that is computed at the moment, as `tensor.copy_` would.
     requires_grad, memory = tensor.requires_grad, tensor.data
     # Torch refuses to write to expanded tensors, so that hooks cannot change them either.
@@ -261,6 +289,10 @@ def _restore_tensor(tensor: Tensor) -> Callable[[], object] | None:
             tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape or tensor.stride() != memory.stride()
         ):
             tensor.data = memory
+        own = vars(tensor), *(getattr(tensor, name, None) for name in _HOOKS)
+        for now, before in zip(own, (attributes, *hooks)):
+            if now is not None and not _same(now, before):
+                _refill(now, before)
         if tensor.is_leaf:
             tensor.grad = None
             if tensor.requires_grad != requires_grad:

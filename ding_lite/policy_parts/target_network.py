@@ -16,6 +16,9 @@ else:
     Base = object
 
 
+_SETTINGS = "target_update_freq", "target_update_theta"
+
+
 class TargetNetwork(Base):
     """A mixin with a target network, `target_model`, updated every `cfg.learn.target_update_freq` gradient steps.
 
@@ -35,7 +38,17 @@ class TargetNetwork(Base):
         return self.model  # type: ignore[no-any-return]
 
     def set_up(self) -> None:
-        """Make the target network."""
+        """Make the target network.
+
+        Raises:
+            TypeError: the configuration has no settings of target networks.
+        """
+        missing = [name for name in _SETTINGS if not hasattr(self.cfg.learn, name)]
+        if missing:
+            raise TypeError(
+                f"{type(self).__name__} has a target network, and its configuration, a {type(self.cfg).__name__}, has no "
+                f"learn.{missing[0]}: set config_type to a configuration with this setting, such as DQNPolicyConfig."
+            )
         self.target_model = copy.deepcopy(self.target_source()).requires_grad_(False)
 
     def after_step(self) -> None:

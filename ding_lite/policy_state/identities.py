@@ -145,6 +145,7 @@ def _require_settings(algorithm: str, cfg: Config, saved: Mapping[str, Any]) -> 
 
 def _require_recorded(place: str, value: Any) -> None:
     if isinstance(value, Mapping):
+        _require_names(place, value)
         for name, item in value.items():
             _require_recorded(f"{place}[{name!r}]", item)
     elif isinstance(value, (list, tuple)):
@@ -153,6 +154,12 @@ def _require_recorded(place: str, value: Any) -> None:
     elif type(value) not in _PLAIN:
         wanted = "a number, a string, a list or a dict"
         raise StateError(f"{place} is {value!r:.80} of type {type(value).__name__}, expected {wanted}: {_FIX}")
+
+
+def _require_names(place: str, given: Mapping[Any, Any]) -> None:
+    for name in given:
+        if not isinstance(name, str):
+            raise StateError(f"{place} has the key {name!r:.80} of type {type(name).__name__}, expected names: {_FIX}")
 
 
 def _require_legal(place: str, config: Config, saved: Mapping[str, Any]) -> None:
@@ -184,6 +191,8 @@ def _require_space(place: str, space: Any, fix: str) -> None:
     parts = space.get("parts", {}) if isinstance(space, Mapping) else None
     if not isinstance(parts, Mapping) or not isinstance(space.get("kind"), str):
         raise StateError(f'{place} is {space!r:.80}, expected a dict with the "kind" of a space, such as "Box": {fix}')
+    _require_names(place, space)
+    _require_names(f"{place}['parts']", parts)
     _require_bound(place, space)
     for name, part in parts.items():
         _require_space(f"{place}['parts'][{name!r}]", part, fix)

@@ -338,6 +338,9 @@ def _require_tensors(where: str, module: nn.Module, state: object) -> None:
         raise StateError(f"{where} is a {type(state).__name__}, expected the state of a {type(module).__name__}.")
     if not state and module.state_dict():
         raise StateError(f"{where} is empty, expected the state of a {type(module).__name__}.")
+    if odd := [name for name in state if not isinstance(name, str)]:
+        place = f"{where} has the key" if where else "they have the key"
+        raise StateError(f"{place} {odd[0]!r} of type {type(odd[0]).__name__}, expected names of tensors.")
     ranges = _ranges_in(module)
     learned = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, current in module.state_dict().items():

@@ -72,8 +72,10 @@ def _is_group(group: object) -> bool:
 
 
 def _require_settings(place: str, trial: Optimizer, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise StateError for settings of a group that are missing, of another type, or not allowed by the constructor."""
+    """Raise StateError for settings of a group that are missing, unknown, of another type, or not allowed."""
     kind = type(trial).__name__
+    if unknown := [name for name in given if name not in own]:
+        raise StateError(f"{place} has {unknown[0]!r}, which {kind} does not have: it was saved by another optimizer.")
     for name in own:
         if name not in given:
             raise StateError(f"{place} lacks {name!r}, which {kind} has: it was saved by another optimizer.")

@@ -13,7 +13,7 @@ from ding_lite.basics import arrays, plain
 from ding_lite.data import Spec, allocate, map_leaves, to_objects
 from ding_lite.envs import AgentSlots, Stepper, space_spec
 from ding_lite.policy import ActMode
-from ding_lite.policy_check import state_like_before
+from ding_lite.policy_check import own_object, state_like_before
 
 _ACTION, _REWARD = "prev_action_batch", "prev_reward_batch"
 _ARRAY = "numpy array"  # key of an array in plain data, which has only tensors
@@ -23,8 +23,8 @@ class RecurrentState:
     """The recurrent state of a policy in B environments, and its last actions and rewards, if it needs them.
 
     Each element of the state is a tensor [B, ...], or a list of B objects, as from `policy.get_initial_state`. At the start of
-    an episode it is reset to the initial state. Objects are recorded without copies, so a policy must return new objects, not
-    change old ones.
+    an episode it is reset to the initial state. Objects are recorded and saved as deep copies, so a policy may change them in
+    place.
 
     The last action and reward are stored with the environments (`Stepper.last`), because another worker may have stepped them.
 
@@ -113,7 +113,19 @@ class RecurrentState:
         Args:
             prefix: "state_in" for the state before acting, or "state_out" for the state after it.
         """
-        return {name: _column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
+        return {name: self._column(self.state[element]) for name, element in self._stored if name.startswith(prefix)}
+
+    def _column(self, element: Any) -> np.ndarray[Any, Any]:
+        if isinstance(element, torch.Tensor):
+            return np.array(element.detach().cpu().numpy())
+        return to_objects(self._copied([element])[0])
+
+    def _copied(self, state: Sequence[Any]) -> list[Any]:
+        """Copies of the elements, since a policy may change them in place."""
+        return [
+            element.clone() if isinstance(element, torch.Tensor) else [own_object(it, self._policy_name) for it in element]
+            for element in state
+        ]
 
     def inputs(self) -> dict[str, Any]:
         """The values of the last step that the policy needs, by name: arrays [B, ...], zeros at the start of an episode."""
@@ -145,7 +157,7 @@ class RecurrentState:
     def raw_state(self) -> dict[str, Any]:
         """The state in each environment, with objects unchanged, and the last actions and rewards."""
         last = self._env.last if self.previous else None
-        return {"state": _copied(self.state), "last": None if last is None else list(last)}
+        return {"state": self._copied(self.state), "last": None if last is None else list(last)}
 
     @staticmethod
     def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +185,7 @@ class RecurrentState:
                 f"the saved recurrent state has elements for {found} environments, but this policy has {len(self.state)} "
                 f"elements for {count} environments: use the same policy and number of environments as in the saved run."
             )
-        self.state, self._is_loaded = _copied(saved), True
+        self.state, self._is_loaded = self._copied(saved), True
         if self.previous and state["last"] is not None:
             action, reward = arrays(state["last"])
             self._env.last = action, reward
@@ -184,11 +196,6 @@ def _chosen(restarted: np.ndarray[Any, Any], fresh: Any, old: Any) -> Any:
         return [new if begins else one for begins, new, one in zip(restarted, fresh, old)]
     where = torch.from_numpy(restarted).to(old.device).reshape(-1, *[1] * (old.ndim - 1))
     return torch.where(where, fresh.to(old.device), old)
-
-
-def _copied(state: Sequence[Any]) -> list[Any]:
-    """The same elements; tensors as copies, since a policy may change them in place."""
-    return [element.clone() if isinstance(element, torch.Tensor) else element for element in state]
 
 
 def _marked(state: Any) -> Any:
@@ -212,9 +219,3 @@ def _unmarked(state: Any) -> Any:
     if type(state) in (list, tuple):
         return type(state)(_unmarked(value) for value in state)
     return state
-
-
-def _column(element: Any) -> np.ndarray[Any, Any]:
-    if isinstance(element, torch.Tensor):
-        return np.array(element.detach().cpu().numpy())
-    return to_objects(element)

@@ -67,3 +67,13 @@ def test_it_is_logged_as_long_as_it_is_as_it_was_logged():
         assert not other.is_logged
     output.is_logged = False
     assert not output.is_logged
+
+
+def test_a_value_that_is_the_mean_of_several_gradient_steps_has_their_weight():
+    output = TrainOutput([{"loss": 1.0, "kl": 1.0}, {"loss": 4.0}])
+    output.num_steps = [{"loss": 2}, {}]
+
+    assert (output["loss"], output["kl"]) == (2.0, 1.0)
+    assert train_output_of(output)["loss"] == 2.0
+    output.append({"loss": 1.0})
+    assert output["loss"] == 2.0  # the numbers of steps do not belong to these dicts any more

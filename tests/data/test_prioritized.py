@@ -398,7 +398,8 @@ BROKEN = {
         "highest = inf, expected the largest priority so far, finite",
     ),
     "a largest one of text": ({"highest": "1"}, "highest = '1'"),
-    "a negative count of samples": ({"sampled": -1}, "sampled = -1, expected an integer >= 0"),
+    "a negative count of samples": ({"sampled": -1}, r"sampled = -1, expected an integer from 0 to 2\*\*62"),
+    "a count of samples beyond any number": ({"sampled": 10**400}, r"sampled = 10+, expected an integer from 0 to 2\*\*62"),
     "a position beyond its capacity": ({"next": 10}, "prioritised replay buffer has next = 10"),
 }
 

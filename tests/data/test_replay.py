@@ -578,6 +578,9 @@ def test_objects_that_do_not_fill_their_rows_are_refused():
         ReplayBuffer(10).load_state_dict({**state, "columns": {"word": ["a", "b"]}})
     with pytest.raises(ValueError, match=r"columns/word = \['a', 'b', 'c'\], expected a tensor, or a list of objects"):
         ReplayBuffer(10).load_state_dict({**state, "shapes": []})
+    for shapes in (None, 3, [0], [["word"]], [["word", []]], [[["word"], [-1]]], [[["word"], ["a"]]], [[[1], []]]):
+        with pytest.raises(ValueError, match=r"shapes = .*, expected a list with \[path, shape\] of each column"):
+            ReplayBuffer(10).load_state_dict({**state, "shapes": shapes})
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])

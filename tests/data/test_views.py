@@ -360,3 +360,21 @@ def test_limits_stay_with_other_columns_and_hold_for_each_place():
 
     assert collected[1].next.tolist() == [2, 3]
     assert collected[0].next.tolist() == [0, 1]
+
+
+def test_a_leaf_that_a_rollout_does_not_have_is_named_with_those_that_it_has():
+    batch = Trajectories({"obs": {"x": np.zeros((2, 3, 4))}, "reward": np.zeros((2, 3))}).batch
+    for thing in (batch, batch[0], Trajectories({"obs": {"x": np.zeros((2, 3, 4))}, "reward": np.zeros((2, 3))})[0]):
+        words = r"^a view of a rollout has no leaf 'rewrad': did you mean 'reward'\? It has obs, reward"
+        with pytest.raises(KeyError, match=words):
+            thing["rewrad"]
+        with pytest.raises(AttributeError, match=words):
+            _ = thing.rewrad
+        assert not hasattr(thing, "rewrad")
+        assert thing.get("rewrad", 3) == 3
+    with pytest.raises(KeyError, match="has no leaf 'y'.* It has x"):
+        batch.obs["y"]
+    with pytest.raises(KeyError, match=r"'state_in_0'.*only if a hook that learns reads it.*as an extra output") as caught:
+        batch["state_in_0"]
+
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

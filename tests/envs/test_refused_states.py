@@ -28,7 +28,9 @@ REFUSED = [
     (("current",), np.zeros((2, 3), np.float32), "current"),
     (("episodes", 1, "start", "seed"), 12345, "environment 1 did not come back to its observation"),
     (("returns",), [4.0, 3.5], "environment 1 did not come back to its rewards"),
-    (("episodes", 1, "actions"), [0, 9, 0, 0], "9"),
+    (("episodes", 0, "number"), 2**70, r"episodes\[0\]\['number'\] = \d+, expected an integer from 0 to 2\*\*62"),
+    (("episodes", 1, "actions"), [0, 9, 0, 0], r"episodes\[1\]\['actions'\]\[1\] = 9, expected an action in Discrete\(2\)"),
+    (("episodes", 1, "actions"), [0, "a", 0, 0], r"episodes\[1\]\['actions'\]\[1\] = 'a', expected an action in Discrete"),
 ]
 
 

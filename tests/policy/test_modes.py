@@ -348,3 +348,26 @@ def test_a_saved_state_is_a_copy_of_plain_data(tmp_path):
             param.add_(1)
 
     assert all(torch.equal(before[name], tensor) for name, tensor in state["model"].items())
+
+
+@modes
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"generator": None}, r"state\['generator'\] is None, expected the state of a torch.Generator"),
+        ({"rng": 3}, r"state\['rng'\]"),
+        ({"action_space": None}, r"state\['action_space'\] is None"),
+        ({"twins": 3}, r"state\['twins'\] is 3, expected a list of the states of workers"),
+        ({"twins": [{}, {}]}, r"state\['twins'\]\[0\] lacks 'rng'"),
+        (None, "is None, expected a dict from state_dict"),
+    ],
+)
+def test_a_state_of_a_mode_of_which_a_part_does_not_fit_is_refused_by_name_and_changes_nothing(mode, change, words, same):
+    acting, other = (getattr(made("ppo", seed=seed), mode) for seed in (0, 1))
+    before = acting.state_dict()
+    with pytest.raises(StateError, match=words):
+        acting.load_state_dict(None if change is None else {**other.state_dict(), **change})
+
+    assert same(acting.state_dict(), before)
+    acting.load_state_dict(other.state_dict())
+    assert same(acting.state_dict(), other.state_dict())

@@ -2,7 +2,7 @@
 
 import array
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, UserList, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -266,3 +266,65 @@ def test_a_batch_that_postprocess_adds_to_is_not_kept():
     policy = Adding({"seed": 0}, BOX, DISCRETE)
     policy.dry_run()
     assert not hasattr(policy, "kept")
+
+
+def test_hooks_and_attributes_of_parameters_are_restored():
+    def setup(policy):
+        policy.first = next(iter(policy.model.parameters()))
+        policy.first.seen = []
+        policy.first.register_hook(lambda gradient: gradient * 2)
+
+    def zero_gradient(param):
+        param.grad.zero_()
+
+    def change(policy):
+        policy.first.seen.append(1)
+        policy.first.note = "a hook was here"
+        policy.first._backward_hooks.clear()
+        for param in policy.model.parameters():
+            param.register_hook(lambda gradient: gradient * 0.5)
+            param.register_post_accumulate_grad_hook(zero_gradient)
+
+    policy = tried_out(setup, change)
+    sum(param.sum() for param in policy.model.parameters()).backward()
+
+    assert vars(policy.first) == {"seen": []}
+    for param in policy.model.parameters():
+        assert (param.grad == (2 if param is policy.first else 1)).all()
+
+
+def test_contents_of_arrays_of_objects_and_of_user_containers_are_restored():
+    def setup(policy):
+        policy.cells, policy.recent, policy.by_name = np.empty((1, 2), object), UserList([[0]]), UserDict(a=[0])
+        policy.cells[0] = [0], {"n": 0}
+
+    def change(policy):
+        policy.cells[0, 0].append(1)
+        policy.cells[0, 1]["n"] = 1
+        policy.cells[0, 1] = None
+        policy.recent[0].append(1)
+        policy.recent.append(1)
+        policy.by_name["a"].append(1)
+        policy.by_name["b"] = 1
+
+    policy = tried_out(setup, change)
+
+    assert policy.cells.tolist() == [[[0], {"n": 0}]]
+    assert (policy.recent, policy.by_name) == ([[0]], {"a": [0]})
+
+
+def test_seed_sequences_and_generators_spawn_the_same_children_afterwards():
+    def setup(policy):
+        policy.seeds, policy.draws = np.random.SeedSequence(3, spawn_key=(7,)), np.random.default_rng(4)
+        policy.seeds.spawn(1)
+
+    def change(policy):
+        policy.seeds.spawn(2)
+        policy.draws.spawn(2)
+        policy.rng.spawn(2)
+
+    policy, untouched = (tried_out(setup, do) for do in (change, lambda policy: None))
+
+    for name in ("seeds", "draws", "rng"):
+        child, expected = (getattr(one, name).spawn(1)[0] for one in (policy, untouched))
+        assert repr(child) == repr(expected) or child.random() == expected.random()

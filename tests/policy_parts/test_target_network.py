@@ -8,7 +8,7 @@ from torch import nn
 
 from ding_lite.data import tree
 from ding_lite.nn import RunningNorm
-from ding_lite.policy import DQNPolicy
+from ding_lite.policy import DQNPolicy, DQNPolicyConfig, Policy, PPOPolicy, TargetNetwork
 
 BOX, DISCRETE = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
 
@@ -33,3 +33,15 @@ def test_running_statistics_are_copied_whenever_the_target_moves(theta, freq):
 
     assert same == [(step + 1) % freq == 0 for step in range(4)]
     assert policy.target_model[0].mean.abs().min() > 1
+
+
+@pytest.mark.parametrize("base", [Policy, PPOPolicy])
+def test_a_configuration_without_the_settings_of_target_networks_is_refused_when_the_policy_is_made(base):
+    with_target = type("WithTarget", (TargetNetwork, base), {})
+    with pytest.raises(
+        TypeError, match=r"WithTarget has a target network, .*PolicyConfig, has no learn.target_update_freq: set"
+    ):
+        with_target(None, BOX, DISCRETE)
+    with_target.config_type = DQNPolicyConfig
+    if base is Policy:
+        assert with_target(None, BOX, DISCRETE).target_model is not None

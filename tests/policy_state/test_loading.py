@@ -245,6 +245,23 @@ MISFITS = {
         r"state\['train_iter'\] is '7', expected an integer from 0 to",
     ),
     "a negative counter": (("version",), -1, r"state\['version'\] is -1, expected an integer from 0 to"),
+    "a name of weights that is a number": (("model", 5), torch.zeros(1), r'state\["model"\]|have the key 5 of type int'),
+    "a name of a network's setting that is a number": (
+        ("made_with", "config", "model", 5),
+        1,
+        r"\['config'\]\['model'\] has the key 5 of type int, expected names",
+    ),
+    "a name of a setting that is a number": (("made_with", "config", 5), 1, r"\['config'\] has the key 5 of type int"),
+    "a name of a space's entry that is a number": (
+        ("made_with", "observation_space", 5),
+        1,
+        r"\['observation_space'\] has the key 5 of type int",
+    ),
+    "a setting that the optimizer does not have": (
+        ("optimizer", "param_groups", 0, "extra"),
+        1,
+        r'\["param_groups"\]\[0\] has \'extra\', which Adam does not have: it was saved by another optimizer',
+    ),
 }
 
 

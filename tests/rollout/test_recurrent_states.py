@@ -1,5 +1,6 @@
 """What a policy carries through its episodes: recurrent state of any kind, and the action and reward of the step before."""
 
+import threading
 import warnings
 from functools import partial
 
@@ -89,6 +90,8 @@ def stateful(start, step):
         (None, lambda s: [(one, 1) for one in s], object, [None, (None, 1), ((None, 1), 1)]),
         ({"n": 0}, lambda s: [{"n": one["n"] + 1} for one in s], object, [{"n": 0}, {"n": 1}, {"n": 2}]),
         ([0], lambda s: [[*one, 1] for one in s], object, [[0], [0, 1], [0, 1, 1]]),
+        ([0], lambda s: [one.append(1) or one for one in s], object, [[0], [0, 1], [0, 1, 1]]),
+        ({"n": [0]}, lambda s: [one["n"].append(1) or one for one in s], object, [{"n": [0]}, {"n": [0, 1]}, {"n": [0, 1, 1]}]),
     ],
 )
 def test_a_state_of_any_kind_is_recorded_as_it_went_in_and_out(counting_env, start, step, dtype, expected):
@@ -411,16 +414,39 @@ def test_a_worker_goes_on_bit_for_bit_from_a_saved_state(recurrent_case, workers
     assert (expected[0][0]["state_in_1"].dtype, expected[0][0]["state_in_0"].dtype) == (object, np.float32)
 
 
-def test_what_was_saved_does_not_change_with_what_the_policy_changes_in_place(counting_env):
+@pytest.mark.parametrize(
+    ("start", "step", "expected"),
+    [
+        (torch.zeros(1), lambda s: s.add_(1), [2, 2, 3, 3, 4, 4]),
+        ([], lambda s: [one.append(1) or one for one in s], [[1] * n for n in (2, 2, 3, 3, 4, 4)]),
+    ],
+)
+def test_what_was_saved_does_not_change_with_what_the_policy_changes_in_place(counting_env, start, step, expected):
     envs = make_envs(partial(counting_env, 0, [(50, "terminated")]), 2)
-    worker = LocalWorker(envs, stateful(torch.zeros(1), lambda s: s.add_(1))(envs).collect_mode)
+    worker = LocalWorker(envs, stateful(start, step)(envs).collect_mode)
     worker.collect(2)
-    state = worker.state_dict()
+    states = [worker.state_dict(), worker.raw_state()]
     worker.collect(3)
-    for _ in range(2):
-        worker.load_state_dict(state)
+    for state in states:
+        for _ in range(2):
+            worker.load_state_dict(state)
 
-        assert worker.collect(3).trajectories.columns["state_in_0"].ravel().tolist() == [2, 2, 3, 3, 4, 4]
+            assert worker.collect(3).trajectories.columns["state_in_0"].ravel().tolist() == expected
+
+
+def test_objects_that_are_changed_in_place_begin_each_episode_anew(counting_env):
+    envs = make_envs(partial(counting_env, 0, [(2, "terminated")]), 2)
+    policy = stateful({"n": 0}, lambda s: [one.update(n=one["n"] + 1) or one for one in s])
+    columns = LocalWorker(envs, policy(envs).collect_mode).collect(4).trajectories.columns
+
+    assert [[one["n"] for one in row] for row in columns["state_in_0"]] == [[0, 0], [1, 1], [0, 0], [1, 1]]
+    assert policy.first == {"n": 0}
+
+
+def test_an_object_that_cannot_be_copied_is_refused_by_name(counting_env):
+    envs = make_envs(counting_env, 2)
+    with pytest.raises(TypeError, match=r"the recurrent state of Stateful has <.*lock.* which copy.deepcopy cannot copy"):
+        LocalWorker(envs, stateful(threading.Lock(), lambda s: s)(envs).collect_mode)
 
 
 @pytest.mark.parametrize(
@@ -520,6 +546,22 @@ def test_a_state_that_is_not_of_the_episode_is_warned_of_once(arrange):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         worker.collect(3)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_state_that_the_environments_have_is_not_warned_of_when_it_is_loaded_again(recurrent_case, digest, workers):
+    rollouts = []
+    for loads in (False, True):
+        envs = recurrent_case.envs(workers)
+        worker = make_worker(envs, recurrent_case.policy().collect_mode)
+        worker.collect(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if loads:
+                envs.load_state_dict(envs.state_dict())
+            rollouts.append(worker.collect(3).trajectories.columns)
+
+    assert digest(rollouts[0]) == digest(rollouts[1])
 
 
 def test_a_state_that_is_of_the_episode_is_not_warned_of():

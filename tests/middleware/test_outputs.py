@@ -1,0 +1,127 @@
+"""Logged values of learning are means over all gradient steps, also if iterations take different numbers of them."""
+
+import pytest
+import torch
+
+from ding_lite import Task
+from ding_lite.config import IMPALAConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.envs import make_envs
+from ding_lite.middleware import EpisodeCollector, gae_estimator, multistep_trainer, online_logger, onpolicy_data_fetcher
+from ding_lite.policy import IMPALAPolicy, PPOPolicy, mean_stats
+
+PPO = PPOConfig().override({"policy.learn.batch_size": 16})
+IMPALA = IMPALAConfig().override({"policy.learn": {"epoch_per_collect": 3, "batch_size": 48}})
+
+
+class Rows:
+    def __init__(self):
+        self.rows = []
+
+    def write(self, row):
+        self.rows.append(row)
+
+    def close(self):
+        pass
+
+
+def counting(base):
+    """A policy that logs two numbers of its own, the second in every third gradient step, and keeps them."""
+
+    class Counting(base):
+        def after_init(self):
+            super().after_init()
+            self.seen = {"x": [], "sometimes": []}
+
+        def loss(self, batch):
+            loss, stats = super().loss(batch)
+            x = float(self.train_iter**2)
+            stats = {**stats, "x": x, **({"sometimes": x} if self.train_iter % 3 == 0 else {})}
+            for name in self.seen.keys() & stats.keys():
+                self.seen[name].append(x)
+            return loss, stats
+
+    return Counting
+
+
+def spreading(base):
+    """The same, with an optimizer loop of its own, which `gradient_step` does not count."""
+
+    class Spreading(counting(base)):
+        def learn_on_batch(self, batch):
+            found = []
+            for _ in range(1 + len(batch.reward) // 10):
+                loss, stats = self.loss(self.loss_batch(batch))
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                self.train_iter += 1
+                found.append({"x": torch.tensor(stats["x"])})
+            return mean_stats(found)
+
+    return Spreading
+
+
+def run(kind, cfg, async_mode=False, max_lag=0, log_freq=10**6):
+    cfg = cfg.override({"policy.collect.n_episode": 2, "seed": 0})
+    envs = make_envs("CartPole-v1", 2, seed=0)
+    policy = kind(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    loop, sink, steps = Task(), Rows(), []
+    with loop.start(async_mode=async_mode, max_lag=max_lag, ctx=OnlineRLContext()):
+        loop.use(EpisodeCollector(cfg, policy.collect_mode, envs))
+        is_ppo = isinstance(policy, PPOPolicy)
+        loop.use(gae_estimator(cfg, policy.collect_mode) if is_ppo else onpolicy_data_fetcher(cfg))
+        loop.use(multistep_trainer(cfg, policy.learn_mode)).use(lambda ctx: steps.append(ctx.train_iter))
+        loop.use(online_logger(cfg, sinks=[sink], train_show_freq=log_freq))
+        loop.run(max_step=6)
+    assert len({after - before for before, after in zip([0, *steps], steps)}) > 1
+    return policy, sink.rows
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+@pytest.mark.parametrize(
+    ("kind", "cfg", "names"),
+    [
+        (counting(PPOPolicy), PPO, ("x", "sometimes")),
+        (
+            counting(IMPALAPolicy),
+            IMPALA,
+            ("x", "sometimes"),
+        ),
+        (spreading(PPOPolicy), PPO, ("x",)),
+    ],
+    ids=["PPO", "IMPALA", "own steps"],
+)
+@pytest.mark.parametrize(("async_mode", "max_lag"), [(False, 0), (True, 1)])
+def test_each_gradient_step_has_the_same_weight_in_a_row(kind, cfg, names, async_mode, max_lag, tmp_path):
+    policy, rows = run(kind, cfg.override({"exp_name": str(tmp_path / "run")}), async_mode, max_lag)
+
+    for name in names:
+        assert rows[-1][f"learn/{name}"] == pytest.approx(mean(policy.seen[name]))
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous mode knows nothing")
+def test_rows_of_ppo_are_the_same_on_one_thread_and_on_several(tmp_path):
+    rows = [
+        run(counting(PPOPolicy), PPO.override({"exp_name": str(tmp_path / str(mode))}), mode, 1, 100)[1]
+        for mode in (False, True)
+    ]
+    learned = [[{name: value for name, value in row.items() if name.startswith("learn/")} for row in one] for one in rows]
+
+    assert len(learned[0]) > 1
+    assert learned[0] == learned[1]
+
+
+def test_statistics_of_a_whole_rollout_count_once_per_rollout(tmp_path):
+    class Stats(counting(PPOPolicy)):
+        def stats(self, batch):
+            self.lengths = [*getattr(self, "lengths", []), float(len(batch.reward))]
+            return {**super().stats(batch), "length": self.lengths[-1]}
+
+    policy, rows = run(Stats, PPO.override({"exp_name": str(tmp_path / "run")}))
+
+    assert rows[-1]["learn/length"] == pytest.approx(mean(policy.lengths))
