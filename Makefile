@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
 
-.PHONY: run test lint learn bench clean
+.PHONY: run test lint learn bench chaos clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -25,6 +25,9 @@ learn: .venv/.dev
 
 bench: .venv/.dev
 	@for name in engine collect learners replay run_saves gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
+
+chaos: .venv/.dev
+	$(PY) benchmarks/chaos.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -59,14 +59,20 @@ def arguments(name: str, mode: str) -> list[str]:
     return [*SHORT[name], "--env.stop-value", "None", *MODES[mode]]
 
 
-def run(name: str, given: Sequence[str], kill_after: float | None = None, number: int = signal.SIGKILL) -> tuple[int, float]:
-    """Run an example; with `kill_after`, send a signal after so many seconds. Returns its status and its duration."""
+def run(
+    name: str, given: Sequence[str], kill_after: float | Path | None = None, number: int = signal.SIGKILL
+) -> tuple[int, float]:
+    """Run an example, and send it a signal after so many seconds, or when a file exists. Returns its status and duration."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     begun = time.monotonic()
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *given]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while isinstance(kill_after, Path) and process.poll() is None:
+            if kill_after.exists():
+                kill_after = 0.2
+            time.sleep(0.01)
         try:
-            _, errors = process.communicate(timeout=PATIENCE_S if kill_after is None else kill_after)
+            _, errors = process.communicate(timeout=kill_after if isinstance(kill_after, float) else PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.send_signal(number)
             _, errors = process.communicate(timeout=PATIENCE_S)

@@ -42,6 +42,7 @@ class RunFiles:
         self.folder = Path(folder) / "run"
         self._manifest = self.folder / "manifest.json"
         self._rows = RowFiles(self.folder)
+        self._has_saved = False
 
     def save(self, state: Mapping[str, Any], done: int) -> Path:
         """Write the state after `done` iterations, and remove all but the latest ones.
@@ -57,6 +58,8 @@ class RunFiles:
         try:
             with writing(self._manifest):
                 others = self._others()
+                if not self._has_saved:  # those of an earlier program, of which one may be damaged
+                    others = [one for one in others if self._is_whole(one)]
             rest, rows = self._rows.save(state)
             content = serialised({**plain(rest), _ROWS: rows})
             path = self.folder / _free_name(done, {one["file"] for one in others})
@@ -69,11 +72,18 @@ class RunFiles:
                 "rows": [file["file"] for one in rows for file in one["files"]],
             }
             self._write_manifest([mine, *others][:_KEPT])
+            self._has_saved = True
         except BaseException:
             with contextlib.suppress(OSError, CheckpointError):
                 self._remove_others(self._states())
             raise
         return path
+
+    def _is_whole(self, one: Mapping[str, Any]) -> bool:
+        """Whether the file of a state in the manifest is as it was written."""
+        with contextlib.suppress(OSError):
+            return hashlib.sha256((self.folder / one["file"]).read_bytes()).hexdigest() == one.get("sha256")
+        return False
 
     def _others(self) -> list[dict[str, Any]]:
         """The states so far, newest first: those of the manifest, or all files if the manifest is damaged."""

@@ -230,6 +230,9 @@ class TestFiles:
 
         with pytest.warns(UserWarning, match=r"state_2\.pt .*continues from the state before, .*state_1\.pt"):
             assert files.load()[0] == {"x": 1}
+        again = RunFiles(tmp_path)
+        again.save({"x": 3}, 3)
+        assert sorted(path.name for path in again.folder.glob("*.pt")) == ["state_1.pt", "state_3.pt"]  # the good ones
 
     @pytest.mark.parametrize(
         "text", ["", "{", '{"format": 99, "states": []}', '{"format": 1, "states": [{"file": "../x.pt"}]}']
