@@ -71,6 +71,9 @@ class CkptSaver:
     `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay buffers are written. Regular
     saves of the run are left out as long as they would take more than 1% of the time.
 
+    No other process can write to the folder meanwhile. `run.json` has the id of the run and the processes that worked on it;
+    `error.txt` has the error that ended it.
+
     A file that cannot be written does not end the run: one warning gives path, reason and fix, and later iterations try again,
     at intervals of 1, 2, 4, ... and at most 64 iterations. If the final state cannot be written, `task.run` raises
     `UnsavedError` after the run has ended.
@@ -107,7 +110,8 @@ class CkptSaver:
     Raises:
         TypeError: something has no `state_dict`, or one with other things than plain data in it.
         WriteError: nothing can be written to `save_dir`.
-        FolderInUseError: another process writes to `save_dir`. A folder that is missing is checked in the first iteration.
+        FolderInUseError: another process writes to `save_dir`. If there is no such folder yet, it is locked before
+            the first iteration.
         ValueError: in the first iteration, another one of the pipeline saves to the same folder.
     """
 

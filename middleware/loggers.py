@@ -63,9 +63,11 @@ def online_logger(
     Any context works; fields that it lacks are left out. The step of rows and files is the first of `counters`, else
     ctx.env_step, else ctx.train_iter, else the number of iterations.
 
-    It writes to `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, if iterations
-    overlapped, `timeline.svg` and `lanes.txt`. `cfg.log` adds TensorBoard and Weights & Biases. If writing fails, there is a
-    warning and the run continues. On a terminal the console is a live view, elsewhere plain lines.
+    It writes to `cfg.exp_name`: `config.json`, the rows as `metrics.jsonl` and `metrics.csv`, `pipeline.svg` and, if
+    iterations overlapped, `timeline.svg` and `lanes.txt`; the events of the run as `run.log`, its id and processes as
+    `run.json`, and an error that ends it as `error.txt`. No other process can write to the folder meanwhile. `cfg.log` adds
+    TensorBoard and Weights & Biases. If writing fails, there is a warning and the run continues. On a terminal the console is
+    a live view, elsewhere plain lines.
 
     Reads, if the context has them, at the end of the iteration, so the place in the pipeline does not matter:
         ctx.env_step, ctx.train_iter, ctx.env_episode; ctx.finished_episodes; ctx.collect_metrics, ctx.learn_metrics,
@@ -78,6 +80,9 @@ def online_logger(
         train_show_freq: gradient steps between two rows, for rows that are the same in every run; None for cfg.log.every_s.
         sinks: further sinks for the rows.
         counters: numeric fields of your own context, to be columns of each row; the first one counts the steps of the run.
+
+    Raises:
+        FolderInUseError: another process writes to the folder.
     """
     return RunLogger("online_logger", ("env_step", "train_iter"), cfg, show_every_s, train_show_freq, sinks, counters)
 

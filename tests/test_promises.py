@@ -198,3 +198,13 @@ def test_postprocess_gets_shuffled_rows_from_replay():
     obs, next_obs = seen[-1]
     assert obs.shape == (cfg.policy.learn.batch_size, 4)
     assert (next_obs[:-1] == obs[1:]).all(-1).sum() < 8  # of 63 pairs of neighbours, hardly one is of successive steps
+
+
+def test_the_tests_that_the_page_on_reliability_names_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(?:(\w+)::)?(\w+)`", (ROOT / "docs/reliability.md").read_text(encoding="utf-8"))
+
+    assert len(named) > 10
+    for path, group, name in named:
+        tests = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *def {name}\(", tests, re.MULTILINE), name
+        assert not group or f"class {group}:" in tests, group
