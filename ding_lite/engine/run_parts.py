@@ -53,7 +53,13 @@ def environments_without_state(entries: Sequence[Entry]) -> list[str]:
 
 
 def memories_of(entries: Sequence[Entry]) -> dict[str, Print]:
-    """Fingerprints of what middleware of the script without a state hold: attributes, or closures and defaults."""
+    """Fingerprints of what middleware of the script without a state hold: attributes, or closures and defaults.
+
+    Objects that a contract names are left out, because they are saved.
+    """
+    named = [thing for it in middleware_of(entries) if it.terms is not None for thing in it.terms.uses]
+    groups = state_groups(named)
+    saved = {id(thing) for one in named for thing in groups.get(id(one), (one,))}
     found = {}
     for it in middleware_of(entries):
         fn = inspect.unwrap(it.fn)
@@ -65,7 +71,8 @@ def memories_of(entries: Sequence[Entry]) -> dict[str, Print]:
             held["defaults"] = fn.__defaults__
         else:
             held = dict(vars(fn)) if hasattr(fn, "__dict__") else {}
-        found[it.name] = fingerprint({name: value for name, value in held.items() if name != "__contract__"}, data_alone=True)
+        held = {name: value for name, value in held.items() if name != "__contract__" and id(value) not in saved}
+        found[it.name] = fingerprint(held, data_alone=True)
     return found
 
 

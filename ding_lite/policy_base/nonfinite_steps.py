@@ -67,6 +67,8 @@ class NonfiniteSteps:
         self._restores = restores
         self.count = 0
         """Steps left out since the policy was made."""
+        self.is_taking = False
+        """Whether a step is being taken."""
         self._in_row, self._since_copy = 0, 0
         self._copy: dict[str, Any] | None = None
         self._copied_at = self._version = -1
@@ -91,6 +93,7 @@ class NonfiniteSteps:
         buffers = [buffer.clone() for buffer in policy.model.buffers()] if self._has_buffers else []
         version = policy.version
         try:
+            self.is_taking = True
             output = step()
             if self._restores:
                 policy.require_finite()
@@ -105,6 +108,8 @@ class NonfiniteSteps:
             is_left_out, output = True, {}
         else:
             is_left_out, self._in_row = False, 0
+        finally:
+            self.is_taking = False
         self._version = policy.version
         metrics = policy.hook_metrics
         metrics.log_value("restores" if self._restores else "skipped_steps", int(is_left_out), reduce="lifetime_sum")

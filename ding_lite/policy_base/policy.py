@@ -325,12 +325,10 @@ class Policy(PolicyState):
                 steps is checked, because each check waits for the GPU; saving a state checks the weights. With "skip" and
                 "restore", too many steps were not finite.
         """
-        if self._nonfinite_steps is None:
-            return self._take_step(batch, self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0)
-        return self._nonfinite_steps.take(self, lambda: self._take_step(batch, True))
-
-    def _take_step(self, batch: Tree, is_checked: bool) -> dict[str, Any]:
-        """A gradient step; `is_checked` is whether to check the loss and the norm of the gradient."""
+        guard = self._nonfinite_steps
+        if guard is not None and not guard.is_taking:
+            return guard.take(self, lambda: self.gradient_step(batch))
+        is_checked = guard is not None or self.device.type == "cpu" or self.train_iter % _CUDA_CHECK_EVERY == 0
         loss, stats = with_stats(self.loss(batch))
         if is_checked:
             self._require_finite("loss", loss)
@@ -341,7 +339,7 @@ class Policy(PolicyState):
         stats.update(self.compute_gradients(loss) or {})
         if is_checked and "grad_norm" in stats:
             self._require_finite("gradient", stats["grad_norm"])
-        elif self._nonfinite_steps is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
+        elif guard is not None and not are_finite([it.grad for it in self.params if it.grad is not None]):
             raise loss_error(f"the gradient of {type(self).__name__} is not finite in gradient step {self.train_iter}")
         self.optimizer.step()
         self.train_iter += 1

@@ -45,7 +45,7 @@ def test_a_session_says_which_process_did_what(tmp_path, record):
     assert session["start"] == content(tmp_path)["start"]
     assert session["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert session["versions"]["numpy"] == np.__version__
-    assert "pytest" in session["command"]
+    assert sys.orig_argv[-1] in session["command"]
     assert (session["from_iteration"], session["iterations"]) == (0, 7)
 
 
@@ -124,7 +124,7 @@ def test_an_error_leaves_word_with_everything_that_is_known(tmp_path, record):
         f"{record.run_id}, after 3 iterations",
         f"{os.getpid()} on {socket.gethostname()}, since {content(tmp_path)['start']}",
         f"numpy {np.__version__}",
-        "pytest",
+        sys.orig_argv[-1],
         "The last row of metrics:\n  env_step  96\n  learn/loss  0.5\n",
         "Traceback (most recent call last):",
         "    raise error\n",

@@ -288,11 +288,12 @@ class TestLogs:
         with warnings.catch_warnings(), loop.start(ctx=OnlineRLContext()):
             warnings.simplefilter("always")
             loop.use(evaluate).use(beware)
-            loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path)).use(online_logger(cfg_of(tmp_path), show_every_s=1e9))
+            saver = CkptSaver(torch.nn.Linear(1, 1), tmp_path, train_freq=1)
+            loop.use(saver).use(online_logger(cfg_of(tmp_path), show_every_s=1e9))
             loop.run(max_step=1)
 
         begin, *events, end = log(tmp_path)
-        assert re.match(rf"INFO run {record(tmp_path)['id']} begins after 0 iterations, in {tmp_path}: .*pytest", begin)
+        assert re.match(rf"INFO run {record(tmp_path)['id']} begins after 0 iterations, in {tmp_path}: .*py", begin)
         assert "INFO evaluation: 1.5" in events
         assert any(re.match(r"WARNING UserWarning: beware \(.*test_run_folders\.py:\d+\)", line) for line in events)
         assert f"INFO the run is saved after 1 iterations: {tmp_path}/run/state_1.pt" in events
