@@ -15,7 +15,7 @@ from ding_lite.pipeline.generators import WaitingGenerator, end_of, locked
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.suggestions import Touches
-from ding_lite.pipeline.used_middleware import middleware_of
+from ding_lite.pipeline.used_middleware import methods_of
 
 _UNSET = object()
 _CUTS = ("signal", "memory")
@@ -130,24 +130,20 @@ class EndingMixin:
 
     def _begin_run(self) -> None:
         """Call `begin_run` of each middleware that has it."""
-        for used in middleware_of(self._entries):
-            begin = getattr(used.fn, "begin_run", None)
-            if callable(begin):
-                try:
-                    begin()
-                except BaseException as error:
-                    add_note(error, f"in begin_run of {used.name}, before the first iteration")
-                    raise
+        for name, begin in methods_of(self._entries, "begin_run"):
+            try:
+                begin()
+            except BaseException as error:
+                add_note(error, f"in begin_run of {name}, before the first iteration")
+                raise
 
     def _note_error(self, error: Exception) -> None:
         """Call `note_error` of each middleware that has it. What goes wrong there is a note on the error."""
-        for used in middleware_of(self._entries):
-            note = getattr(used.fn, "note_error", None)
-            if callable(note):
-                try:
-                    note(error)
-                except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
-                    add_note(error, f"and note_error of {used.name} raised {type(failed).__name__}: {failed}")
+        for name, note in methods_of(self._entries, "note_error"):
+            try:
+                note(error)
+            except Exception as failed:  # noqa: BLE001  it must not hide the error of the run
+                add_note(error, f"and note_error of {name} raised {type(failed).__name__}: {failed}")
 
 
 def where_set(depth: int = 2) -> str:

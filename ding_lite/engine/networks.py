@@ -84,6 +84,8 @@ class Network:
         """Number of iterations after which all lanes stop: `max_step`, or less for a pause between two iterations."""
         self._at_pause: list[Callable[[], None]] = []
         """What to call there."""
+        self.begin_watchdog: Callable[[], bool] = lambda: True
+        """Called before each iteration of the caller's thread, until it returns True."""
         self._is_final = True
         self.first_step = ctx.total_step
         self.asked_to_stop = False
@@ -459,9 +461,11 @@ class Network:
         if len(self._threads) > 1:
             self.timeline.begin_lane(last.number)
         iteration = 1 + max(lane.iteration for lane in mine.lanes)
+        is_watched = mine is not self._threads[-1]
         try:
             while iteration < self._until:
                 iteration += 1
+                is_watched = is_watched or self.begin_watchdog()
                 for work in mine_in_order:
                     lane = work.lane
                     if lane.is_over:

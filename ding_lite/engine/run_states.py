@@ -15,7 +15,7 @@ from ding_lite.engine.run_parts import environments_of, environments_without_sta
 from ding_lite.pipeline.contexts import kept_fields
 from ding_lite.pipeline.fingerprints import Print, changed
 from ding_lite.pipeline.pipeline_checks import Entry
-from ding_lite.pipeline.used_middleware import middleware_of
+from ding_lite.pipeline.used_middleware import methods_of
 
 FORMAT = 1
 """Version of the format of `Task.state_dict`."""
@@ -96,8 +96,7 @@ class RunStateMixin:
             self._paused_call(save)()
 
     def _savers(self) -> list[Callable[[], None]]:
-        found = (getattr(it.fn, "save_run", None) for it in middleware_of(self._entries))
-        return [save for save in found if callable(save)]
+        return [save for _, save in methods_of(self._entries, "save_run")]
 
     def _paused_call(self, fn: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:

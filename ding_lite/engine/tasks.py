@@ -280,8 +280,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     if not max_step:
                         self._finish = True
                     elif self.async_mode or self.max_lag:
-                        watchdog.begin()
-                        self._overlap(max_step, final)
+                        self._overlap(max_step, final, watchdog)
                     else:
                         self._loop(max_step, final, watchdog)
                 if self.running:
@@ -349,15 +348,14 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         self._errors_at_end.sort(key=lambda error: isinstance(error, Exception))
 
     def _loop(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
-        checker, is_checked = self._checker(), True
+        checker, is_checked, is_watched = self._checker(), True, False
         while True:
             max_step -= 1
             self._left = max_step if is_final else _ENDLESS
             if not self._left:
                 self._finish = True
-            if is_checked and not checker.is_checked(self._ctx):
-                is_checked = False
-                watchdog.begin()
+            is_checked = is_checked and checker.is_checked(self._ctx)
+            is_watched = is_watched or watchdog.begin_in_time()
             iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
@@ -377,7 +375,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._checked = key, checker
         return self._checked[1]
 
-    def _overlap(self, max_step: int, is_final: bool) -> None:
+    def _overlap(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
         network = self._resumed()
         if network is None:
             self._paused = None
@@ -387,6 +385,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
+        network.begin_watchdog = watchdog.begin_in_time
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish)
             asked = network.reason or network.cut_by

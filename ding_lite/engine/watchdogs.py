@@ -70,13 +70,14 @@ class Watchdog:
         self._home = threading.current_thread()
         self._is_done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._limit = None if memory_share is None else memory_limit()
+        self._limit: int | None = None
+        self._made_at = time.monotonic()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch while this block runs: at once if there is a limit of time, else from `begin` on."""
+        """Watch while this block runs: at once if there is a limit of time, else when `begin_in_time` is called late enough."""
         if self._stuck_after_s is not None:
-            self.begin()
+            self._begin()
         try:
             yield
         finally:
@@ -84,13 +85,21 @@ class Watchdog:
             if self._thread is not None:
                 self._thread.join()
 
-    def begin(self) -> None:
-        """Start the thread, if it is needed and not started yet. Short runs do without it, because it takes longer to start."""
-        if self._thread is None and (self._stuck_after_s is not None or self._limit is not None):
-            self._thread = threading.Thread(target=self._watch, name="task.watchdog", daemon=True)
-            self._thread.start()
+    def begin_in_time(self) -> bool:
+        """Start the thread if the run has taken a second: short runs do without it, because it takes longer to start than they
+        take. Returns whether this need not be called again."""
+        if self._thread is None and self._memory_share is not None:
+            if time.monotonic() - self._made_at < _LOOK_S:
+                return False
+            self._begin()
+        return True
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._watch, name="task.watchdog", daemon=True)
+        self._thread.start()
 
     def _watch(self) -> None:
+        self._limit = None if self._memory_share is None else memory_limit()
         pause = _LOOK_S if self._stuck_after_s is None else min(_LOOK_S, self._stuck_after_s / 4)
         last, since = self._progress(), time.monotonic()
         while not self._is_done.wait(pause):

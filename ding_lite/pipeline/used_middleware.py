@@ -97,6 +97,18 @@ def middleware_of(pipeline: Sequence[Used]) -> list[UsedMiddleware]:
     return all_used
 
 
+def methods_of(pipeline: Sequence[Used], method: str) -> list[tuple[str, Callable[..., Any]]]:
+    """The method of this name of each middleware that has it, with the name of the middleware."""
+    found = []
+    for entry in pipeline:
+        is_one = getattr(entry.fn, "inner_middleware", None) is None
+        for used in (entry,) if is_one else middleware_of([entry]):
+            call = getattr(used.fn, method, None)
+            if callable(call):
+                found.append((used.name, call))
+    return found
+
+
 def _middleware_of(
     fn: Callable[..., Any],
     terms: Contract | None,
