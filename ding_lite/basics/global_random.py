@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,3 +19,29 @@ def global_random_states() -> dict[str, Any]:
     if torch is not None and hasattr(torch, "get_rng_state"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()
     return states
+
+
+def save_global_random() -> dict[str, Any]:
+    """The states of the global generators as plain data, for `load_global_random`."""
+    import numpy as np
+    import torch
+
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {
+        "random": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+        "cuda": cuda,
+    }
+
+
+def load_global_random(state: Mapping[str, Any]) -> None:
+    """Restore the states of the global generators. Those of GPUs are restored if there are as many as then."""
+    import numpy as np
+    import torch
+
+    random.setstate(state["random"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])

@@ -9,20 +9,21 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.basics.checkpoints import CheckpointError, plain
 from ding_lite.basics.files import remove_leftovers, write_atomically, writing
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
+from ding_lite.basics.value_types import types_of, with_types
 
 FORMAT = 1
 """Version of the format of the manifest."""
 
 _KEPT = 2  # states; the older one is for the case that the newer one is damaged
-_ROWS = "row_files"  # key in the file of a state
+_ROWS, _TYPES = "row_files", "types"  # keys in the file of a state
 _STATE = re.compile(r"state_(?P<done>[0-9]+)(_(?P<number>[0-9]+))?\.pt")
 _ROW_FILE = re.compile(r"rows_[0-9]+_[0-9]+_[0-9a-f]+\.pt")
 
@@ -48,7 +49,8 @@ class RunFiles:
         """Write the state after `done` iterations, and remove all but the latest ones.
 
         Args:
-            state: plain data; in place of the columns of a replay buffer, `RowsInPieces`, of which only new rows are written.
+            state: plain data, or scalars and arrays of numpy, which `load` returns as such. In place of the columns of a replay
+                buffer, `RowsInPieces`, of which only new rows are written.
             done: number of iterations.
 
         Raises:
@@ -61,7 +63,7 @@ class RunFiles:
                 if not self._has_saved:  # those of an earlier program, of which one may be damaged
                     others = [one for one in others if self._is_whole(one)]
             rest, rows = self._rows.save(state)
-            content = serialised({**plain(rest), _ROWS: rows})
+            content = serialised({**plain(rest), _ROWS: rows, _TYPES: list(types_of(state))})
             path = self.folder / _free_name(done, {one["file"] for one in others})
             write_atomically(path, content)
             mine = {
@@ -143,7 +145,9 @@ class RunFiles:
             path = self.folder / one["file"]
             try:
                 state = read_verified(path, one.get("sha256"), "the manifest")
-                self._rows.load(state, state.pop(_ROWS, []), path)
+                rows, types = state.pop(_ROWS, []), state.pop(_TYPES, [])
+                self._rows.load(state, rows, path)
+                state = _typed(state, types, path)
             except CheckpointError as error:
                 problems.append(str(error))
                 continue
@@ -187,6 +191,13 @@ class RunFiles:
         if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
             raise CheckpointError(f"{self._manifest} names files in another folder.")
         return states
+
+
+def _typed(state: dict[str, Any], types: Sequence[Mapping[str, Any]], source: Path) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", with_types(state, types))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{source} is damaged: its types do not fit its values ({error!r}).") from None
 
 
 def _free_name(done: int, taken: Collection[str]) -> str:

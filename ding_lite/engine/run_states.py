@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics.global_random import load_global_random, save_global_random
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
+from ding_lite.basics.value_types import require_kept_type
 from ding_lite.engine.deferrals import Deferrals
+from ding_lite.engine.memories import Memories
 from ding_lite.engine.networks import Network
-from ding_lite.engine.run_parts import environments_of, environments_without_state, memories_of, parts_of
-from ding_lite.pipeline.contexts import kept_fields
-from ding_lite.pipeline.fingerprints import Print, changed
+from ding_lite.engine.run_parts import environments_of, environments_without_state, parts_of
+from ding_lite.pipeline.contexts import is_scalar, kept_fields
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
 FORMAT = 1
 """Version of the format of `Task.state_dict`."""
 
-_KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "without_state", "lanes")
+_KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "without_state", "lanes", "global_random")
 
 
 class RunStateError(ValueError):
@@ -44,8 +47,7 @@ class RunStateMixin:
         self._already_done = 0  # iterations that a loaded state has done, and that calls of run() leave out
         self._resume: Path | None = None
         self._new_episodes = False
-        self._warned_of: set[str] = set()
-        self._memories: dict[str, Print] = {}  # of middleware without a state, when the run was first saved
+        self._memories = Memories()
         self._loaded_lanes: Mapping[str, Any] | None = None  # of a loaded state, until the lanes are made
 
     def between_iterations(self, fn: Callable[[], None]) -> None:
@@ -138,7 +140,7 @@ class RunStateMixin:
         ctx = self._ctx if network is None else network.ctx
         has_run = self._first_step is not None
         step = ctx.total_step + 1 if has_run else ctx.total_step
-        kept = {name: getattr(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
+        kept = {name: _plain_copy(ctx, name) for name in kept_fields(ctx) if name != "total_step" and hasattr(ctx, name)}
         return {
             "format": FORMAT,
             "done": step - self._first_step if self._first_step is not None else self._already_done,
@@ -148,6 +150,7 @@ class RunStateMixin:
             "parts": {name: _state_of(part, in_pieces) for name, part in self._parts().items()},
             "without_state": environments_without_state(self._entries),
             "lanes": None if network is None else network.state(),
+            "global_random": save_global_random(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -172,10 +175,11 @@ class RunStateMixin:
             self._load_part(name, parts[name], state["parts"][name])
         ctx, saved = self._ctx, state["context"]
         for name, value in saved["kept"].items():
-            object.__setattr__(ctx, name, value)
+            object.__setattr__(ctx, name, copy.deepcopy(value))
         object.__setattr__(ctx, "total_step", saved["total_step"])
         self._already_done, self._first_step = state["done"], saved["total_step"] - state["done"]
         self._loaded_lanes = state["lanes"]
+        load_global_random(state["global_random"])
         self._forget_last_run()
 
     def _load_part(self, name: str, part: Any, state: Any) -> None:
@@ -196,19 +200,14 @@ class RunStateMixin:
             warnings.warn(f"{name} begins new episodes, because the saved ones cannot be restored: {error}", stacklevel=5)
 
     def _warn_of_lost_memories(self) -> None:
-        """Warn of each middleware of the script that has changed what it remembers, and has no state."""
-        now = memories_of(self._entries)
-        for name, found in now.items():
-            path = changed(self._memories[name], found, private="all") if name in self._memories else None
-            if path is not None and name not in self._warned_of:
-                self._warned_of.add(name)
-                warnings.warn(
-                    f"{name} remembers something from iteration to iteration ({path.lstrip('.')}), and has no state_dict, so a "
-                    "resumed run begins without it. Write a class with state_dict() and load_state_dict(state), or keep the "
-                    "value in the context: self.keep(...).",
-                    stacklevel=4,
-                )
-        self._memories = {**now, **self._memories}
+        for name, place in self._memories.changes(self._entries):
+            where = f" ({place})" if place else ""
+            warnings.warn(
+                f"{name} remembers something from iteration to iteration{where}, and has no state_dict, so a resumed run "
+                "begins without it. If the object has a state_dict, name it in the contract: uses=(it,). If not, write a class "
+                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...).",
+                stacklevel=4,
+            )
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
         missing = [key for key in _KEYS if key not in state]
@@ -260,3 +259,19 @@ class RunStateMixin:
 def _state_of(part: Any, in_pieces: bool) -> Any:
     method = getattr(part, "state_in_pieces", None) if in_pieces else None
     return method() if callable(method) else part.state_dict()
+
+
+def _plain_copy(ctx: Any, name: str) -> Any:
+    """A copy of a kept field.
+
+    Raises:
+        RunStateError: a file would give its value back with another type.
+    """
+    value = getattr(ctx, name)
+    if is_scalar(value) and type(value) is not bytes:
+        return value
+    try:
+        require_kept_type(value, f"the kept field ctx.{name}")
+    except TypeError as error:
+        raise RunStateError(str(error)) from None
+    return copy.deepcopy(value)

@@ -275,6 +275,8 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
                 self._begin_run()
+                if not self._memories.is_begun and self._savers():
+                    self._memories.begin(self._entries)
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
                     if not max_step:

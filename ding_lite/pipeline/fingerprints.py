@@ -70,12 +70,16 @@ class _Bytes(int):
     decides what a torch module computes."""
 
 
-def fingerprint(value: Any, data_alone: bool = False) -> Print:
+def fingerprint(
+    value: Any, data_alone: bool = False, inside_of: Callable[[Any], Sequence[tuple[str, Any]] | None] | None = None
+) -> Print:
     """What a value holds now: numbers and the bytes of arrays, through containers and attributes of objects.
 
     Args:
         value: any.
         data_alone: whether to look only into containers, arrays and torch modules, and not into other objects.
+        inside_of: a function that returns the values inside an object, by name, also inside a function or a class. None stands
+            for the usual ones, which `usual_parts` returns; an object without any is left out.
     """
     found: Print = {}
     held: dict[int, Any] = {}  # keeps all values alive, so that no address is reused
@@ -94,18 +98,34 @@ def fingerprint(value: Any, data_alone: bool = False) -> Print:
             if data_alone and not kind.is_data:
                 found[key] = InnerValue(None, 0, "an object", name, parent, mine, is_inner)
                 continue
-            if id(inner) in held or kind.is_ignored or (kind.is_skipped and not may_change(inner)):
+            if id(inner) in held or kind.is_ignored:
+                continue
+            more = None if inside_of is None else inside_of(inner)
+            if more is None:
+                if kind.is_skipped and not may_change(inner):
+                    continue
+                more = kind.parts(inner)
+            elif not more:
                 continue
             nested = is_inner or name.startswith(_SHARED_BY_DESIGN)
             found[key] = InnerValue(*kind.content(inner), name, parent, mine, nested)
             held[id(inner)] = inner
-            more = kind.parts(inner)
             if more:
                 levels.append((iter(more), key, mine, nested))
                 break
         else:
             levels.pop()
     return found
+
+
+def usual_parts(value: Any) -> list[tuple[str, Any]]:
+    """The values inside a value, by name, as `fingerprint` finds them."""
+    return (_KINDS.get(type(value)) or _kind_of(type(value))).parts(value)
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is a number, a string, a container, an array or a torch module."""
+    return is_scalar(value) or (_KINDS.get(type(value)) or _kind_of(type(value))).is_data
 
 
 def changed(before: Print, now: Print, private: str = "arrays") -> str | None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import threading
-import warnings
 
 import pytest
 
@@ -155,35 +154,6 @@ class TestState:
             change(state)
             with pytest.raises(RunStateError, match=message):
                 loop.load_state_dict(state)
-
-    def test_middleware_that_remembers_something_without_a_state_is_named(self):
-        seen = []
-
-        def remembers(ctx):
-            seen.append(ctx.total_step)
-
-        class Counter:
-            def __init__(self):
-                self.count = 0
-
-            def __call__(self, ctx):
-                self.count += 1
-
-        with Task().start(ctx=Counts()) as loop:
-            loop.use(remembers).use(Counter()).use(Adder()).use(lambda ctx: loop.between_iterations(loop.state_dict))
-            with pytest.warns(UserWarning, match="remembers something") as caught:
-                loop.run(6)
-
-        found = [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
-        assert len(found) == 2
-        assert "remembers remembers something from iteration to iteration ([seen]" in found[0].replace("'", "")
-        assert "Counter remembers something from iteration to iteration ([count]" in found[1].replace("'", "")
-
-    def test_middleware_that_remembers_nothing_is_not(self):
-        settings = {"rate": 1.0}
-        with Task().start(ctx=Counts()) as loop, warnings.catch_warnings():
-            warnings.simplefilter("error")
-            loop.use(lambda ctx: settings["rate"]).use(Adder()).use(lambda ctx: loop.between_iterations(loop.state_dict)).run(6)
 
     def test_an_environment_that_cannot_be_saved_is_named_with_the_setting_that_begins_new_episodes(self):
         class Env:

@@ -13,7 +13,10 @@ from random_runs import Copycat, cases, pacing
 from ding_lite.basics import plain
 from ding_lite.engine import Task, contract
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows")]
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows", "ignore:.*has no state_dict"),
+]
 
 
 def through_a_file(state):

@@ -1,0 +1,167 @@
+"""Memories: what the script's middleware remember from iteration to iteration without a state, so that it is not saved."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from ding_lite.engine.run_parts import environments_of, has_state, holder_of
+from ding_lite.pipeline.contexts import Context, is_scalar
+from ding_lite.pipeline.contracts import state_groups
+from ding_lite.pipeline.fingerprints import Print, changed, fingerprint, is_data, usual_parts
+from ding_lite.pipeline.pipeline_checks import Entry
+from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
+
+Parts = Sequence[tuple[str, Any]]
+
+_EMPTY = CellType()
+_PLAIN_MODULES = {"builtins", "collections", "functools", "itertools", "random", "array", "io", "numpy", "torch", "treetensor"}
+"""Top-level modules whose objects hold data, or random numbers."""
+_MOST_INSIDE = 5_000  # objects inside those that are saved
+
+
+class Memories:
+    """Finds middleware that remember something and have no state, by comparing what they hold at two moments.
+
+    It looks at functions, their closures, default values, attributes and the global variables that they name; at methods and
+    partial functions; at objects of the script's classes, their attributes, slots and class attributes; and from there at
+    numbers, containers, arrays, torch modules, optimizers, iterators and random generators. It does not look at objects that
+    are saved, at environments, or at objects of other libraries without a `state_dict`.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, str], Print] = {}
+        self._reported: set[tuple[int, str]] = set()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is something to compare with."""
+        return bool(self._first)
+
+    def begin(self, pipeline: Sequence[Entry]) -> None:
+        """Look at what is held now."""
+        self._first = {**_prints_of(pipeline), **self._first}
+
+    def changes(self, pipeline: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+        """Name and place of each memory that has changed since `begin`, once for each middleware."""
+        for key, now in _prints_of(pipeline).items():
+            before = self._first.setdefault(key, now)
+            place = None if before is now or key in self._reported else changed(before, now, private="all")
+            if place is not None:
+                self._reported.add(key)
+                yield key[1], place.lstrip(".")
+
+
+def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
+    """Fingerprints of what each middleware without a state holds, by its position and name."""
+    used = middleware_of(pipeline)
+    single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
+    found = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
+    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else frozenset()
+    return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
+
+
+def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> frozenset[int]:
+    """The ids of objects with a state, which is saved, of environments, and of everything inside them."""
+    named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
+    groups = state_groups(named)
+    leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
+    owners = [one for one in (*named, *leaders, *(holder_of(it.fn) for it in used)) if has_state(one)]
+    shared = [thing for owner in owners for thing in groups.get(id(owner), (owner,))]
+    waiting = deque([*shared, *environments_of(pipeline)])
+    seen = {id(one): one for one in waiting}
+    while waiting and len(seen) < _MOST_INSIDE:
+        for _, inner in usual_parts(waiting.popleft()):
+            if not is_scalar(inner) and id(inner) not in seen and not isinstance(inner, (ModuleType, type, FunctionType)):
+                seen[id(inner)] = inner
+                waiting.append(inner)
+    return frozenset(seen)
+
+
+def _inside(saved: Container[int], value: Any) -> Parts | None:
+    """The values inside a value that a run may remember; None for the usual ones."""
+    if id(value) in saved or isinstance(value, (ModuleType, Context)) or hasattr(value, "between_iterations"):  # a task
+        return ()
+    if isinstance(value, FunctionType):
+        return _in_function(value)
+    if isinstance(value, MethodType):
+        return [("", value.__self__), ("", value.__func__)]
+    if isinstance(value, type):
+        return _in_class(value)
+    if _is_of_script(type(value).__module__):
+        return [*usual_parts(value), ("", type(value))]
+    if is_data(value):
+        return None
+    state = _state_of(value)
+    if state is not None:
+        return [("", state)]
+    if type(value).__module__.startswith("ding_lite"):
+        return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
+    return None if _top_level(type(value).__module__) in _PLAIN_MODULES else ()
+
+
+def _in_function(fn: FunctionType) -> Parts:
+    code, is_of_script = fn.__code__, _is_of_script(fn.__module__)
+    cells = zip(code.co_freevars, fn.__closure__ or ())
+    found = [(f".{name}", cell.cell_contents) for name, cell in cells if cell != _EMPTY]
+    found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
+    found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
+    if not is_of_script:  # only what it calls
+        return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
+    found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
+    known = fn.__globals__
+    return found + [(f".{name}", known[name]) for name in sorted(_names_in(code)) if name in known]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of global variables in a function and in those inside it. Names of attributes are among them."""
+    inner = (_names_in(it) for it in code.co_consts if isinstance(it, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _in_class(cls: type) -> Parts:
+    """The methods of a class of the script, and its attributes that can change."""
+    found: list[tuple[str, Any]] = []
+    for base in cls.__mro__ if _is_of_script(cls.__module__) else ():
+        for name, value in vars(base).items() if _is_of_script(base.__module__) else ():
+            inner = getattr(value, "__func__", getattr(value, "fget", value))  # of static and class methods, and properties
+            if isinstance(inner, FunctionType) or (is_data(inner) and not name.startswith("__")):
+                found.append((f".{name}", inner))
+    return found
+
+
+def _state_of(value: Any) -> Any:
+    """The state of an object that could be saved, but is not; None if it has none."""
+    if not has_state(value):
+        return None
+    with contextlib.suppress(Exception):  # a warning is not worth an error
+        return getattr(value, "state_in_pieces", value.state_dict)()
+    return None
+
+
+def _has_code_of_script(value: Any) -> bool:
+    """Whether it is a function, a method or an object of a class of the script."""
+    if isinstance(value, functools.partial):
+        return _has_code_of_script(value.func)
+    owner = value if isinstance(value, FunctionType) else type(getattr(value, "__self__", value))
+    return _is_of_script(owner.__module__)
+
+
+def _top_level(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@functools.cache
+def _is_of_script(module: str | None) -> bool:
+    """Whether a module belongs neither to Python nor to an installed library."""
+    top = _top_level(module or "builtins")
+    if top in sys.stdlib_module_names or top == "ding_lite":
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)

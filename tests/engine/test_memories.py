@@ -1,0 +1,390 @@
+"""Memories: a middleware that remembers something without a state is named in a warning, in whatever form it remembers it."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import Context, Task, contract
+from ding_lite.middleware import CkptSaver
+
+COUNTS = [0]
+
+
+@dataclasses.dataclass
+class Sum(Context):
+    total: float = dataclasses.field(default=0.0, metadata={"kept": True})
+
+
+def global_list():
+    def step(ctx):
+        COUNTS[0] += 1
+
+    return step, "COUNTS[0]"
+
+
+def closure_number():
+    count = 0
+
+    def step(ctx):
+        nonlocal count
+        count += 1
+
+    return step, "count"
+
+
+def closure_deque():
+    latest = collections.deque(maxlen=3)
+
+    def step(ctx):
+        latest.append(ctx.total_step)
+
+    return step, "latest"
+
+
+def closure_numpy_generator():
+    rng = np.random.default_rng(0)
+
+    def step(ctx):
+        ctx.total += rng.normal()
+
+    return step, "rng"
+
+
+def closure_python_generator():
+    rng = random.Random(0)
+
+    def step(ctx):
+        ctx.total += rng.random()
+
+    return step, "rng"
+
+
+def closure_torch_generator():
+    rng = torch.Generator().manual_seed(0)
+
+    def step(ctx):
+        ctx.total += torch.randn((), generator=rng).item()
+
+    return step, "rng"
+
+
+def closure_iterator():
+    numbers = iter(range(1000))
+
+    def step(ctx):
+        ctx.total += next(numbers)
+
+    return step, "numbers"
+
+
+def closure_count():
+    numbers = itertools.count()
+
+    def step(ctx):
+        ctx.total += next(numbers)
+
+    return step, "numbers"
+
+
+def closure_module():
+    model = torch.nn.Linear(1, 1)
+
+    def step(ctx):
+        with torch.no_grad():
+            model.weight += 1
+
+    return step, "model.weight"
+
+
+def closure_optimizer():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    @contract(uses=(model,))
+    def step(ctx):
+        model(torch.ones(1)).sum().backward()
+        optimizer.step()
+
+    return step, "optimizer"
+
+
+class Box:
+    def __init__(self):
+        self.count = 0
+
+    def step(self, ctx):
+        self.count += 1
+
+    def next(self):
+        self.count += 1
+        return self.count
+
+
+def closure_object():
+    box = Box()
+
+    def step(ctx):
+        box.count += 1
+
+    return step, "box.count"
+
+
+def bound_method():
+    return Box().step, "count"
+
+
+def held_method():
+    following = Box().next
+
+    def step(ctx):
+        ctx.total += following()
+
+    return step, "following.count"
+
+
+def partial_function():
+    def step(counts, ctx):
+        counts["n"] += 1
+
+    return functools.partial(step, {"n": 0}), "args[0]['n']"
+
+
+def callable_object():
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, ctx):
+            self.count += 1
+
+    return Counter(), "count"
+
+
+def slots():
+    class Counter:
+        __slots__ = ("__weakref__", "count")
+
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, ctx):
+            self.count += 1
+
+    return Counter(), "count"
+
+
+def class_attribute():
+    class Counter:
+        count = 0
+
+        def __call__(self, ctx):
+            Counter.count += 1
+
+    return Counter(), "count"
+
+
+def function_attribute():
+    def step(ctx):
+        step.count += 1
+
+    step.count = 0
+    return step, "step.count"
+
+
+def default_value():
+    def step(ctx, counts={"n": 0}):  # noqa: B006
+        counts["n"] += 1
+
+    return step, "<defaults>[0]['n']"
+
+
+def generator():
+    count = [0]
+
+    def step(ctx):
+        count[0] += 1
+        yield
+
+    return step, "count[0]"
+
+
+def helper():
+    count = 0
+
+    def following():
+        nonlocal count
+        count += 1
+        return count
+
+    def step(ctx):
+        ctx.total += following()
+
+    return step, "following.count"
+
+
+def decorated():
+    count = 0
+
+    def step(ctx):
+        nonlocal count
+        count += 1
+
+    @functools.wraps(step)
+    def around(ctx):
+        return step(ctx)
+
+    return around, "step.count"
+
+
+def listed_without_state():
+    seen = []
+
+    @contract(uses=(seen,))
+    def step(ctx):
+        seen.append(ctx.total_step)
+
+    return step, "seen"
+
+
+FORMS = [
+    global_list,
+    closure_number,
+    closure_deque,
+    closure_numpy_generator,
+    closure_python_generator,
+    closure_torch_generator,
+    closure_iterator,
+    closure_count,
+    closure_module,
+    closure_optimizer,
+    closure_object,
+    bound_method,
+    held_method,
+    partial_function,
+    callable_object,
+    slots,
+    class_attribute,
+    function_attribute,
+    default_value,
+    generator,
+    helper,
+    decorated,
+    listed_without_state,
+]
+
+
+def warned(folder, *middleware, max_step=4, train_freq=1000, **mode):
+    """The warnings about memories in a run that is saved; with this train_freq only at its end."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Task().start(ctx=Sum(), **mode) as loop:
+            for one in middleware:
+                loop.use(one)
+            loop.use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=train_freq)).run(max_step)
+    return [str(it.message) for it in caught if "has no state_dict" in str(it.message)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_memory_is_named_once_with_its_place(form, tmp_path):
+    step, place = form()
+    (found,) = warned(tmp_path, step)
+    assert f"remembers something from iteration to iteration ({place}" in found
+    assert "a resumed run begins without it. If the object has a state_dict, name it in the contract" in found
+
+
+def test_it_is_named_where_iterations_overlap_too(tmp_path):
+    seen = []
+
+    @contract(stage="collect")
+    def step(ctx):
+        seen.append(ctx.total_step)
+
+    assert len(warned(tmp_path, step, async_mode=True, max_step=20, train_freq=3)) == 1
+
+
+def test_two_middleware_of_the_same_name_are_two(tmp_path):
+    def made(increment):
+        count = 0
+
+        def step(ctx):
+            nonlocal count
+            count += increment
+
+        return step
+
+    assert len(warned(tmp_path, made(1), made(0), made(2))) == 2
+
+
+class Saved:
+    """An object with a state."""
+
+    def __init__(self):
+        self.rows, self.box = [], Box()
+
+    def step(self, ctx):
+        self.rows.append(self.box.next())
+
+    def state_dict(self):
+        return {"rows": list(self.rows), "count": self.box.count}
+
+    def load_state_dict(self, state):
+        self.rows, self.box.count = list(state["rows"]), state["count"]
+
+
+def test_what_is_saved_is_no_memory(tmp_path):
+    """Neither an object that a contract names, nor what is inside it, nor a method of an object with a state."""
+    saved, loop = Saved(), Task()
+    rows, box = saved.rows, saved.box
+
+    @contract(uses=(saved,))
+    def named(ctx):
+        saved.step(ctx)
+
+    def inside(ctx):
+        rows.append(box.next())
+
+    def reads_settings(ctx):
+        return (SETTINGS["rate"], loop.ctx, FORMS[0], Sum, np.float32(1))
+
+    assert warned(tmp_path, named, inside, reads_settings, Saved().step) == []
+
+
+SETTINGS = {"rate": 1.0}
+
+
+def test_a_method_of_an_object_with_a_state_is_resumed(tmp_path):
+    def run(folder, max_step, resume=None):
+        saved = Saved()
+        with Task().start(resume=resume) as loop:
+            loop.use(saved.step).use(CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1)).run(max_step)
+        return saved.rows
+
+    run(tmp_path / "run", 3)
+    assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_global_generators_are_saved(tmp_path):
+    """Those of Python, numpy and torch, so functions may draw from them."""
+
+    def run(folder, max_step, resume=None):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+
+        def step(ctx):
+            ctx.total += random.random() + np.random.normal() + torch.randn(()).item()  # noqa: NPY002
+
+        saver = CkptSaver(torch.nn.Linear(1, 1), folder, train_freq=1)
+        with Task().start(ctx=Sum(), resume=resume) as loop:
+            loop.use(step).use(saver).run(max_step)
+            return loop.ctx.total
+
+    run(tmp_path / "run", 3)
+    assert run(tmp_path / "run", 8, tmp_path / "run") == run(tmp_path / "whole", 8)
