@@ -1,6 +1,7 @@
 """A context and middleware of your own: PPO that also counts how often the cart leaves the middle of its track.
 
-evaluator -> collector -> count_edge (a plain function) -> gae_estimator -> multistep_trainer -> show (a generator)
+evaluator -> collector -> count_edge (a plain function) -> gae_estimator -> multistep_trainer -> online_logger
+-> show (a generator)
 """
 
 import dataclasses
@@ -11,7 +12,14 @@ from ding_lite import contract, task
 from ding_lite.config import PPOConfig, from_command_line
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import make_envs
-from ding_lite.middleware import CkptSaver, StepCollector, gae_estimator, interaction_evaluator, multistep_trainer
+from ding_lite.middleware import (
+    CkptSaver,
+    StepCollector,
+    gae_estimator,
+    interaction_evaluator,
+    multistep_trainer,
+    online_logger,
+)
 from ding_lite.policy import PPOPolicy
 
 
@@ -61,7 +69,8 @@ def main(cfg: PPOConfig) -> float:
         task.use(count_edge)
         task.use(gae_estimator(cfg, policy.collect_mode))
         task.use(multistep_trainer(cfg, policy.learn_mode))
-        task.use(CkptSaver(policy, cfg.exp_name))
+        task.use(online_logger(cfg))
+        task.use(CkptSaver(policy, cfg.exp_name, train_freq=100))
         task.use(show(every=5))
         task.describe()
         task.run(max_step=cfg.max_step)

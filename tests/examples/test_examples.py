@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ding_lite.basics import RunFiles
+
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 AGENTS = {"ippo", "rock_paper_scissors"}  # need the extra `agents`
@@ -42,7 +44,7 @@ def test_there_is_an_example_for_each_algorithm():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path, start_here):
+def test_a_short_run_says_what_it_reached_exits_1_and_can_be_resumed(name, tmp_path, start_here):
     if name in AGENTS:
         pytest.importorskip("pettingzoo")
         pytest.importorskip("mpe2")
@@ -51,6 +53,8 @@ def test_a_short_run_says_what_it_reached_and_exits_1(name, tmp_path, start_here
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout
     assert (tmp_path / "here/ckpt/final.pt").is_file()
+    assert (tmp_path / "here/config.json").is_file()  # which --resume reads
+    assert RunFiles(tmp_path / "here").load()[0]["done"] == 2
 
 
 @pytest.mark.parametrize("name", ["custom_context", "ppo", "sac"])

@@ -9,6 +9,7 @@ from example_runs import same, small, spied
 
 from ding_lite import Task, contract, task
 from ding_lite.basics import RunFiles, plain, row_files
+from ding_lite.basics.value_types import types_of, with_types
 
 pytestmark = pytest.mark.timeout(240)
 MODES = {"sync": {}, "lag": {"max_lag": 1}, "async": {"async_mode": True, "max_lag": 2}}
@@ -52,7 +53,7 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
 def through_a_file(state):
     file = io.BytesIO()
     torch.save(plain(state), file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    return with_types(torch.load(io.BytesIO(file.getvalue()), weights_only=True), list(types_of(state)))
 
 
 def difference(one, other, where="state"):

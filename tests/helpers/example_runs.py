@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ding_lite.config import RunConfig
@@ -95,4 +96,6 @@ def same(one, other):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return one == other or (one != one and other != other)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and same(torch.from_numpy(one), torch.from_numpy(other))
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))
