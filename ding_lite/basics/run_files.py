@@ -81,6 +81,17 @@ class RunFiles:
             raise
         return path
 
+    def save_rows(self, state: Mapping[str, Any]) -> int:
+        """Write one file of the new rows of replay buffers, if there are enough for several, so that `save` is shorter later.
+
+        Returns:
+            The number of bytes of new rows that are left for further files; 0 if `save` should write the rest.
+
+        Raises:
+            TypeError, WriteError: as `save`.
+        """
+        return self._rows.save_one(state)
+
     def _is_whole(self, one: Mapping[str, Any]) -> bool:
         """Whether the file of a state in the manifest is as it was written."""
         with contextlib.suppress(OSError):

@@ -529,3 +529,53 @@ def test_the_run_is_saved_with_its_replay_buffers_of_which_only_new_transitions_
         assert saved.keys() == whole.keys()
         assert torch.equal(saved["columns"]["x"], whole["columns"]["x"])
         assert saved["columns"]["obs"] == whole["columns"]["obs"]
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
+def test_many_new_transitions_are_written_by_several_iterations_so_that_none_is_held_up_for_long(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(row_files, "_SMALLEST", 300)
+    monkeypatch.setattr(row_files, "_LARGEST", 600)
+    buffers = [ReplayBuffer(1000), ReplayBuffer(1000)]
+    for buffer in buffers:
+        buffer.push({"x": np.arange(500)})  # 4,000 bytes
+    calls, written = [], []  # per save_run: the row files that it wrote, and whether it saved the state
+    save_run, write, save = CkptSaver.save_run, row_files.RowFiles._write, RunFiles.save
+
+    def one_save(saver):
+        written.clear()
+        save_run(saver)
+        calls.append(tuple(written))
+
+    monkeypatch.setattr(CkptSaver, "save_run", one_save)
+    monkeypatch.setattr(row_files.RowFiles, "_write", lambda *args: written.append("rows") or write(*args))
+    monkeypatch.setattr(RunFiles, "save", lambda *args: written.append("state") or save(*args))
+
+    @contract(uses=buffers, stage="learn")
+    def push(ctx):
+        for buffer in buffers:
+            buffer.push({"x": np.arange(3)})
+
+    run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 60, Context(), **mode)
+    first = next(place for place, call in enumerate(calls) if "state" in call)
+    assert calls[:first] == [("rows",)] * first
+    assert first >= 10  # 2 * 4,000 / 600, and the last ones together with the state
+    assert len(calls[first]) <= 7
+    state, _ = RunFiles(tmp_path).load()
+    for saved, buffer in zip((state["parts"]["ReplayBuffer"], state["parts"]["ReplayBuffer 2"]), buffers):
+        assert saved["columns"]["x"].shape == (680,)
+        assert torch.equal(saved["columns"]["x"], buffer.state_dict()["columns"]["x"])
+
+
+def test_a_run_with_more_new_transitions_in_an_iteration_than_a_file_holds_is_saved_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_files, "_SMALLEST", 300)
+    monkeypatch.setattr(row_files, "_LARGEST", 600)
+    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+    buffer, saves, save = ReplayBuffer(100_000), [], RunFiles.save
+    monkeypatch.setattr(RunFiles, "save", lambda *args: saves.append(save(*args)) or saves[-1])
+
+    @contract(uses=(buffer,), stage="learn")
+    def push(ctx):
+        buffer.push({"x": np.arange(200)})  # 1,600 bytes
+
+    run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 20, Context())
+    assert len(saves) > 8
