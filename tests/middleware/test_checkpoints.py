@@ -555,14 +555,14 @@ def test_many_new_transitions_are_written_by_several_iterations_so_that_none_is_
         for buffer in buffers:
             buffer.push({"x": np.arange(3)})
 
-    run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 60, Context(), **mode)
+    run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 120, Context(), **mode)
     first = next(place for place, call in enumerate(calls) if "state" in call)
     assert calls[:first] == [("rows",)] * first
     assert first >= 10  # 2 * 4,000 / 600, and the last ones together with the state
-    assert len(calls[first]) <= 7
+    assert len(calls[first]) <= 4
     state, _ = RunFiles(tmp_path).load()
     for saved, buffer in zip((state["parts"]["ReplayBuffer"], state["parts"]["ReplayBuffer 2"]), buffers):
-        assert saved["columns"]["x"].shape == (680,)
+        assert saved["columns"]["x"].shape == (860,)
         assert torch.equal(saved["columns"]["x"], buffer.state_dict()["columns"]["x"])
 
 
