@@ -79,9 +79,9 @@ class RowFiles:
         found: dict[tuple[Any, ...], RowsInPieces] = {}
         _without_rows(state, (), found)
         left = {path: self._new_bytes(path, rows) for path, rows in found.items()}
-        for path, rows in found.items() if sum(left.values()) > _LARGEST else ():
-            if self._has_written(path, rows):
-                return sum({**left, path: self._new_bytes(path, rows)}.values())
+        for path in sorted(left, key=left.__getitem__, reverse=True) if sum(left.values()) > _LARGEST else ():
+            if self._has_written(path, found[path]):
+                return sum({**left, path: self._new_bytes(path, found[path])}.values())
         return 0
 
     def _new_bytes(self, path: tuple[Any, ...], rows: RowsInPieces) -> int:
