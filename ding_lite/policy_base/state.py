@@ -127,7 +127,7 @@ class PolicyState(PolicyWeights):
                 self.attach(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the whole state: weights, optimizer, counters, attached objects and random generators.
+        """A copy of the whole state: weights, optimizer, counters, attached objects, random generators, metrics of the hooks.
 
         If iterations overlap, the random generators of the modes that act in other iterations are left out.
 
@@ -143,6 +143,7 @@ class PolicyState(PolicyWeights):
             "train_iter": self.train_iter,
             "version": self.version,
             "learn": self.generator_state(),
+            "metrics": self.hook_metrics.get_state(),
             "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(thing) for name, thing in self._attached.items()}},
             "made_with": self.made_with,
             **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
@@ -170,6 +171,8 @@ class PolicyState(PolicyWeights):
             warn_of_other_rates(self, state)
         self.train_iter, self.version = operator.index(state["train_iter"]), operator.index(state["version"])
         self.load_generator_state(state["learn"])
+        if "metrics" in state:  # older states do not have it
+            self.hook_metrics.set_state(state["metrics"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
         for name in self._attached.keys() & self._loaded.keys():
             self._attached[name].load_state_dict(self._loaded.pop(name))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
+from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_state.identities import StateError, differing_settings, require_alike
 from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
 from ding_lite.policy_state.optimizer_states import require_optimizer_state
@@ -211,7 +212,8 @@ def require_loadable(policy: LoadablePolicy, state: Mapping[str, Any], before: M
         require_count(f"state[{name!r}]", state[name])
     _require_random_numbers(policy, state)
     _require_attached(policy, state.get("attached", {}))
-    known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", *_NEEDED, *networks}
+    _require_metrics(state.get("metrics", {"stats": []}))
+    known = {"model", "optimizer", "made_with", "attached", "collect", "evaluate", "metrics", *_NEEDED, *networks}
     for name, part in before.items():
         if name not in known and name in state:
             require_like(f"state[{name!r}]", part, state[name])
@@ -330,6 +332,18 @@ def _require_attached(policy: LoadablePolicy, states: object) -> None:
             require_part(f'state["attached"][{name!r}]', thing, states[name])
         elif states and id(thing) in own and isinstance(thing, (nn.Module, Optimizer)):
             raise StateError(f'state["attached"] lacks {name!r}, a {type(thing).__name__} of this {type(policy).__name__}.')
+
+
+def _require_metrics(state: Any) -> None:
+    try:
+        if not isinstance(state["stats"], list):
+            raise TypeError("it is no list")  # noqa: TRY301  one message for all that does not fit
+        MetricsLogger().set_state(state)
+    except Exception as error:  # noqa: BLE001  a damaged state may raise any
+        found = f"{type(error).__name__}: {error}"
+        raise StateError(
+            f'state["metrics"] wants "stats" as in MetricsLogger.get_state(), which cannot be read ({found}).'
+        ) from None
 
 
 def _require_tensors(where: str, module: nn.Module, state: object) -> None:

@@ -285,3 +285,27 @@ def test_networks_and_optimizers_beside_the_model_are_in_the_state(tmp_path):
 
     assert torch.equal(policy.extra.weight, again.extra.weight)
     assert torch.equal(policy.params[0], again.params[0])
+
+
+def test_averages_of_its_hooks_go_on_after_a_state_is_loaded():
+    class Averaging(DQNPolicy):
+        def stats(self, batch):
+            self.metrics.log_value("mean_reward", float(batch.reward.mean()), reduce="ema", ema_coeff=0.1)
+            return super().stats(batch)
+
+    def learned(policy, reward):
+        batch = rows()
+        batch.reward = torch.full((6,), reward)
+        policy.learn_mode.forward(batch)
+        return policy.hook_metrics.reduce()["mean_reward"].peek()
+
+    policy, other = (Averaging({"seed": 0}, BOX, DISCRETE) for _ in range(2))
+    learned(policy, 1.0)
+    other.load_state_dict(policy.state_dict())
+    assert learned(other, 5.0) == learned(policy, 5.0) == pytest.approx(1.4)
+
+    before = other.state_dict()
+    for broken in (3, {"stats": 1}, {"stats": [{}]}, {"stats": [{**before["metrics"]["stats"][0], "kind": "none"}]}):
+        with pytest.raises(ValueError, match=r'state\["metrics"\] wants "stats" as in MetricsLogger.get_state'):
+            other.load_state_dict({**before, "metrics": broken})
+    assert other.hook_metrics.get_state() == before["metrics"]
