@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from random_runs import case_count
 
 from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
 from ding_lite.engine import load_checkpoint, save_checkpoint
@@ -116,7 +117,7 @@ class Replay(RuleBasedStateMachine):
             assert content(self.buffer) == self.held
 
 
-Replay.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None, derandomize=True)
+Replay.TestCase.settings = settings(max_examples=case_count(60), stateful_step_count=15, deadline=None, derandomize=True)
 TestHoldsWhatAListWouldHold = Replay.TestCase
 
 

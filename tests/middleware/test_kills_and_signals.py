@@ -1,4 +1,7 @@
-"""Runs that save all the time and end at random moments, by SIGKILL or a signal: each is continued, and nothing is lost."""
+"""Runs that save all the time and end at random moments, by SIGKILL or a signal: each is continued, and nothing is lost.
+
+`KILLS=250 make test ARGS="tests/middleware/test_kills_and_signals.py"` kills each run 250 times, instead of 25.
+"""
 
 import json
 import math
@@ -20,11 +23,11 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import load_checkpoint
 from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
-ITERATIONS = 250
 KILLS = int(os.environ.get("KILLS", "25"))
 """For each mode; of signals, fewer."""
+ITERATIONS = 10 * KILLS
 MODES = {"plain": {}, "threads": {"async_mode": True, "max_lag": 1}}
 
 
