@@ -1,6 +1,6 @@
 """Long runs of middleware that take random times: each sees each iteration once and in order, as on one thread.
 
-`ITERATIONS=2000 make test ARGS="tests/engine/test_long_runs.py"` runs 2000 iterations instead of 150.
+`ITERATIONS=2000 make test ARGS="tests/engine/test_long_runs.py"` runs 2000 iterations instead of 100.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from ding_lite.engine import Context, Task, contract
 
 pytestmark = pytest.mark.timeout(120)
 
-ITERATIONS = int(os.environ.get("ITERATIONS", "150"))
+ITERATIONS = int(os.environ.get("ITERATIONS", "100"))
 STAGES = ["evaluate", "explore", "collect", "process", "learn", "record"]
 
 
