@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -251,6 +252,7 @@ class TestRefusingDisk:
         """Of the checkpoints, the state of the run with its rows, the manifest and run.json."""
         monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # of the time, for saving the run
         monkeypatch.setattr(row_files, "_SMALLEST", 64)
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
         failed = {}
         for fail_at in range(1, 500):
             folder = tmp_path / str(fail_at)
