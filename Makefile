@@ -24,7 +24,7 @@ learn: .venv/.dev
 	$(PY) benchmarks/learning.py $(ARGS)
 
 bench: .venv/.dev
-	@for name in engine collect learners replay run_saves gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
+	@for name in imports engine collect learners replay run_saves gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
 
 chaos: .venv/.dev
 	$(PY) benchmarks/chaos.py $(ARGS)

@@ -5,15 +5,18 @@ import contextlib
 import os
 import pathlib
 import pickle
+import re
 import resource
 import traceback
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from file_faults import Faults
 
+import ding_lite
 from ding_lite.basics import WriteError, write_atomically
 from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint
 
@@ -185,6 +188,19 @@ class TestStrangers:
 
         torch.load(path, weights_only=False) if form != "pickle" else pickle.loads(path.read_bytes())
         assert marker.exists()  # the file was armed
+
+    def test_nothing_else_reads_files_that_could_hold_code(self):
+        """torch.load() is called in one place, and pickle is for the package's own processes."""
+        found = {"torch.load(": set(), "pickle.load": set(), "import pickle": set(), "weights_only=False": set()}
+        for path in (Path(ding_lite.__file__).parent).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for words, places in found.items():
+                if re.search(rf"^[^#\"]*{re.escape(words)}", text, re.MULTILINE):
+                    places.add(path.relative_to(Path(ding_lite.__file__).parent).as_posix())
+
+        assert found["torch.load("] == {"basics/checkpoints.py"}
+        assert not found["weights_only=False"]
+        assert all(place.startswith("processes/") for place in found["pickle.load"] | found["import pickle"])
 
     def test_an_object_of_a_class_is_refused_too(self, tmp_path):
         torch.save({"x": collections.deque([1])}, tmp_path / "a.pt")

@@ -2,6 +2,11 @@
 
 import collections
 import contextlib
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
 import pathlib
 
 import numpy as np
@@ -113,6 +118,26 @@ class TestRoundTrip:
         assert path.stat().st_size < 10_000
 
 
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(str):
+    """A string with a class of its own."""
+
+
+@dataclasses.dataclass
+class Point:
+    x: int = 1
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
 class TestPlain:
     def test_numpy_scalars_become_numbers(self):
         state = plain({"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True)})
@@ -129,7 +154,30 @@ class TestPlain:
 
     @pytest.mark.parametrize(
         "odd",
-        [{1}, b"", object(), lambda: None, range(3), np.dtype("f4"), pathlib.Path(), torch.device("cpu")],
+        [
+            {1},
+            b"",
+            object(),
+            lambda: None,
+            range(3),
+            np.dtype("f4"),
+            pathlib.Path(),
+            torch.device("cpu"),
+            Colour.RED,
+            Level.LOW,
+            Word("a"),
+            Point(),
+            collections.deque([1]),
+            frozenset({1}),
+            bytearray(b"a"),
+            datetime.date(2000, 1, 1),
+            decimal.Decimal(1),
+            functools.partial(max, 1),
+            torch.Generator(),
+            np.datetime64("2000-01-01"),
+            np.str_("a"),
+            slice(1),
+        ],
         ids=lambda odd: type(odd).__name__,
     )
     def test_anything_else_is_refused_with_its_place_and_type(self, odd, tmp_path):
@@ -139,6 +187,28 @@ class TestPlain:
             save_checkpoint(state, tmp_path / "a.pt")
 
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("odd", "loaded"),
+        [
+            (np.float32(0.5), 0.5),
+            (np.float16(0.5), 0.5),
+            (np.complex64(1j), 1j),
+            (np.uint64(2**64 - 1), 2**64 - 1),
+            (np.bool_(True), True),
+            (collections.defaultdict(int, a=1), {"a": 1}),
+            (collections.Counter("a"), {"a": 1}),
+            (collections.OrderedDict(a=1), {"a": 1}),
+            (Pair(1, 2), (1, 2)),
+            (torch.Size([1]), (1,)),
+        ],
+        ids=lambda odd: type(odd).__name__,
+    )
+    def test_kinds_of_numbers_dicts_and_tuples_become_plain_when_they_are_saved(self, odd, loaded, tmp_path):
+        found = load_checkpoint(save_checkpoint({"x": [odd]}, tmp_path / "a.pt"))["x"][0]
+
+        assert found == loaded
+        assert type(found) is type(loaded)
 
     @pytest.mark.parametrize("array", [np.array([object()]), np.array(["text"])], ids=["objects", "strings"])
     def test_an_array_of_no_numbers_is_refused_with_its_place(self, array, tmp_path):

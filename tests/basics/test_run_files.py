@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import resource
 import warnings
 from pathlib import Path
 
@@ -220,6 +221,25 @@ class TestFaults:
                 break
         assert names == {None, "mkdir", "open", "write", "flush", "fsync", "replace", "unlink"}
 
+    @pytest.mark.parametrize("room", [100, 1500, 4000])
+    def test_on_a_full_disk_the_state_before_is_whole_and_nothing_else_is_left(self, tmp_path, room):
+        ring, files = saved(tmp_path, 40, 90)
+        before, old, limits = contents(tmp_path), ring.whole(), resource.getrlimit(resource.RLIMIT_FSIZE)
+        ring.push(30)
+        state = {**ring.in_pieces(), "more": torch.zeros(4000)}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))  # where the files of rows and of the state are too large
+        try:
+            with pytest.raises(WriteError, match=f"^cannot write {tmp_path}/run/.*File too large") as caught:
+                files.save(state, ring.stop)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert caught.value.filename.startswith(f"{tmp_path}/run/{'rows' if room < 4000 else 'state'}_")
+        assert contents(tmp_path) == before
+        assert same(RunFiles(tmp_path).load()[0], old)
+        files.save(ring.in_pieces(), ring.stop)
+        assert same(RunFiles(tmp_path).load()[0], ring.whole())
+
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path):
         files, ring = RunFiles(tmp_path / "new"), Ring().push(40)
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -303,11 +323,13 @@ class TestDamage:
         known = (ring.whole(), older)
         shared = 0
         for name, content in contents(folder).items():
-            if name == "manifest.json":
-                continue
-            for length in range(0, len(content), 4096):
+            step = 256 if name == "manifest.json" else 4096
+            for length in range(0, len(content), step):
                 (folder / "run" / name).write_bytes(content[:length])
                 found, warned = self.outcome(folder, known)
+                if name == "manifest.json":  # the files have checksums of their own
+                    assert (found, warned) == (0, True)
+                    continue
                 assert (found, warned) == (0, False) if name == "state_10000.pt" else warned and found != 0
                 shared += found is None
                 assert found is not None or name in self.error
@@ -340,19 +362,24 @@ class TestDamage:
             RunFiles(folder).load()
 
     def test_a_flipped_bit_anywhere_never_gives_another_state(self, run_folder):
+        """200 bits of each kind of file: the states, the rows and the manifest."""
         folder, known = run_folder
         before, chance, outcomes = contents(folder), random.Random(0), []
-        for number in range(400):
-            name = sorted(before)[number % len(before)]
-            damaged = bytearray(before[name])
-            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-            (folder / "run" / name).write_bytes(damaged)
-            found, warned = self.outcome(folder, known)
-            outcomes.append(found)
-            assert warned or found == 0
-            if name.startswith("state_80"):
-                assert found == 1
-            (folder / "run" / name).write_bytes(before[name])
+        for kind in ("state_80", "state_40", "rows", "manifest"):
+            names = [name for name in sorted(before) if name.startswith(kind)]
+            for number in range(200):
+                name = names[number % len(names)]
+                damaged = bytearray(before[name])
+                damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+                (folder / "run" / name).write_bytes(damaged)
+                found, warned = self.outcome(folder, known)
+                outcomes.append(found)
+                assert warned or found == 0
+                if kind == "state_80":
+                    assert found == 1
+                if kind == "rows":  # of the newer state, or of both
+                    assert found in (1, None)
+                (folder / "run" / name).write_bytes(before[name])
         assert set(outcomes) == {0, 1, None}
 
     def test_without_the_manifest_the_files_have_checksums_of_their_own(self, run_folder):

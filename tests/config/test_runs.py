@@ -104,6 +104,55 @@ def test_all_problems_are_told_at_once():
     assert len(str(caught.value).splitlines()) == 3
 
 
+WRONG = {
+    "exp_nam": "did you mean 'exp_name'?",
+    "exp_name": 3,
+    "seed": -1,
+    "sed": "did you mean 'seed'?",
+    "max_step": 0,
+    "max_lag": 1.5,
+    "async_mode": "yes",
+    "watchdog_s": -1,
+    "env.id": 3,
+    "env.collector_env_num": 0,
+    "env.evaluator_env_num": 2.0,
+    "env.worker": "did you mean 'workers'?",
+    "env.backend": "processes",
+    "env.restart": "no",
+    "env.stop_value": "high",
+    "log.level": "LOUD",
+    "log.every_s": -1,
+    "log.tensorbord": "did you mean 'tensorboard'?",
+    "policy.lern.batch_size": "did you mean 'learn'?",
+    "policy.learn.batch_size": 0,
+    "policy.learn.learning_rate": float("nan"),
+    "policy.learn.on_nonfinite": "ignore",
+    "policy.learn.update_per_colect": "did you mean 'update_per_collect'?",
+    "policy.learn.target_update_theta": 2.0,
+    "policy.discount_factor": 1.5,
+    "policy.nstep": 0,
+    "policy.double": 1,
+    "policy.model.encoder_hidden_size_list": 64,
+    "policy.other.eps.type": "quadratic",
+    "policy.other.replay_buffer_size": True,
+}
+"""Misspelled keys with the hint of the message, and values that do not fit."""
+
+
+def test_thirty_problems_are_told_at_once_and_nothing_is_set():
+    cfg = DQNConfig()
+    with pytest.raises(ConfigError) as caught:
+        cfg.override({"policy.eval.evaluator.eval_freq": 7, **WRONG})
+    told = dict(line.split(": ", 1) for line in str(caught.value).splitlines())
+
+    assert len(WRONG) == 30
+    assert told.keys() == WRONG.keys()
+    for key, value in WRONG.items():
+        is_misspelled = isinstance(value, str) and value.startswith("did you mean")
+        assert (value if is_misspelled else f"{key.rsplit('.', 1)[-1]} = ") in told[key], told[key]
+    assert cfg == DQNConfig()
+
+
 def test_a_typo_in_an_assignment_is_refused():
     cfg = DQNConfig()
     with pytest.raises(AttributeError, match="did you mean 'policy'"):

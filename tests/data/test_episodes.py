@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.data import Episodes, ReplayBuffer, Trajectories, Tree, cut_episodes, nested, to_objects
 from ding_lite.functional import discounted_return, gae
@@ -131,7 +132,7 @@ def by_definition(episode, value, next_value, gamma, lambda_):
     return [sum((gamma * lambda_) ** (k - t) * delta[k] for k in range(t, len(delta))) for t in range(len(delta))]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=case_count(30))
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 10**6), st.sampled_from([0.0, 0.9, 1.0]))
 def test_advantages_of_the_batch_are_those_of_each_episode_alone(lengths, seed, lambda_):
     batch = Episodes(rows(lengths), lengths).batch

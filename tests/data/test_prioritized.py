@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from random_runs import case_count
 
 from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, SumTree, Trajectories, flatten, nested
 from ding_lite.engine import load_checkpoint, save_checkpoint
@@ -107,7 +108,7 @@ class Prioritized(RuleBasedStateMachine):
             np.testing.assert_allclose(priorities_of(self.buffer), self.priority, rtol=1e-12, atol=1e-12)
 
 
-Prioritized.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None, derandomize=True)
+Prioritized.TestCase.settings = settings(max_examples=case_count(60), stateful_step_count=15, deadline=None, derandomize=True)
 TestHoldsWhatListsWouldHold = Prioritized.TestCase
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from random_runs import case_count
 
 from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, Tree, flatten, nested, tree
 from ding_lite.engine import load_checkpoint, save_checkpoint
@@ -71,19 +72,21 @@ class Replay(RuleBasedStateMachine):
         self.spec = {"number": LeafSpec((), np.dtype(np.int64)), "obs": leaves} if with_spec else None
         self.capacity, self.is_nested = capacity, is_nested
         self.buffer, self.held, self.pushed, self.saved = ReplayBuffer(capacity, spec=self.spec), [], 0, None
+        self.knows_leaves = False
 
     @rule(n=st.integers(0, 30), form=st.sampled_from(list(FORMS.values())))
     def push(self, n, form):
         self.buffer.push(form(numbered(self.pushed, n, self.is_nested)))
         self.held = (self.held + list(range(self.pushed, self.pushed + n)))[-self.capacity :]
         self.pushed += n
+        self.knows_leaves |= n > 0
 
     @rule(n=st.integers(1, 5))
     def push_what_does_not_fit(self, n):
         rows = numbered(self.pushed, n, self.is_nested)
         with pytest.raises(ValueError, match="pass the same"):
             self.buffer.push(
-                {**rows, "number": rows["number"][:, None]} if self.pushed else {**rows, "number": rows["number"][1:]}
+                {**rows, "number": rows["number"][:, None]} if self.knows_leaves else {**rows, "number": rows["number"][1:]}
             )
 
     @rule()
@@ -102,6 +105,7 @@ class Replay(RuleBasedStateMachine):
     def load(self, fresh):
         if fresh:
             self.buffer = ReplayBuffer(self.capacity, seed=1, spec=self.spec)
+            self.knows_leaves = self.saved[0]["columns"] is not None
         self.buffer.load_state_dict(self.saved[0])
         self.held = list(self.saved[1])
 
@@ -116,7 +120,7 @@ class Replay(RuleBasedStateMachine):
             assert content(self.buffer) == self.held
 
 
-Replay.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None, derandomize=True)
+Replay.TestCase.settings = settings(max_examples=case_count(60), stateful_step_count=15, deadline=None, derandomize=True)
 TestHoldsWhatAListWouldHold = Replay.TestCase
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from random_runs import case_count
 
 from ding_lite.basics import RunFiles, plain, row_files
 from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, cut_sequences, to_objects
@@ -131,7 +132,7 @@ class Pieces(RuleBasedStateMachine):
             assert same(plain(self.state(in_pieces=False)), {**self.whole(), "done": self.done})
 
 
-Pieces.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Pieces.TestCase.settings = settings(max_examples=case_count(40), stateful_step_count=30, deadline=None)
 TestPieces = Pieces.TestCase
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.data import SequenceWindow, Trajectories, cut_sequences, flatten, to_objects
 from ding_lite.engine import load_checkpoint, save_checkpoint
@@ -27,7 +28,7 @@ def rollout(num_steps: int, num_envs: int = 2, begin: int = 0, valid: np.ndarray
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 @given(pieces=st.integers(1, 5), stride=st.integers(1, 6), overlap=st.integers(0, 6), num_envs=st.integers(1, 4))
 def test_sequences_are_the_slices_of_each_environment_oldest_first(pieces, stride, overlap, num_envs):
     length, num_steps = stride + overlap, pieces * stride + overlap
@@ -81,7 +82,7 @@ def steps(trajectories: Trajectories) -> list:
     return trajectories.columns["reward"][:, 0].tolist()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 @given(overlap=st.integers(0, 7), lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_each_rollout_comes_with_the_steps_before_it_as_soon_as_there_are_enough(overlap, lengths):
     window, begin = SequenceWindow(overlap), 0
@@ -94,7 +95,7 @@ def test_each_rollout_comes_with_the_steps_before_it_as_soon_as_there_are_enough
         begin += length
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=case_count(100))
 @given(overlap=st.integers(0, 7), stride=st.integers(1, 4), lengths=st.lists(st.integers(1, 15), min_size=1, max_size=8))
 def test_with_a_stride_the_first_rollout_ends_with_as_many_whole_strides_as_fit(overlap, stride, lengths):
     window, begin = SequenceWindow(overlap, stride), 0

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -68,7 +69,11 @@ def test_a_signal_during_a_middleware(who, number, status, times):
             output, _ = process.communicate("go\n", timeout=30)
         else:
             process.send_signal(number)
+            sent = time.monotonic()
             output, _ = process.communicate(timeout=30)
+            seconds = time.monotonic() - sent
+            print(f"after the second signal, the program ended in {seconds:.2f} s")
+            assert seconds < 1
 
     assert process.returncode == (-number if number == signal.SIGINT and times == "twice" else status)
     *saved, end = output.splitlines()

@@ -205,7 +205,16 @@ class TestFiles:
         assert sorted(path.name for path in again.folder.glob("*.pt")) == ["state_1.pt", "state_3.pt"]  # the good ones
 
     @pytest.mark.parametrize(
-        "text", ["", "{", '{"format": 99, "states": []}', '{"format": 1, "states": [{"file": "../x.pt"}]}']
+        "text",
+        [
+            "",
+            "{",
+            '{"format": 99, "states": []}',
+            '{"format": 1, "states": [{"file": "../x.pt"}]}',
+            '{"format": 1, "states": [{"file": "../../x.pt"}]}',
+            '{"format": 1, "states": [{"file": "/etc/passwd"}]}',
+            '{"format": 1, "states": [{"file": "state_1.pt", "rows": ["../x.pt"]}]}',
+        ],
     )
     def test_a_damaged_manifest_is_done_without(self, tmp_path, text):
         files = RunFiles(tmp_path)

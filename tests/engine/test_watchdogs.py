@@ -51,6 +51,42 @@ def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_what_hangs(mode):
     assert spent < 25
 
 
+DEADLOCK = """
+import threading
+from ding_lite.engine import Task, contract
+
+loop, one, other, both = Task(), threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+@contract(stage="collect")
+def collect(ctx):
+    if ctx.total_step == 3:
+        with one:
+            both.wait()
+            other.acquire()
+
+@contract(stage="learn")
+def learn(ctx):
+    if ctx.total_step == 2:
+        with other:
+            both.wait()
+            one.acquire()
+
+with loop.start(watchdog_s=0.5, async_mode=True, max_lag=1):
+    loop.use(collect).use(learn).run(9)
+"""
+
+
+def test_two_middleware_that_wait_for_each_other_are_both_named():
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", DEADLOCK], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert "the run made no progress for 0.5 s: collect (lane collect), or learn (lane learn) did not return." in done.stderr
+    assert "in collect\n" in done.stderr
+    assert "in learn\n" in done.stderr
+    assert time.monotonic() - begun < 25
+
+
 def test_a_run_that_does_not_let_itself_be_interrupted_ends_nevertheless():
     lines = ["while True:", "    try:", "        time.sleep(60)", "    except BaseException:", "        pass"]
     hang = "\n                ".join(lines)

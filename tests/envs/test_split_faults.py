@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from functools import partial
 
@@ -15,19 +16,50 @@ import pytest
 from gymnasium import spaces
 
 from ding_lite.envs import EnvDataError, SpaceError, make_envs
-from ding_lite.processes import WorkerDied, WorkerHangs
+from ding_lite.processes import WorkerDied, WorkerError, WorkerHangs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
 
+
+class ThreeArguments(Exception):
+    def __init__(self, first, second, third):
+        super().__init__(f"{first}, {second}, {third}")
+
+
+class Locked(Exception):
+    """It cannot be pickled."""
+
+    def __init__(self):
+        super().__init__("held")
+        self.lock = threading.Lock()
+
+
+def raise_error(kind, *args):
+    raise kind(*args)
+
+
 FAULTS = {
+    "three arguments": lambda: raise_error(ThreeArguments, 1, 2, 3),
+    "unpicklable": lambda: raise_error(Locked),
+    "exit": lambda: os._exit(3),
+    "segmentation fault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "raise": lambda: int("no number"),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: time.sleep(60),
     "nan": lambda: np.array([0, np.nan], np.float32),
 }
 TWO = {"workers": 2, "backend": "process"}
-ERRORS = {"raise": ValueError, "kill": WorkerDied, "hang": WorkerHangs, "nan": EnvDataError}
+ERRORS = {
+    "three arguments": WorkerError,
+    "unpicklable": WorkerError,
+    "exit": WorkerDied,
+    "segmentation fault": WorkerDied,
+    "raise": ValueError,
+    "kill": WorkerDied,
+    "hang": WorkerHangs,
+    "nan": EnvDataError,
+}
 
 
 class Faulty(gymnasium.Env):
@@ -71,6 +103,10 @@ def notes(error):
             "step",
             r"raised by environment 3 \(.*\) in step 2 of its episode 1, which began with .*action np.int64\(9\)",
         ),
+        ("three arguments", "step", r"ThreeArguments: 1, 2, 3 .*raised by environment 3 .* in step 2 of its episode 1"),
+        ("unpicklable", "step", r"Locked: held .*raised by environment 3 .* in step 2 of its episode 1"),
+        ("exit", "step", r"exited with status 3; it was at environment 3, episode 1, step 2 of it, action 9\."),
+        ("segmentation fault", "step", r"signal 11 \(SIGSEGV\); it was at environment 3, episode 1, step 2 of it, action 9\."),
         ("raise", "reset", r"raised by the reset of environment 3 .* for its episode 1"),
         ("nan", "step", r"environment 3\b.*obs"),
         ("nan", "reset", r"environment 3\b.*obs"),
@@ -90,6 +126,10 @@ def test_what_goes_wrong_is_told_in_time_with_environment_episode_step_and_actio
         envs.step(np.array([1, 2, 3, 9, 5]))
     assert time.monotonic() - began < 2.0
     assert re.search(words, notes(caught.value)), notes(caught.value)
+
+    workers = [psutil.Process(host.pid) for host in envs.hosts if host.pid is not None]
+    envs.close()
+    assert not psutil.wait_procs(workers, timeout=2.0)[1]
 
 
 def test_the_place_is_right_after_the_process_was_started_again(made):

@@ -287,3 +287,14 @@ def test_actions_may_come_as_a_list(faulty_env):
     envs = make_envs(faulty_env, 2)
     envs.reset()
     assert envs.step([0, 1])[1].shape == (2,)
+
+
+@pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "local"}], ids=["one", "split"])
+@pytest.mark.parametrize(
+    "actions", [np.array([0.0, 1.0]), np.array([0.5, 1.0]), [True, False], np.array(["0", "1"])], ids=lambda it: str(list(it))
+)
+def test_actions_of_a_discrete_space_that_are_no_integers_are_refused_and_not_rounded(actions, settings):
+    envs = make_envs("CartPole-v1", 2, **settings)
+    envs.reset()
+    with pytest.raises(TypeError, match=r"actions of Discrete\(2\) must be integers, got an array of (float64|bool|<U1)\."):
+        envs.step(actions)

@@ -5,12 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.functional import discounted_sum, gae, normalized
 
 NAMES = ("reward", "value", "next_value", "terminated", "truncated")
 unit = st.floats(0, 1)
-anything = settings(max_examples=60, deadline=None, derandomize=True)
+anything = settings(max_examples=case_count(60), deadline=None, derandomize=True)
 
 
 def rollout(seed: int, t: int = 7, n: int = 3, p_end: float = 0.2, dtype=torch.float64) -> tuple[torch.Tensor, ...]:

@@ -5,10 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.functional import importance_weight, sequence_priority
 
-anything = settings(max_examples=60, deadline=None, derandomize=True)
+anything = settings(max_examples=case_count(60), deadline=None, derandomize=True)
 
 
 def double(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,10 +9,15 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 
 
+def case_count(usual: int) -> int:
+    """RANDOM_CASES, or the usual number."""
+    return int(os.environ.get("RANDOM_CASES", usual))
+
+
 def cases(usual: int) -> settings:
     """As many cases as RANDOM_CASES says, or the usual number."""
     return settings(
-        max_examples=int(os.environ.get("RANDOM_CASES", usual)),
+        max_examples=case_count(usual),
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.engine import load_checkpoint, save_checkpoint
 from ding_lite.metrics import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger, StatsBase
@@ -58,7 +59,7 @@ spelt = st.sampled_from([lambda x: x, float, np.float32, np.float64, torch.tenso
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(values=st.lists(st.tuples(st.floats(-1000, 1000, width=16) | st.just(math.nan), spelt), max_size=20))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 def test_a_kind_is_what_it_says_whatever_a_number_is_spelt_as(kind, values):
     logger = logged([spell(value) for value, spell in values], reduce=kind)
     wanted = by_hand(kind, [value for value, _ in values])
@@ -73,7 +74,7 @@ def test_a_kind_is_what_it_says_whatever_a_number_is_spelt_as(kind, values):
 
 @pytest.mark.parametrize("kind", ["mean", "min", "max", "sum", "percentiles", "item_series"])
 @given(values=st.lists(numbers, min_size=1, max_size=20), window=st.integers(1, 6))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=case_count(40))
 def test_a_window_is_the_last_values(kind, values, window):
     assert same(logged(values, reduce=kind, window=window).peek("x"), by_hand(kind, values[-window:]))
 
@@ -92,7 +93,7 @@ def groupings(draw):
 
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(case=groupings())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 def test_merging_in_any_grouping_is_one_logger_that_saw_everything(kind, case):
     parts, window, tree = case
     how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
@@ -125,7 +126,7 @@ def test_merging_in_any_grouping_is_one_logger_that_saw_everything(kind, case):
 
 @pytest.mark.parametrize("kind", ["mean", "min", "max", "sum"])
 @given(parts=st.lists(st.lists(st.integers(-100, 100), max_size=5), min_size=1, max_size=5), order=st.randoms())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=case_count(40))
 def test_merging_in_any_order_is_the_same(kind, parts, order):
     results = []
     for _ in range(2):
@@ -380,7 +381,7 @@ def test_timers_nest_and_log_even_where_the_block_fails():
 
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(before=st.lists(numbers, max_size=8), after=st.lists(numbers, min_size=1, max_size=8), window=st.sampled_from([None, 3]))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=case_count(30))
 def test_state_goes_on_where_it_was(kind, before, after, window):
     how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
     logger = logged(before, **how)

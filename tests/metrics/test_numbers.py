@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_runs import case_count
 
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.envs import EpisodeResult
@@ -111,7 +112,7 @@ KINDS = ["mean", "sum", "min", "max", "percentiles", "ema"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(values=lists, window=st.none() | st.integers(1, 5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 def test_a_kind_is_exact_arithmetic_on_the_numbers_that_count(kind, values, window):
     window = None if kind == "ema" else window
     logger = MetricsLogger()
@@ -124,7 +125,7 @@ def test_a_kind_is_exact_arithmetic_on_the_numbers_that_count(kind, values, wind
 
 @pytest.mark.parametrize("kind", ["mean", "sum", "min", "max", "percentiles"])
 @given(parts=st.lists(lists, min_size=1, max_size=4), window=st.none() | st.integers(1, 5))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=case_count(40))
 def test_merged_numbers_are_exact_arithmetic_too(kind, parts, window):
     root = MetricsLogger(root=True)
     loggers = [MetricsLogger() for _ in parts]
@@ -190,7 +191,7 @@ def test_the_mean_of_episodes_and_of_what_a_learner_gave_is_right_where_no_float
 
 @pytest.mark.parametrize("coeff", [1, 1.0, np.float64(0.25), 0.999999, 1e-20])
 @given(values=lists)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=case_count(60))
 def test_an_ema_is_its_formula_with_any_coefficient(coeff, values):
     logger = MetricsLogger()
     for value in values:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from file_faults import Faults
 
 from ding_lite import Context, Task, contract, task
 from ding_lite.basics import RunFiles, row_files
@@ -245,6 +247,53 @@ class TestRefusingDisk:
             "Raise the limit (ulimit -f), or choose another folder. The run goes on, and later iterations try again."
         ]
         assert names(tmp_path / "ckpt") == ["final.pt", *(f"iteration_{n}.pt" for n in (1, 3, 4))]
+
+    def test_whichever_operation_on_files_fails_once_the_run_goes_on_and_every_file_is_whole(self, tmp_path, monkeypatch):
+        """Of the checkpoints, the state of the run with its rows, the manifest and run.json."""
+        monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # of the time, for saving the run
+        monkeypatch.setattr(row_files, "_SMALLEST", 64)
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
+        failed = {}
+        for fail_at in range(1, 500):
+            folder = tmp_path / str(fail_at)
+            faults = Faults(fail_at)
+            model, buffer = weight_of(0.0), ReplayBuffer(50)
+
+            @contract(uses=(buffer,), stage="process")
+            def push(ctx, buffer=buffer):
+                buffer.push({"x": torch.full((20,), ctx.total_step), "reward": torch.zeros(20)})
+
+            with pytest.MonkeyPatch.context() as patches, all_warnings() as caught:
+
+                def install(ctx, faults=faults, patches=patches):
+                    if ctx.total_step == 1:
+                        faults.install(patches)
+
+                unsaved = None
+                try:
+                    run([install, push, fitting(model), CkptSaver(model, folder, train_freq=1, keep_last=1)], 3)
+                except UnsavedError as error:
+                    unsaved = error
+            told = [str(warning.message) for warning in caught]
+            failed.setdefault(faults.failed, []).append(bool(told or unsaved))
+            assert all(str(folder) in words for words in told)
+            assert unsaved is None or (str(folder) in str(unsaved) and not told)
+            assert not [*folder.rglob("*.tmp")]
+
+            state = RunFiles(folder).load()[0]
+            assert state["done"] >= 2
+            found = {path.name: load_checkpoint(path)["model"]["weight"].item() for path in (folder / "ckpt").iterdir()}
+            assert all(value == int(name[10:-3]) for name, value in found.items() if name != "final.pt")
+            assert found["iteration_3.pt"] == 3.0 if unsaved is None else found
+            assert found.get("final.pt", 3.0) == 3.0
+            if faults.failed is None:
+                break
+
+        assert failed.keys() == {None, "mkdir", "open", "write", "flush", "fsync", "replace", "unlink"}
+        assert failed[None] == [False]
+        for name in ("open", "write", "flush", "fsync", "replace"):
+            assert failed[name].count(True) >= 8, name
+        print(f"{fail_at - 1} operations on files, each of which failed in one run: 0 files that cannot be read")
 
     def test_a_program_on_a_full_disk_runs_to_its_end_and_exits_with_an_error(self, tmp_path):
         script = """

@@ -3,11 +3,13 @@
 import copy
 import dataclasses
 import math
+import os
 import pickle
 import warnings
 
 import pytest
 import torch
+from file_faults import Faults
 
 from ding_lite import Context, Task
 from ding_lite.config import DQNConfig
@@ -19,6 +21,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
 from ding_lite.middleware.metrics_aggregators import MetricsAggregator
 from ding_lite.policy import DQNPolicy
+from ding_lite.sinks import read_row
 
 
 class Rows(list):
@@ -418,3 +421,33 @@ def test_the_columns_of_episodes_are_nobody_elses(key, column):
 def test_a_counter_does_not_take_the_column_of_the_seconds():
     with pytest.raises(ValueError, match='"time_s" is a column of each row already'):
         online_logger(counters=("time_s",))
+
+
+def test_whichever_operation_on_files_fails_once_the_run_goes_on_without_at_most_one_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
+    lost = []
+    for fail_at in range(1, 200):
+        folder, faults = tmp_path / str(fail_at), Faults(fail_at)
+        with pytest.MonkeyPatch.context() as patches, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+
+            def count(ctx, faults=faults, patches=patches):
+                if ctx.total_step == 1:
+                    faults.install(patches)
+                ctx.train_iter += 1
+
+            with Task().start(ctx=OnlineRLContext()) as task:
+                task.use(count).use(online_logger(DQNConfig(exp_name=folder), show_every_s=1e9, train_show_freq=1))
+                task.run(max_step=4)
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        table = (folder / "metrics.csv").read_text().splitlines()
+        steps = [read_row(line)["train_iter"] for line in lines]
+        lost.append(9 - len(lines) - len(table))
+        assert steps == sorted(set(steps) & {1, 2, 3, 4})
+        assert lost[-1] == len(caught) <= 1
+        assert not [*folder.rglob("*.tmp")]
+        if faults.failed is None:
+            break
+
+    assert sum(lost) >= 8
+    print(f"{fail_at - 1} operations on files, each of which failed in one run: {sum(lost)} rows are lost, none is half there")

@@ -3,12 +3,15 @@
 import json
 import logging
 import os
+import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,9 +21,11 @@ from ding_lite import Context, Task, contract
 from ding_lite.basics import FolderInUseError
 from ding_lite.config import DQNConfig, PPOConfig
 from ding_lite.contexts import OnlineRLContext
+from ding_lite.engine import load_checkpoint
 from ding_lite.envs import make_envs
 from ding_lite.middleware import CkptSaver, StepCollector, online_logger
 from ding_lite.policy import PPOPolicy
+from ding_lite.reports import find_runs
 
 WITH_WORKERS = """
 import sys
@@ -229,6 +234,45 @@ class TestErrors:
             assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
         finally:
             other.communicate("\n")
+
+
+class Armed:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (Path.touch, (self.marker,))
+
+
+@pytest.mark.parametrize("form", ["torch", "pickle"])
+def test_code_in_any_file_of_a_run_does_not_run(tmp_path, form, monkeypatch):
+    """The run is resumed, reported and loaded with each of its files replaced by a pickle that would leave a marker."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
+    folder, marker = tmp_path / "run", tmp_path / "marker"
+    run(folder)
+    content = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    expected = {"config.json", "metrics.jsonl", "metrics.csv", "run.json", "run.log", "final.pt", "manifest.json", "state_2.pt"}
+    assert expected <= {path.name for path in content}
+    refused = []
+    for path in content:
+        armed = {"model": Armed(marker)}
+        torch.save(armed, path) if form == "torch" else path.write_bytes(pickle.dumps(armed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for read in (load_checkpoint, lambda _: find_runs([folder]), lambda _: run(folder, 3, resume=folder)):
+                try:
+                    read(path)
+                except ValueError as error:
+                    refused.append(str(error))
+        assert not marker.exists()
+        shutil.rmtree(folder)
+        for other, kept in content.items():
+            other.parent.mkdir(parents=True, exist_ok=True)
+            other.write_bytes(kept)
+
+    assert len(refused) >= len(content)
+    assert all(str(folder) in message for message in refused)
+    print(f"{len(content)} files, of which none executes code: {', '.join(sorted(path.name for path in content))}")
 
 
 class TestRecords:

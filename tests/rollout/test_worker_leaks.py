@@ -1,15 +1,24 @@
-"""Workers that come and go leave nothing: no thread, process, descriptor, mapping or name in shared memory."""
+"""Workers that come and go leave nothing: no thread, process, descriptor, mapping, name in shared memory, or memory.
 
+`CYCLES=1000 make test ARGS="tests/rollout/test_worker_leaks.py"` starts and ends them 100 times, instead of 8.
+"""
+
+from functools import partial
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AsyncVectorEnv
+from leaks import CYCLES, require_nothing_left
 
 from ding_lite.engine import Context, Task, contract
 from ding_lite.envs import make_envs
 from ding_lite.policy import DQNPolicy, DQNPolicyConfig
 from ding_lite.rollout import make_worker
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
+FEW = max(8, CYCLES // 10 if CYCLES > 200 else 0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,10 +48,20 @@ def cycle(end, number=0):
 
 @pytest.mark.parametrize("end", ["release", "close", "forget"])
 def test_cycles_leave_nothing_behind(end, census):
-    before = census()
-    for number in range(8):
-        cycle(end, number)
-    assert census() == before
+    require_nothing_left(partial(cycle, end), FEW, warm_up=1, census=census)
+
+
+def test_tasks_with_environments_of_gymnasium_in_processes_leave_nothing_behind(census):
+    def run(number):
+        envs = AsyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 2, context="forkserver", autoreset_mode="NextStep")
+        policy = DQNPolicy(DQNPolicyConfig(), envs.single_observation_space, envs.single_action_space)
+        worker = make_worker(envs, policy.collect_mode)
+        with Task().start(ctx=Context(), async_mode=number % 2 == 1) as task:
+            task.use(contract(uses=(envs, policy.collect_mode), stage="collect")(lambda ctx: worker.collect(4) and None))
+            task.run(max_step=2)
+        envs.close()
+
+    require_nothing_left(run, FEW // 2, warm_up=2, census=census)
 
 
 def test_rollouts_outlive_the_processes_and_hold_no_shared_memory(census):

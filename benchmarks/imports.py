@@ -1,0 +1,44 @@
+"""How long imports take in a new process: torch alone, `import ding_lite`, and all of its packages."""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+
+from measure import report
+
+ROUNDS = 5
+IMPORTS = {
+    "python": "pass",
+    "torch": "import torch",
+    "torch and gymnasium": "import torch, gymnasium",
+    "ding_lite": "import ding_lite",
+    "all packages": "import ding_lite, ding_lite.middleware, ding_lite.contexts, ding_lite.config, ding_lite.policy, "
+    "ding_lite.envs, ding_lite.data, ding_lite.rollout, ding_lite.reports",
+}
+ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # else each process compiles every file
+
+
+def cpu_s(code: str) -> float:
+    """CPU seconds of a process that runs this."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    for turn in range(ROUNDS + 1):
+        for name, code in IMPORTS.items():
+            seconds = cpu_s(code)
+            if turn:  # the first reads files from the disk
+                samples[name].append(seconds)
+    bare = statistics.median(samples.pop("python"))
+    for name, seconds in samples.items():
+        report("imports", name, "cpu_s_after_the_start_of_python", statistics.median(seconds) - bare)
+
+
+if __name__ == "__main__":
+    main()
