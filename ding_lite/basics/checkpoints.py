@@ -47,9 +47,9 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
         return tensor if whole else tensor.clone()  # a view would save its whole base
-    if isinstance(state, np.ndarray) and state.dtype.kind in "biufc":
+    if isinstance(state, np.ndarray) and _is_known(state):
         return torch.from_numpy(state if state.flags.c_contiguous and state.flags.writeable else state.copy())
-    if isinstance(state, np.generic) and state.dtype.kind in "biufc":
+    if isinstance(state, np.generic) and _is_known(state):
         return state.item()
     if isinstance(state, (Mapping, list, tuple)):
         _require_shallow(state, where, inside)
@@ -69,6 +69,12 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
         f"{where} is a {what}, which a checkpoint cannot hold: let state_dict() return tensors, arrays, numbers, "
         "strings, lists and dicts."
     )
+
+
+def _is_known(array: Any) -> bool:
+    """Whether torch and Python have numbers like those of an array or a scalar of numpy, unlike longdouble."""
+    sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+    return bool(array.dtype.itemsize <= sizes.get(array.dtype.kind, 0))
 
 
 def _require_shallow(state: Any, where: str, inside: tuple[int, ...]) -> None:

@@ -337,7 +337,7 @@ def _require_attached(policy: LoadablePolicy, states: object) -> None:
 def _require_metrics(state: Any) -> None:
     try:
         if not isinstance(state["stats"], list):
-            raise TypeError("it is no list")  # noqa: TRY301  one message for all that does not fit
+            raise TypeError("it is no list")
         MetricsLogger().set_state(state)
     except Exception as error:  # noqa: BLE001  a damaged state may raise any
         found = f"{type(error).__name__}: {error}"
