@@ -177,7 +177,6 @@ class TestPlain:
             np.datetime64("2000-01-01"),
             np.str_("a"),
             np.longdouble(1),
-            np.ones(2, np.clongdouble),
             slice(1),
         ],
         ids=lambda odd: type(odd).__name__,
