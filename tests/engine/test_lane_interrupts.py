@@ -92,10 +92,10 @@ class Sums(Context):
 
 
 class Saver:
-    """Saves the run when it is asked to."""
+    """Saves the run when it is asked to; calls a function before the first iteration."""
 
-    def __init__(self, loop, states):
-        self.loop, self.states = loop, states
+    def __init__(self, loop, states, begin_run):
+        self.loop, self.states, self.begin_run = loop, states, begin_run
         contract(stage="record")(self)
 
     def __call__(self, ctx):
@@ -105,8 +105,8 @@ class Saver:
         self.states.append(self.loop.state_dict())
 
 
-def summed(lag, states, state=None):
-    """Run a sum of squares, from a saved state if there is one. Returns the sum."""
+def summed(lag, states, state=None, begin_run=lambda: None):
+    """Run a sum of squares, from a saved state if there is one. Returns the sum, plus 10,000 for each last iteration."""
     loop = Task()
 
     @contract(writes=("item",), stage="collect")
@@ -115,14 +115,17 @@ def summed(lag, states, state=None):
 
     @contract(reads=("item", "total"), writes=("total",), stage="learn")
     def learn(ctx):
-        ctx.total += ctx.item
+        ctx.total += ctx.item + 10_000 * loop.finish
 
     with loop.start(ctx=Sums(), async_mode=True, max_lag=lag):
-        loop.use(collect).use(learn).use(Saver(loop, states))
+        loop.use(collect).use(learn).use(Saver(loop, states, begin_run))
         if state is not None:
             loop.load_state_dict(state)
         loop.run(max_step=20)
         return loop.ctx.total
+
+
+SUM = sum(number**2 for number in range(20)) + 10_000
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -144,4 +147,14 @@ def test_a_run_can_be_resumed_if_the_signal_came_while_the_learn_lane_was_betwee
         summed(lag, states)
 
     assert len(states) == 1
-    assert summed(lag, [], states[0]) == sum(number**2 for number in range(20))
+    assert summed(lag, [], states[0]) == SUM
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_signal_before_the_first_iteration_makes_none_of_them_the_last_one_of_a_run_that_is_saved(lag):
+    states = []
+    with pytest.raises(KeyboardInterrupt):
+        summed(lag, states, begin_run=lambda: signal.raise_signal(signal.SIGINT))
+
+    assert states[0]["done"] == 1 + lag
+    assert summed(lag, [], states[0]) == SUM
