@@ -1,10 +1,10 @@
 """Run DQN for a long time with everything on, and check that memory and speed stay the same.
 
 DQN on CartPole runs asynchronously, with worker processes, evaluations, checkpoints, saves of the run, and rows for files,
-TensorBoard and Weights & Biases (offline). It hardly learns, so that episodes and evaluations stay equally long. After the first
-fifth of the time, the memory must grow by less than 1 MB per minute, the speed must drift by less than 5% from the first to the
-second half, and the numbers of threads, file descriptors and entries in /dev/shm must not grow; otherwise the exit status is 1.
-The speed of a fixed loop is measured alongside: if both drift, the machine does.
+TensorBoard and Weights & Biases (offline). It hardly learns, so that episodes and evaluations stay equally long. After a fifth
+of the time, the memory must grow by less than 1 MB per minute, the speed must drift by less than 5% from the first half to the
+second, and the numbers of threads, file descriptors and entries in /dev/shm must not grow; otherwise the exit status is 1. The
+speed of a fixed loop is measured alongside: if both drift, the machine does.
 
     python benchmarks/soak.py                                      # 30 minutes
     python benchmarks/soak.py --minutes 5
