@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
 
-.PHONY: run test lint learn bench chaos clean
+.PHONY: run test lint learn bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -29,6 +29,12 @@ bench: .venv/.dev
 chaos: .venv/.dev
 	$(PY) benchmarks/chaos.py $(ARGS)
 
+signals: .venv/.dev
+	$(PY) benchmarks/signals.py $(ARGS)
+
+soak: .venv/.dev
+	$(PY) benchmarks/soak.py $(ARGS)
+
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
@@ -40,5 +46,5 @@ clean:
 	touch $@
 
 .venv/.dev: .venv/bin/pip setup.py constraints.txt
-	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,agents,test,dev]'
+	$(PIP) --editable '.[cli,plot,tb,wandb,video,atari,box2d,mujoco,agents,test,dev]'
 	touch $@ .venv/.run

@@ -38,6 +38,7 @@ setup(
         "video": ["imageio-ffmpeg>=0.5", "pygame-ce>=2.3"],
         "atari": ["ale-py>=0.11"],
         "box2d": ["box2d>=2.3.10"],
+        "mujoco": ["mujoco>=3.1,<3.12", "imageio>=2.14"],  # FetchReach of gymnasium-robotics fails with 3.12
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
         "test": [
             *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9"),

@@ -9,7 +9,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import gymnasium
+
 from ding_lite.basics import Config, ConfigError, did_you_mean, printable, require_extra, require_writable
+from ding_lite.envs import registered_spec
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -77,13 +80,12 @@ def _require_possible(config: Any, given: Collection[str]) -> None:
         if "exp_name" in given:
             require_writable(Path(config.exp_name) / "config.json")
         if "env.id" in given:
-            import gymnasium
-
-            gymnasium.spec(config.env.id)
+            registered_spec(config.env.id)
     except OSError as error:
         _end(f"--exp-name {config.exp_name}: {error}")
     except ImportError as error:
-        _end(f"--env.id {config.env.id}: {error}. The part before the colon is the module that registers the environment.")
+        module = " The part before the colon is the module that registers the environment." if ":" in config.env.id else ""
+        _end(f"--env.id {config.env.id}: {str(error).rstrip('.')}.{module}")
     except Exception as error:
         if not type(error).__module__.startswith("gymnasium."):
             raise

@@ -193,10 +193,15 @@ class Network:
             self._until = min(self._until, lane.iteration + 2 + self.plan.max_lag)
 
     def cut(self, reason: EndReason) -> None:
-        """End the run between two iterations, as soon as all lanes can stop after the same one."""
+        """End the run between two iterations, as soon as all lanes can stop after the same one.
+
+        If the learn lane has completed c iterations, another one may wait already for its next one, to begin iteration
+        c + 1 + max_lag. It may not be in that iteration yet, if the signal came just after its end, or before its first one.
+        """
         with self._mutex:
             self.cut_by = reason
-            self._until = min(self._until, self._learn.iteration + 2 + self.plan.max_lag)
+            completed = self._learn.done // len(self.plan.lanes[LEARN])
+            self._until = min(self._until, completed + 2 + self.plan.max_lag)
 
     def fail_at_once(self, error: BaseException) -> None:
         """End the run at once by SystemExit or KeyboardInterrupt of deferred work, which belongs to no lane."""

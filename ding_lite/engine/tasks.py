@@ -388,6 +388,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
         network.begin_watchdog = watchdog.begin_in_time
+        if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
+            self._finish, self._asked = False, None
+            network.cut(before)
         try:
             network.run(1 if self._finish else max_step, is_final or self._finish)
             asked = network.reason or network.cut_by

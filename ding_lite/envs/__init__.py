@@ -7,7 +7,7 @@ from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.infos import number_of
-from ding_lite.envs.making import make_envs, stepper
+from ding_lite.envs.making import make_envs, registered_spec, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
@@ -58,6 +58,7 @@ __all__ = [
     "name_of_envs",
     "number_of",
     "random_state",
+    "registered_spec",
     "replay_episode",
     "replay_error",
     "same_layout",

@@ -83,8 +83,7 @@ def make_envs(
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
     if isinstance(env, str):
-        _register(env)
-        spec = copy.deepcopy(gymnasium.spec(env))
+        spec = copy.deepcopy(registered_spec(env))
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
         factory: EnvFactory = partial(_made, spec, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
@@ -141,11 +140,17 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
     return found
 
 
-def _register(env_id: str) -> None:
-    """Register Atari games, because gymnasium does not import the package that does."""
+def registered_spec(env_id: str) -> EnvSpec:
+    """Gymnasium's spec of an environment. Atari games are registered first: gymnasium does not import the package that does.
+
+    Raises:
+        gymnasium.error.Error: the id does not exist.
+        ImportError: an Atari game without the extra `atari`.
+    """
     if env_id.startswith("ALE/") and env_id not in gymnasium.registry:
         require_extra("ale_py", "atari", f"make_envs({env_id!r})")
         gymnasium.register_envs(importlib.import_module("ale_py"))
+    return gymnasium.spec(env_id)
 
 
 def _made(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:

@@ -1,5 +1,9 @@
 """A configuration from the command line."""
 
+import importlib.util
+import subprocess
+import sys
+
 import pytest
 
 from ding_lite.config import ConfigError, DQNConfig, PPOConfig, from_command_line
@@ -76,6 +80,26 @@ def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_st
 
     assert caught.value.code == 2
     assert [word for word in words if word not in error] == []
+
+
+def test_an_atari_game_needs_no_registration_by_hand(tmp_path):
+    pytest.importorskip("ale_py")
+    script = (
+        "from ding_lite.config import DQNConfig, from_command_line; "
+        "print(from_command_line(DQNConfig, ['--env.id', 'ALE/Pong-v5']).env.id)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+
+    assert ended.stdout.split()[-1] == "ALE/Pong-v5"
+
+
+def test_an_atari_game_without_the_extra_ends_the_program_with_its_name(capsys, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "ale_py" else find_spec(name, *more))
+    with pytest.raises(SystemExit):
+        from_command_line(DQNConfig, ["--env.id", "ALE/Nothing-v5"])
+
+    assert capsys.readouterr().err.rstrip().endswith("pip install 'ding_lite[atari]'.")
 
 
 def test_help_explains_each_option(capsys):

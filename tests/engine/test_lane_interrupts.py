@@ -1,11 +1,15 @@
 """Ctrl-C and SIGTERM where iterations overlap: the first lets an iteration finish as the last, the second stops at once."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from ding_lite.engine import Context, Task, contract
+from ding_lite.engine.networks import Network
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -83,3 +87,78 @@ def test_a_signal_during_a_middleware(who, number, status, times):
     else:
         assert saved == []
         assert end.endswith(" last=3 left=[]")
+
+
+@dataclasses.dataclass
+class Sums(Context):
+    item: int = 0
+    total: int = dataclasses.field(default=0, metadata={"kept": True})
+
+
+class Saver:
+    """Saves the run when it is asked to; calls a function before the first iteration."""
+
+    def __init__(self, loop, states, begin_run):
+        self.loop, self.states, self.begin_run = loop, states, begin_run
+        contract(stage="record")(self)
+
+    def __call__(self, ctx):
+        pass
+
+    def save_run(self):
+        self.states.append(self.loop.state_dict())
+
+
+def summed(lag, states, state=None, begin_run=lambda: None):
+    """Run a sum of squares, from a saved state if there is one. Returns the sum, plus 10,000 for each last iteration."""
+    loop = Task()
+
+    @contract(writes=("item",), stage="collect")
+    def collect(ctx):
+        ctx.item = ctx.total_step**2
+
+    @contract(reads=("item", "total"), writes=("total",), stage="learn")
+    def learn(ctx):
+        ctx.total += ctx.item + 10_000 * loop.finish
+
+    with loop.start(ctx=Sums(), async_mode=True, max_lag=lag):
+        loop.use(collect).use(learn).use(Saver(loop, states, begin_run))
+        if state is not None:
+            loop.load_state_dict(state)
+        loop.run(max_step=20)
+        return loop.ctx.total
+
+
+SUM = sum(number**2 for number in range(20)) + 10_000
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("completed", [0, 5])
+def test_a_run_can_be_resumed_if_the_signal_came_while_the_learn_lane_was_between_two_iterations(lag, completed, monkeypatch):
+    """Another lane is as far ahead then as it can be, and waits for the next iteration of the learn lane."""
+    step, is_sent, states = Network._step, [], []
+
+    def slow_to_begin(network, work, lane):
+        if lane is network._learn and work.is_first and lane.iteration + 1 == completed and not is_sent:
+            while max(other.iteration for other in network.lanes) < completed + 1 + lag:
+                time.sleep(0.001)
+            is_sent.append(True)
+            signal.raise_signal(signal.SIGINT)
+        step(network, work, lane)
+
+    monkeypatch.setattr(Network, "_step", slow_to_begin)
+    with pytest.raises(KeyboardInterrupt):
+        summed(lag, states)
+
+    assert len(states) == 1
+    assert summed(lag, [], states[0]) == SUM
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_signal_before_the_first_iteration_makes_none_of_them_the_last_one_of_a_run_that_is_saved(lag):
+    states = []
+    with pytest.raises(KeyboardInterrupt):
+        summed(lag, states, begin_run=lambda: signal.raise_signal(signal.SIGINT))
+
+    assert states[0]["done"] == 1 + lag
+    assert summed(lag, [], states[0]) == SUM
