@@ -31,7 +31,7 @@ class TimelineMixin:
         Args:
             path: ends in .json for a trace for https://ui.perfetto.dev or chrome://tracing, with the picture in another file
                 beside it; or in .svg for the picture alone.
-            iterations: number of iterations in the picture, the last ones. The trace has all, up to 100,000 events per lane.
+            iterations: number of iterations in the picture, the last ones. The trace has all, up to 10,000 events per lane.
 
         Raises:
             RuntimeError: the task has not run with `async_mode=True` or `max_lag`.

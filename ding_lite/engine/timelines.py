@@ -11,7 +11,7 @@ from ding_lite.engine.lanes import Lane
 from ding_lite.engine.steps import Edge, MiddlewareStep
 from ding_lite.pipeline.contracts import LANES
 
-_REMEMBERED = 100_000  # events per lane; the oldest are dropped
+_REMEMBERED = 10_000  # events per lane, some 3 MB; the oldest are dropped
 
 
 Ran: TypeAlias = "tuple[MiddlewareStep, int, int, int]"
