@@ -7,13 +7,10 @@ the plan.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import queue
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,16 +20,16 @@ from ding_lite.engine.cores import short_switch_interval, threads_of_torch
 from ding_lite.engine.deferrals import Deferrals, WorkCancelled
 from ding_lite.engine.edges import EdgeClosed, EdgeEnds, giver
 from ding_lite.engine.endings import EndReason, Request, decide
+from ding_lite.engine.lane_states import LaneStates, copy_for_lane, refuse_factories_that_count
 from ding_lite.engine.lanes import Lane, LaneThread, current_lane, enter
 from ding_lite.engine.plans import Plan
+from ding_lite.engine.step_runs import RunnableStep, StepRunner
 from ding_lite.engine.steps import LEARN, Edge, MiddlewareStep
-from ding_lite.engine.timelines import Ran, Timeline
-from ding_lite.pipeline.contexts import Context, factories_of, is_scalar, kept_fields, with_own_values
+from ding_lite.engine.timelines import Timeline
+from ding_lite.pipeline.contexts import Context, kept_fields
 from ding_lite.pipeline.contracts import LANES
-from ding_lite.pipeline.generators import WaitingGenerator, backward_step, forward_step
+from ding_lite.pipeline.generators import WaitingGenerator, backward_step
 from ding_lite.pipeline.guards import Checker
-from ding_lite.pipeline.pending_work import PendingWork
-from ding_lite.pipeline.pipeline_checks import Entry, PipelineError
 
 LANE_THREAD = "task.lane"
 """Prefix of the names of the lanes' threads."""
@@ -40,26 +37,6 @@ LANE_THREAD = "task.lane"
 _PATIENCE_S = 60.0  # after the end of the run, before a warning names the middleware that is waited for
 _AT_ONCE = -1, -1  # before every step
 _ENDLESS = int(1e12)
-
-
-@dataclasses.dataclass(slots=True)
-class _Work:
-    """One step, as a network runs it."""
-
-    step: MiddlewareStep
-    entry: Entry | None
-    lane: Lane
-    position: int
-    takes: tuple[Callable[[Lane], None], ...]
-    call: Callable[[Any], Any]
-    """The middleware, with its contract enforced."""
-    give: Callable[[Lane], None] | None
-    is_first: bool
-    """Whether it is the first step of its lane in an iteration."""
-    is_closing: bool
-    """Whether backward steps left by wrappers and `task.wrap` run after it, because it is the lane's last step."""
-    ran: Callable[[Ran], None]
-    """Records its time."""
 
 
 class Network:
@@ -97,10 +74,10 @@ class Network:
         self._last: int | None = None  # the last iteration, when it is complete
         self._failed_at = _AT_ONCE  # (iteration, position) of the error
         self._stop_at: tuple[int, int] | None = None  # (iteration, position) of a failure; nothing after it begins
-        _refuse_factories_that_count(ctx, plan)
+        refuse_factories_that_count(ctx, plan)
         # The learn lane uses the caller's context, which is also the result.
         self.lanes = tuple(
-            Lane(number, ctx if number == LEARN else _copy_for_lane(ctx, plan, number)) for number in range(len(plan.lanes))
+            Lane(number, ctx if number == LEARN else copy_for_lane(ctx, plan, number)) for number in range(len(plan.lanes))
         )
         self._learn = self.lanes[LEARN]
         groups = plan.threads if is_threaded else [tuple(range(len(plan.lanes)))]
@@ -113,20 +90,21 @@ class Network:
         self._ends = {edge: self._ends_of(edge, thread_of) for edge in plan.edges}
         self._work = [self._work_of(step, checker) for step in plan.steps]
         self._ended_contexts = checker.ended
-        self._has_late = frozenset(id(step.entry) for step in plan.steps if step.is_late)
-        self._pending_work: dict[tuple[int, int], tuple[MiddlewareStep, PendingWork]] = {}
+        self._runner = StepRunner(plan.steps, timeline, self.first_step)
+        self.lane_states = LaneStates(plan, self.lanes, self._ends)
+        """What lanes and edges hold, to save and restore it."""
         self._requests: dict[int, list[Request]] = {}
         self._mutex = threading.Lock()
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # signals the end of a thread
 
-    def _work_of(self, step: MiddlewareStep, checker: Checker) -> _Work:
+    def _work_of(self, step: MiddlewareStep, checker: Checker) -> RunnableStep:
         takes = tuple(self._ends[edge].take for edge in step.inputs)
         give = giver([self._ends[edge] for edge in step.outputs]) if step.outputs else None
         call = _nothing if step.entry is None else checker.guard(step.entry)
         last = [it for it in self.plan.lanes[step.lane] if it.entry is not None][-1:]
         ran = self.timeline.ran[step.lane].append
-        return _Work(
+        return RunnableStep(
             step, step.entry, self.lanes[step.lane], step.position, takes, call, give, step.index == 0, step in last, ran
         )
 
@@ -340,49 +318,7 @@ class Network:
         """
         if not self._is_between_iterations:
             raise RuntimeError("the lanes have stopped within iterations, so their state cannot be saved.")
-        numbers: dict[tuple[int, int], int] = {}
-        saved: list[dict[str, Any]] = []
-        leaders = self._leaders()
-
-        def number_of(leader: Any, snapshot: Any) -> int:
-            key = id(leader), id(snapshot)
-            if key not in numbers:
-                numbers[key] = len(saved)
-                saved.append({"leader": leaders.index(leader), "state": leader.snapshot_state(snapshot)})
-            return numbers[key]
-
-        edges = [{"edge": str(edge), "tokens": self._ends[edge].state(number_of)} for edge in self.plan.edges]
-        lanes = [{name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)} for lane in self.lanes]
-        return {"edges": edges, "snapshots": saved, "lanes": lanes}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state; before the first run.
-
-        Raises:
-            ValueError: the state belongs to other edges, because the contracts or the pipeline have changed.
-        """
-        mine, theirs = [str(edge) for edge in self.plan.edges], [saved["edge"] for saved in state["edges"]]
-        if mine != theirs:
-            other = next((edge for edge in (*theirs, *mine) if edge not in mine or edge not in theirs), "their order")
-            raise ValueError(
-                f"the saved state belongs to a pipeline in which middleware depend on each other in another way ({other}): "
-                "resume with the same middleware, contracts and lag."
-            )
-        leaders = self._leaders()
-        snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
-        for edge, saved in zip(self.plan.edges, state["edges"]):
-            self._ends[edge].load_state(saved["tokens"], snapshots)
-        for lane, kept in zip(self.lanes, state["lanes"]):
-            for name, value in kept.items():
-                object.__setattr__(lane.ctx, name, value)
-
-    def _leaders(self) -> list[Any]:
-        """The objects that followers on other lanes act on, in the order of the edges."""
-        return list({id(leader): leader for edge in self.plan.edges for leader, _ in edge.follows}.values())
-
-    def snapshots(self) -> list[tuple[Any, Any]]:
-        """Each leader that followers on other lanes act on, with a snapshot of its state."""
-        return [(leader, leader.snapshot()) for leader in self._leaders()]
+        return self.lane_states.save()
 
     def go_on(self, ctx: Context, changed: Mapping[str, Any], snapshots: Mapping[int, Any]) -> None:
         """Prepare for one more run.
@@ -394,15 +330,7 @@ class Network:
         """
         self._requests.clear()
         self.cut_by = None  # a signal to the last run is dealt with
-        self._learn.ctx, self._learn.is_renewed = ctx, True
-        for lane in self.lanes:
-            if lane is not self._learn and self.plan.lanes[lane.number]:
-                mine = {name: getattr(lane.ctx, name) for name in self.plan.kept if hasattr(lane.ctx, name)}
-                lane.ctx, lane.is_renewed = _copy_for_lane(ctx, self.plan, lane.number), True
-                for name, value in {**mine, **copy.deepcopy(dict(changed))}.items():
-                    object.__setattr__(lane.ctx, name, value)
-        for ends in self._ends.values():
-            ends.replace(changed, snapshots)
+        self.lane_states.replace(ctx, changed, snapshots)
 
     def _allot_torch(self) -> None:
         """Set the number of torch threads of each lane."""
@@ -487,7 +415,7 @@ class Network:
             if len(self._threads) > 1:
                 self.timeline.end_lane(last.number)
 
-    def _step(self, work: _Work, lane: Lane) -> None:
+    def _step(self, work: RunnableStep, lane: Lane) -> None:
         """Take tokens, run the step, give tokens."""
         if work.is_first:
             lane.begin()
@@ -509,7 +437,7 @@ class Network:
             if work.entry is None:
                 self._end_iteration(work, lane)
             else:
-                self._run_step(work, work.entry, lane)
+                self._runner.run(work, work.entry, lane)
             lane.done += 1
             if work.give is not None:
                 work.give(lane)
@@ -538,7 +466,7 @@ class Network:
             follower.load_snapshot(snapshot)
 
     @staticmethod
-    def _take_for_end(work: _Work, lane: Lane) -> None:
+    def _take_for_end(work: RunnableStep, lane: Lane) -> None:
         for taken, take in enumerate(work.takes):
             lane.taken = taken
             take(lane)
@@ -608,77 +536,7 @@ class Network:
     def _running_on(self, thread: LaneThread) -> str:
         return next((step.name for lane in thread.lanes for step in self.plan.steps if step.position == lane.position), "-")
 
-    # One step.
-
-    def _run_step(self, work: _Work, entry: Entry, lane: Lane) -> None:
-        step, thrown, lane.waited_ns = work.step, lane.error, 0
-        begun = time.perf_counter_ns()
-        try:
-            if step.is_second:  # even if others are skipped, because it cleans up
-                lane.end(entry)
-            elif lane.skips:
-                self._skip(step, lane)
-            elif step.is_late:
-                self._take(step, lane)
-            else:
-                result = work.call(lane.ctx)
-                if result is not None:
-                    self._keep(step, lane, result)
-            if work.is_closing and lane.waiting:
-                lane.end_rest()
-        except BaseException as error:
-            if thrown is None:
-                lane.failed_at = work.position
-            if error is not thrown:
-                where = f"iteration {self.first_step + lane.iteration} of the task"
-                add_note(error, f"in middleware {step.name} ({entry.location}), {where}")
-            if not lane.waiting or not isinstance(error, Exception):
-                raise
-            # Waiting generators may handle it in their backward steps.
-            lane.error, lane.skips = error, True
-        if work.is_closing and lane.error is not None:  # the remaining backward steps belong to no middleware
-            lane.end_rest()
-        ended = time.perf_counter_ns()
-        lane.busy_ns += ended - begun - lane.waited_ns
-        if step.is_late:  # this waiting is recorded on the lane that did the work
-            begun += lane.waited_ns
-        work.ran((step, lane.iteration, begun, ended))
-
-    def _keep(self, step: MiddlewareStep, lane: Lane, result: object) -> None:
-        entry = step.entry
-        assert entry is not None
-        if isinstance(result, PendingWork) and id(entry) in self._has_late:
-            self._pending_work[id(entry), lane.iteration] = step, result
-            return
-        generator = forward_step(entry.fn, result, lane.ctx)
-        if generator is None:
-            return
-        is_its_own = step.is_opaque or entry.fn in (entry.call, getattr(entry.call, "__wrapped__", None))  # not a wrapper's
-        if is_its_own and not any(other.entry is entry and other.is_second for other in self.plan.steps):
-            generator.close()
-            raise TypeError(
-                f"{entry.name} ({entry.location}) returned a generator, but is no generator function, so that the plan has "
-                "no place for its backward step: give task.use() the generator function itself, or put functools.wraps(...) on "
-                "the decorator around it."
-            )
-        lane.wait(entry, generator)
-
-    def _skip(self, step: MiddlewareStep, lane: Lane) -> None:
-        if step.is_late and (left := self._pending_work.pop((id(step.entry), lane.iteration), None)):
-            left[1].drop()
-
-    def _take(self, step: MiddlewareStep, lane: Lane) -> None:
-        """Take the pending work that the forward step of this middleware returned."""
-        asked, pending = self._pending_work.pop((id(step.entry), lane.iteration), (None, None))
-        if asked is None or pending is None:  # its forward step did all the work
-            return
-        before = lane.released_ns
-        pending.take(lane.ctx)
-        waited, lane.released_ns = lane.released_ns - before, before
-        lane.waited_ns += waited
-        self.timeline.took(asked, lane.iteration, lane.number, waited, pending.span)
-
-    def _end_iteration(self, work: _Work, lane: Lane) -> None:
+    def _end_iteration(self, work: RunnableStep, lane: Lane) -> None:
         kept = kept_fields(lane.ctx)
         if kept is not self.plan.kept and kept != self.plan.kept:
             new = set(kept) - set(self.plan.kept)
@@ -726,9 +584,7 @@ class Network:
 
     def _unwind_rest(self) -> None:
         """Clean up dropped iterations: waiting generators see the error or are closed, and pending work is dropped."""
-        for _, pending in self._pending_work.values():
-            pending.drop()
-        self._pending_work.clear()
+        self._runner.drop_pending()
         for lane in self.lanes:
             if lane.error is not None:  # it was pending, and may be the first of the run
                 enter(lane)
@@ -785,32 +641,3 @@ class Network:
 
 def _nothing(ctx: Any) -> None:
     """The function of the step that ends an iteration."""
-
-
-def _refuse_factories_that_count(ctx: Context, plan: Plan) -> None:
-    """Refuse a default_factory with varying values, such as a counter or clock, for fields that several lanes touch.
-
-    Raises:
-        PipelineError: there is one; each lane would start an iteration with a different value.
-    """
-    touched = [{name for step in lane if step.entry is not None for name in step.reads | step.writes} for lane in plan.lanes]
-    users = Counter(name for names in touched for name in names)
-    for name, make in factories_of(ctx):
-        if users[name] > 1 and name not in plan.kept:
-            first, second = make(), make()
-            if is_scalar(first) and repr(first) != repr(second):
-                raise PipelineError(
-                    f"the default_factory of {type(ctx).__name__}.{name} gives another value each time ({first!r}, then "
-                    f"{second!r}), and several lanes touch the field: each would start an iteration with a different value. "
-                    f"Set ctx.{name} in a middleware instead."
-                )
-
-
-def _copy_for_lane(ctx: Context, plan: Plan, lane: int) -> Context:
-    """A copy of the context for another lane, which may change its start values in place.
-
-    Raises:
-        PipelineError: a value that the lane touches cannot be copied.
-    """
-    touched = frozenset[str]().union(*(step.reads | step.writes for step in plan.lanes[lane]))
-    return with_own_values(ctx, touched, LANES[lane])

@@ -383,7 +383,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._paused = None
             network = self._new_network()
             if self._loaded_lanes is not None:
-                network.load_state(self._loaded_lanes)
+                network.lane_states.load(self._loaded_lanes)
                 self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
@@ -402,7 +402,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         if network.can_go_on:
             kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
             prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
-            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints, network.snapshots())
+            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints, network.lane_states.snapshots())
 
     def _new_network(self) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
