@@ -1,4 +1,4 @@
-"""Memories: a middleware that remembers something without a state is named in a warning, in whatever form it remembers it."""
+"""Memories: a middleware that remembers something, in any form, and has no state is named in a warning."""
 
 import collections
 import dataclasses

@@ -61,7 +61,7 @@ class Step:
 
     def seen_in(self, half: int) -> list[str]:
         if half == LATE:
-            return sorted({*self.writes_late} & {*KEPT})  # whoever writes a kept field sees what it is
+            return sorted({*self.writes_late} & {*KEPT})  # a step that writes a kept field also reads it
         return sorted({*self.reads, *self.may_read, *(self.reads_after if half else ())})
 
     def written_in(self, half: int) -> list[str]:
