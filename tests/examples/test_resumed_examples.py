@@ -8,7 +8,7 @@ from example_runs import ASYNC_NAMES as NAMES
 from example_runs import same, small, spied
 
 from ding_lite import Task, contract, task
-from ding_lite.basics import RunFiles, plain, row_files
+from ding_lite.basics import RunFiles, load_checkpoint, plain, row_files
 from ding_lite.basics.value_types import types_of, with_types
 
 pytestmark = pytest.mark.timeout(240)
@@ -91,3 +91,18 @@ def test_saving_a_run_on_its_way_changes_nothing(name, mode, tmp_path, monkeypat
     unsaved = run(name, tmp_path / "unsaved", monkeypatch, **MODES[mode])
 
     assert difference(saving, unsaved) is None
+
+
+@pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("rainbow", "lag"), ("ppo", "async")])
+def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name, mode, tmp_path):
+    """Its last iteration was evaluated as such, so evaluations and rows of metrics may differ."""
+
+    def final(folder, max_step, resume=None):
+        module, cfg = small(name, folder, **MODES[mode])
+        cfg.override({"max_step": max_step, "exp_name": str(folder), "resume": resume})
+        module.main(cfg)
+        return load_checkpoint(folder / "ckpt/final.pt")
+
+    final(tmp_path / "run", 2)
+    extended = final(tmp_path / "run", 5, str(tmp_path / "run"))
+    assert difference(extended, final(tmp_path / "whole", 5)) is None
