@@ -18,7 +18,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode
 from ding_lite.policy_base.learning import LearnMode
 
-ROLES = {"learn": 0, "collect": 1, "evaluate": 2}
+ROLES = {"learn": 0, "collect": 1, "evaluate": 2, "predict": 3}
 """The number that stands for each role in the seeds of random generators."""
 _SHARED = ("model", "params", "dry_run_results")  # the first two are replaced; the results are the same for all copies
 _LIBRARIES = ("ding_lite", "gymnasium")  # their objects, such as buffers and environments, may be large and are never weights
@@ -33,7 +33,7 @@ def acting_copy(policy: Any, role: str, index: int = 0, device: torch.device | N
 
     Args:
         policy: a `Policy`.
-        role: "collect" or "evaluate".
+        role: "collect", "evaluate" or "predict".
         index: index of the worker; the copies of different workers draw different random numbers.
         device: device of the copy; None for the policy's device.
     """

@@ -185,6 +185,37 @@ class Policy(PolicyState):
         """
         return derive(cls, name or cls.__name__, mixins, hooks)
 
+    def predict(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        deterministic: bool = True,
+        episode_start: Any = None,
+        **settings: Any,
+    ) -> tuple[Any, Sequence[Any] | None]:
+        """Actions for one observation, or for a batch, in the form that `env.step` takes.
+
+        The call changes nothing in training: it acts with its own copy and its own random generator.
+
+        Args:
+            obs: an observation as the environment returns it, or a batch: arrays [B, ...], nested like the space.
+            state: the recurrent state that the previous call returned; None at the start of an episode.
+            deterministic: whether to act greedily. False explores as in training.
+            episode_start: bool, or bools [B]: whether an episode starts here, so that its recurrent state is the initial one.
+            **settings: passed to `compute_actions`, such as `eps`.
+
+        Returns:
+            The action, clipped to its bounds, or a batch of them; and the next recurrent state, None for policies without one.
+
+        Raises:
+            ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
+
+        Example:
+            >>> policy = PPOPolicy(None, env.observation_space, env.action_space)  # doctest: +SKIP
+            >>> action, state = policy.predict(obs)  # doctest: +SKIP
+        """
+        return self.predict_mode.predict(obs, state, deterministic, episode_start, **settings)
+
     # The methods that call the hooks.
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Any]:

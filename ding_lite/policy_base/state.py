@@ -18,6 +18,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.acting import ActMode, CollectMode, EvalMode
 from ding_lite.policy_base.acting_copies import ROLES, acting_copy
 from ding_lite.policy_base.learning import LearnMode
+from ding_lite.policy_base.prediction import PredictMode
 from ding_lite.policy_base.short_names import Settings
 from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
@@ -63,6 +64,11 @@ class PolicyState(PolicyWeights):
     def eval_mode(self: Any) -> EvalMode:
         """The mode that acts without exploration."""
         return EvalMode(self)
+
+    @functools.cached_property
+    def predict_mode(self: Any) -> PredictMode:
+        """The mode of `predict`, with its own random generator."""
+        return PredictMode(self)
 
     @classmethod
     def lineage(cls) -> list[str]:
@@ -183,7 +189,7 @@ class PolicyState(PolicyWeights):
     def update_copies(self) -> None:
         """Copy the weights to the acting copies that the modes of this policy have, also if the version is the same."""
         self._snapshot = None
-        for mode in (vars(self).get("collect_mode"), vars(self).get("eval_mode")):
+        for mode in (vars(self).get(name) for name in ("collect_mode", "eval_mode", "predict_mode")):
             if mode is not None:
                 mode.actor.copy_weights(self)
 

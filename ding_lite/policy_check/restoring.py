@@ -46,7 +46,7 @@ _EMPTY: dict[str, Any] = {}
 _MISSING = object()
 _PLAIN = SimpleNamespace, UserDict, UserList  # classes of the standard library that are made of their attributes
 # Modes refer to the policy, and to acting copies, which the dry run remakes.
-_MODES = "learn_mode", "collect_mode", "eval_mode"
+_MODES = "learn_mode", "collect_mode", "eval_mode", "predict_mode"
 
 
 class RestorablePolicy(Protocol):

@@ -1,0 +1,95 @@
+"""Prediction: actions for one observation or a batch, as a program that uses a trained policy wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.data import LeafSpec, flatten, map_leaves
+from ding_lite.envs import shapes_of, space_spec, splitter, to_gymnasium, to_nested
+from ding_lite.policy_base.acting import ActingPolicy, ActMode
+from ding_lite.policy_check import ObservationError
+
+
+class PredictMode(ActMode):
+    """The mode of `Policy.predict`. It has its own random generator, so that predictions change nothing in training.
+
+    Args:
+        policy: the policy that this is a mode of.
+    """
+
+    role, explore = "predict", False
+
+    def __init__(self, policy: ActingPolicy) -> None:
+        super().__init__(policy)
+        self._split = splitter(policy.action_space)
+
+    def predict(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        deterministic: bool = True,
+        episode_start: Any = None,
+        **settings: Any,
+    ) -> tuple[Any, Sequence[Any] | None]:
+        """See `Policy.predict`."""
+        batch, is_single = _as_batch(self._policy.observation_space, obs)
+        count = len(next(iter(flatten(batch)))[1])
+        if not state:
+            state = self.get_initial_state(count)
+        elif episode_start is not None:
+            state = _restarted(state, self.get_initial_state(count), np.atleast_1d(np.asarray(episode_start, bool)))
+        self.explore = not deterministic
+        actions, state, _ = self.forward(batch, state, **settings)
+        actions = self.env_action(actions)
+        return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
+
+
+def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
+    """The observations as arrays [B, ...], nested like the space, and whether there was a single one.
+
+    Raises:
+        ObservationError: it is neither an element of the space nor a batch of them.
+    """
+    layout = space_spec(space)
+    try:
+        leaves = map_leaves(_as_array, layout, to_nested(space, obs))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ObservationError(f"predict() wants an observation of {space}, or a batch of them: {error}") from None
+    specs = dict(flatten(layout))
+    ranks = {leaf.ndim - len(specs[path].shape) for path, leaf in flatten(leaves)}
+    if ranks not in ({0}, {1}):
+        raise ObservationError(
+            f"predict() wants an observation of {space}, or a batch [B, ...] of them, got {shapes_of(leaves)}."
+        )
+    if ranks == {1}:
+        return leaves, False
+    return map_leaves(lambda leaf: leaf[None], leaves), True
+
+
+def _as_array(spec: LeafSpec, value: Any) -> np.ndarray[Any, Any]:
+    """A leaf as an array. Python numbers get the dtype of the space; floating-point arrays that of the networks."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value, None if spec.dtype.kind in "iu" else spec.dtype)
+    both = value.dtype.kind + np.dtype(spec.dtype).kind
+    return np.asarray(value, spec.dtype if both == "ff" else None)
+
+
+def _restarted(state: Sequence[Any], initial: Sequence[Any], starts: np.ndarray[Any, Any]) -> list[Any]:
+    """The recurrent state with the rows of episodes that start replaced by their initial state."""
+    return [_with_rows(element, first, starts) for element, first in zip(state, initial)]
+
+
+def _with_rows(element: Any, first: Any, starts: np.ndarray[Any, Any]) -> Any:
+    if isinstance(element, list):
+        return [one if starts[row] else old for row, (old, one) in enumerate(zip(element, first))]
+    element, first = torch.as_tensor(element), torch.as_tensor(first)
+    mask = torch.as_tensor(starts, device=element.device).reshape(-1, *[1] * (element.ndim - 1))
+    return torch.where(mask, first.to(element.device, element.dtype), element)

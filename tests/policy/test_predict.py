@@ -1,0 +1,158 @@
+"""`Policy.predict`: one observation or a batch of any space, and actions that an environment takes."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from ding_lite.data import tree
+from ding_lite.policy import DQNPolicy, ObservationError, PPOLSTMConfig, PPOPolicy, R2D2Policy, SACPolicy
+
+BOX = spaces.Box(-1, 1, (4,), np.float32)
+SPACES = {
+    "box": BOX,
+    "number": spaces.Box(-1, 1, (), np.float32),
+    "doubles": spaces.Box(-1, 1, (2, 3), np.float64),
+    "discrete": spaces.Discrete(5),
+    "from -1": spaces.Discrete(3, start=-1),
+    "multi": spaces.MultiDiscrete([3, 4]),
+    "binary": spaces.MultiBinary(3),
+    "dict": spaces.Dict(a=spaces.Box(-1, 1, (2,), np.float32), b=spaces.Discrete(3)),
+    "tuple": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Tuple((spaces.Discrete(3),)))),
+}
+ACTIONS = {name: space for name, space in SPACES.items() if name not in ("number", "doubles")}
+
+
+def equal(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return np.allclose(one, other, atol=1e-5)
+
+
+def row(batch, index):
+    """The action of one environment in a batch of actions."""
+    if isinstance(batch, dict):
+        return {name: row(part, index) for name, part in batch.items()}
+    return tuple(row(part, index) for part in batch) if isinstance(batch, tuple) else batch[index]
+
+
+@pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_an_observation_gives_an_action_of_the_space_and_a_batch_gives_those_of_its_rows(space, action_space):
+    policy = PPOPolicy({"seed": 0}, space, action_space)
+    space.seed(1)
+    several = [space.sample() for _ in range(3)]
+    single = [policy.predict(obs)[0] for obs in several]
+    explored = [policy.predict(obs, deterministic=False)[0] for obs in several]
+    actions, state = policy.predict(concatenate(space, several, create_empty_array(space, 3)))
+
+    assert all(map(action_space.contains, (*single, *explored)))
+    assert all(equal(row(actions, index), one) for index, one in enumerate(single))
+    assert state is None
+
+
+def test_plain_lists_tensors_and_doubles_will_do():
+    policy = DQNPolicy({"seed": 0}, BOX, spaces.Discrete(3))
+    obs = [0.1, -0.2, 0.3, 0.4]
+    expected = policy.eval_mode.forward(np.array([obs], np.float32))[0][0]
+
+    for given in (obs, tuple(obs), np.array(obs), torch.tensor(obs), torch.tensor(obs, requires_grad=True)):
+        assert policy.predict(given)[0] == expected
+    assert policy.predict([obs, obs])[0].tolist() == [expected, expected]
+
+
+def test_actions_step_an_environment_and_are_clipped_to_its_bounds():
+    env = gymnasium.make("Pendulum-v1")
+    policy = SACPolicy({"seed": 0}, env.observation_space, env.action_space)
+    obs, _ = env.reset(seed=0)
+    for _ in range(3):
+        action, _ = policy.predict(obs, deterministic=False)
+        assert env.action_space.contains(action)
+        obs = env.step(action)[0]
+
+
+@pytest.mark.parametrize("kind", ["ppo", "r2d2"])
+def test_a_recurrent_state_is_passed_on_and_starts_anew_where_an_episode_does(kind):
+    if kind == "ppo":
+        policy = PPOPolicy(PPOLSTMConfig().policy, BOX, spaces.Box(-1, 1, (2,), np.float32))
+    else:
+        policy = R2D2Policy({"seed": 0}, BOX, spaces.Discrete(50))
+    rng, mode = np.random.default_rng(0), policy.eval_mode
+    obs = rng.normal(size=(4, 2, 4)).astype(np.float32)
+    state, expected = mode.get_initial_state(2), []
+    for one in obs:
+        action, state, _ = mode.forward(one, state)
+        expected.append(action)
+
+    state, found = None, []
+    for one in obs:
+        action, state = policy.predict(one, state)
+        found.append(action)
+    assert np.array_equal(np.stack(found), np.stack(expected))
+
+    state = None
+    for step, one in enumerate(obs[:, 0]):  # one environment
+        action, state = policy.predict(one, state)
+        assert np.allclose(action, expected[step][0], atol=1e-6)
+
+    _, one_step = policy.predict(obs[0])
+    _, both = policy.predict(obs[1], one_step, episode_start=[True, False])
+    _, fresh = policy.predict(obs[1])
+    _, later = policy.predict(obs[1], one_step)
+    for element, first, second in zip(both, fresh, later):
+        assert torch.allclose(element[0], first[0])
+        assert torch.allclose(element[1], second[1])
+        assert not torch.allclose(element[0], second[0])
+
+
+def test_predictions_follow_the_newest_weights_and_change_nothing_in_training():
+    def trained(predicts):
+        policy = DQNPolicy({"seed": 0, "lr": 0.1}, BOX, spaces.Discrete(3))
+        zeros, acted = torch.zeros(8), []
+        columns = {"obs": torch.ones(8, 4), "next_obs": torch.ones(8, 4), "action": torch.arange(8) % 3, "reward": zeros + 1}
+        batch = tree({**columns, "terminated": zeros.bool(), "truncated": zeros.bool()})
+        for _ in range(4):
+            policy.learn_mode.forward(batch)
+            if predicts:
+                policy.predict(np.ones(4, np.float32), deterministic=False, eps=0.5)
+            acted.append(policy.collect_mode.forward(np.ones((5, 4), np.float32), eps=0.5)[0].tolist())
+        return policy, acted
+
+    (policy, acted), (other, alone) = trained(True), trained(False)
+    assert acted == alone
+    for obs in np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32):
+        assert policy.predict(obs)[0] == other.eval_mode.forward(obs[None])[0][0]
+
+
+def test_exploring_predictions_differ_and_those_of_equal_seeds_are_equal():
+    def actions(deterministic):
+        policy = PPOPolicy({"seed": 0}, BOX, spaces.Discrete(50))
+        return [int(policy.predict(np.zeros(4, np.float32), deterministic=deterministic)[0]) for _ in range(10)]
+
+    assert len(set(actions(True))) == 1
+    assert len(set(actions(False))) > 1
+    assert actions(False) == actions(False)
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        (np.zeros(3, np.float32), r"obs is float32 \[1, 3\], expected float32 \[B, 4\]"),
+        (
+            np.zeros((2, 3, 4), np.float32),
+            r"wants an observation of Box.*, or a batch \[B, \.\.\.\] of them, got shape \(2, 3, 4\)",
+        ),
+        ("text", "could not convert string"),
+        ({"a": 1}, "wants an observation of Box"),
+        (np.full(4, np.nan, np.float32), "is NaN"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_found(obs, words):
+    with pytest.raises(ObservationError, match=words):
+        PPOPolicy({"seed": 0}, BOX, spaces.Discrete(2)).predict(obs)
+    with pytest.raises(ObservationError, match="parts"):
+        PPOPolicy({"seed": 0}, SPACES["dict"], spaces.Discrete(2)).predict({"a": np.zeros(2, np.float32)})
