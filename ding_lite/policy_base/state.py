@@ -123,7 +123,7 @@ class PolicyState(PolicyWeights):
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
-        return identity_of(self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
+        return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
 
     def _attach_networks(self) -> None:
         """Attach networks and optimizers outside of the model, each under the name of its attribute."""

@@ -1,6 +1,6 @@
 """Checks of a policy's saved state, and loading it completely or not at all."""
 
-from ding_lite.policy_state.identities import StateError, identity_of
+from ding_lite.policy_state.identities import StateError, identity_of, space_from
 from ding_lite.policy_state.leaves import require_count, require_like, require_range
 from ding_lite.policy_state.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
 from ding_lite.policy_state.optimizer_states import optimizer_state, require_optimizer_state
@@ -19,5 +19,6 @@ __all__ = [
     "require_random_state",
     "require_range",
     "require_weights",
+    "space_from",
     "warn_of_other_rates",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class StateError(ValueError):
 
 
 def identity_of(
+    kind: type,
     lineage: Sequence[str],
     cfg: Config,
     settings: Mapping[str, Any],
@@ -33,6 +35,7 @@ def identity_of(
     The seed is left out: a state may be loaded into a policy with another seed, because it contains the random generators.
 
     Args:
+        kind: the policy's class.
         lineage: name of the policy's class, and of its base classes.
         cfg: its typed configuration.
         settings: additional settings, which the typed configuration has no fields for.
@@ -41,6 +44,7 @@ def identity_of(
     return {
         "algorithm": lineage[0],
         "derived_from": list(lineage[1:]),
+        "class": import_path(kind),
         "config": _recorded({name: value for name, value in cfg.to_dict().items() if name != "seed"}),
         "settings": _recorded(settings),
         "observation_space": recorded_space(observation_space),
@@ -62,6 +66,37 @@ def recorded_space(space: gymnasium.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     return {"kind": type(space).__name__, "shape": list(space.shape or ())}
+
+
+def space_from(record: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """The space that `recorded_space` has recorded.
+
+    Raises:
+        StateError: it is a kind of space that policies do not support.
+    """
+    kind, parts = record["kind"], record.get("parts", {})
+    if kind in ("Dict", "Tuple"):
+        inner = {name: space_from(part) for name, part in parts.items()}
+        return spaces.Dict(inner) if kind == "Dict" else spaces.Tuple(tuple(inner.values()))
+    if kind == "Box":
+        shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
+        low, high = (np.broadcast_to(np.asarray(record[name], dtype), shape) for name in _BOUNDS)
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(record["n"], start=record["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(record["nvec"]), start=np.array(record["start"]))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(record["shape"][0] if len(record["shape"]) == 1 else record["shape"])
+    raise StateError(f"a space of kind {kind!r} cannot be made from its record: make the policy from its environment's spaces.")
+
+
+def import_path(kind: type) -> str | None:
+    """module:name, from which a program can import a class; None if that gives another one, or none."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return f"{kind.__module__}:{kind.__qualname__}" if found is kind else None
 
 
 def require_alike(own: Mapping[str, Any], cfg: Config, saved: Any) -> None:
@@ -125,6 +160,8 @@ def _require_identity(saved: Any) -> None:
             raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
         if found == "":
             raise StateError(f"{place} is empty, expected the name of an algorithm: {fix}")
+    if not isinstance(saved.get("class"), (str, type(None))):  # older states do not have it
+        raise StateError(f'state["made_with"]["class"] is {saved["class"]!r:.80}, expected the import path of a class: {fix}')
     for name in ("observation_space", "action_space"):
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 

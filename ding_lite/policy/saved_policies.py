@@ -1,0 +1,118 @@
+"""Saved policies: the policy of a run, ready to act, without the script that trained it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ding_lite.basics import load_checkpoint
+from ding_lite.policy_base import Policy
+from ding_lite.policy_state import StateError, space_from
+
+_REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
+
+
+def load_policy(
+    run: str | PathLike[str],
+    which: str = "best",
+    *,
+    name: str | None = None,
+    policy_class: type[Policy] | None = None,
+    device: str = "cpu",
+) -> Policy:
+    """The policy that a `CkptSaver` has saved, made anew with its configuration and spaces, and with the saved weights.
+
+    The file names the policy's class, whose module is imported. A class that was defined in a script, or made by a function
+    such as `build_policy`, must be passed as `policy_class`; pass it also for a file from somebody whom you do not trust.
+
+    Args:
+        run: the folder of the run, or a checkpoint file.
+        which: "best", the weights with the best evaluation; "final", those at the end of the run; "latest", the newest of both
+            `final` and the regular checkpoints; or the name of a file in the folder `ckpt`, such as "iteration_300".
+        name: of the policy, if the run has saved several.
+        policy_class: the class; None for the one that the file names.
+        device: of its networks.
+
+    Raises:
+        CheckpointError: there is no such file, or it is damaged.
+        StateError: a ValueError. The file holds no policy; its class cannot be imported; or a part of it cannot be restored.
+
+    Example:
+        >>> policy = load_policy("runs/dqn")  # doctest: +SKIP
+        >>> action, _ = policy.predict(obs)  # doctest: +SKIP
+    """
+    path = _file_of(Path(run), which)
+    state = _chosen(load_checkpoint(path), name, path)
+    identity = state.get("made_with")
+    if not isinstance(identity, Mapping):
+        raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
+    kind = _class_of(identity, path) if policy_class is None else policy_class
+    config = {**identity["config"], **identity["settings"]}
+    lost = [place for place, value in _leaves(config) if isinstance(value, str) and value.startswith("<")]
+    if lost:
+        raise StateError(
+            f"{path}: the setting {lost[0]} was an object, which a file does not keep: make the policy as in training, and "
+            "call policy.load_state_dict(load_checkpoint(path))."
+        )
+    spaces = (space_from(identity[f"{which}_space"]) for which in ("observation", "action"))
+    policy = kind({**config, "device": device}, *spaces)
+    policy.load_state_dict(state)
+    return policy
+
+
+def _file_of(run: Path, which: str) -> Path:
+    if run.is_file():
+        return run
+    folder = run / "ckpt" if (run / "ckpt").is_dir() else run
+    if which == "latest":
+        found = [(int(match["number"]), file) for file in folder.glob("*.pt") if (match := _REGULAR.fullmatch(file.name))]
+        final = folder / "final.pt"
+        newest = max(found)[1] if found else final
+        return final if final.is_file() and final.stat().st_mtime >= newest.stat().st_mtime else newest
+    return folder / (which if which.endswith(".pt") else f"{which}.pt")
+
+
+def _chosen(state: Mapping[str, Any], name: str | None, path: Path) -> Mapping[str, Any]:
+    """The state of one policy."""
+    several = state.get("policies")
+    if not isinstance(several, Mapping):
+        return state
+    names = ", ".join(map(repr, several))
+    if name is None and len(several) > 1:
+        raise StateError(f"{path} holds the policies {names}: choose one, load_policy(..., name={next(iter(several))!r}).")
+    if name is not None and name not in several:
+        raise StateError(f"{path} holds no policy {name!r}, but {names}.")
+    chosen: Mapping[str, Any] = several[next(iter(several)) if name is None else name]
+    return chosen
+
+
+def _class_of(identity: Mapping[str, Any], path: Path) -> type[Policy]:
+    algorithm, place = identity["algorithm"], identity.get("class")
+    start = f"{path} holds a policy of the class {algorithm}"
+    fix = f"pass it, load_policy(..., policy_class={algorithm})."
+    if not isinstance(place, str):
+        raise StateError(f"{start}, which was made by a function or saved by an earlier version: {fix}")
+    module, _, qualname = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        where = "in the script that trained it" if module == "__main__" else f"in the module {module}"
+        raise StateError(f"{start}, defined {where}, which cannot be imported here ({error}): {fix}") from None
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise StateError(f"{start}, but {place} is no policy: {fix}")
+    if found.lineage() != [algorithm, *identity["derived_from"]]:
+        raise StateError(f"{start} derived from {', '.join(identity['derived_from'])}, but {place} is another one: {fix}")
+    return found
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return found

@@ -1,0 +1,197 @@
+"""`load_policy`: the policy of a run without its training script."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite import Context, Task
+from ding_lite.basics import CheckpointError, save_checkpoint
+from ding_lite.config import DQNConfig, PPOConfig, PPOLSTMConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    StepCollector,
+    gae_estimator,
+    interaction_evaluator,
+    multistep_trainer,
+)
+from ding_lite.policy import (
+    C51Policy,
+    DDPGPolicy,
+    DQNPolicy,
+    IMPALAPolicy,
+    IQNPolicy,
+    PPOPolicy,
+    QRDQNPolicy,
+    R2D2Policy,
+    RainbowPolicy,
+    SACPolicy,
+    StateError,
+    TD3Policy,
+    build_policy,
+    load_policy,
+)
+
+BOX = spaces.Box(np.array([-1, -2], np.float32), np.array([1, np.inf], np.float32))
+DISCRETE = spaces.Discrete(3, start=-1)
+BOUNDED = spaces.Box(np.array([-1, -2], np.float32), np.array([1, 0.1], np.float32))
+NESTED = spaces.Dict(
+    a=spaces.Tuple((BOX, spaces.MultiDiscrete([3, 4]))),
+    b=spaces.MultiBinary((2, 2)),
+    c=spaces.Box(0, 255, (3,), np.uint8),
+    d=spaces.Box(-1, 1, (2,), np.float64),
+)
+
+
+class Mine(PPOPolicy):
+    """A policy of a module that can be imported."""
+
+
+def saved(policy, path):
+    save_checkpoint(policy.state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "action_space"),
+    [
+        *((kind, DISCRETE) for kind in (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy, IMPALAPolicy)),
+        *((kind, BOUNDED) for kind in (DDPGPolicy, TD3Policy, SACPolicy, PPOPolicy)),
+        (Mine, spaces.Tuple((DISCRETE, spaces.MultiDiscrete([2, 3])))),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_every_policy_is_loaded_with_its_spaces_settings_and_weights(kind, action_space, tmp_path):
+    policy = kind({"seed": 3, "lr": 0.012, "mine": [1, {"deep": "text"}]}, BOX, action_space)
+    loaded = load_policy(saved(policy, tmp_path / "a.pt"))
+
+    assert type(loaded) is kind
+    assert (loaded.observation_space, loaded.action_space) == (BOX, action_space)
+    assert loaded.config["lr"] == 0.012
+    assert loaded.config["mine"] == [1, {"deep": "text"}]
+    assert loaded.cfg.model.to_dict() == policy.cfg.model.to_dict()
+    for obs in np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32):
+        assert repr(loaded.predict(obs)[0]) == repr(policy.predict(obs)[0])
+
+
+def test_nested_spaces_and_recurrent_policies(tmp_path):
+    policy = PPOPolicy(PPOLSTMConfig().policy, NESTED, DISCRETE)
+    loaded = load_policy(saved(policy, tmp_path / "a.pt"))
+
+    assert loaded.observation_space == NESTED
+    NESTED.seed(0)
+    state = other = None
+    for obs in [NESTED.sample() for _ in range(3)]:
+        obs["a"][0][1] = 0.5  # samples of unbounded parts may be huge
+        (action, state), (expected, other) = loaded.predict(obs, state), policy.predict(obs, other)
+        assert action == expected
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a short run."""
+    folder = tmp_path_factory.mktemp("runs") / "ppo"
+    cfg = PPOConfig(exp_name=str(folder)).override({"env.n_evaluator_episode": 2, "policy.collect.n_sample": 64})
+    env, evaluator_env = make_envs("CartPole-v1", 2), make_envs("CartPole-v1", 2, seed=1)
+    policy = PPOPolicy(cfg.policy, env.single_observation_space, env.single_action_space)
+    with Task().start(ctx=OnlineRLContext()) as task:
+        task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env)).use(StepCollector(cfg, policy.collect_mode, env))
+        task.use(gae_estimator(cfg, policy.collect_mode)).use(multistep_trainer(cfg, policy.learn_mode))
+        task.use(CkptSaver(policy, folder, train_freq=1)).run(max_step=3)
+    return folder, policy
+
+
+def weight(policy):
+    return next(iter(policy.get_weights().values())).sum().item()
+
+
+def test_a_checkpoint_of_a_run_is_chosen_by_name(run):
+    folder, policy = run
+    final = load_policy(folder, "final")
+    assert weight(final) == weight(load_policy(folder, "latest")) == weight(policy)
+    assert final.train_iter == policy.train_iter > 0
+    names = sorted(path.stem for path in (folder / "ckpt").glob("iteration_*.pt"))
+    assert weight(load_policy(folder, names[0])) == weight(load_policy(folder / "ckpt" / f"{names[0]}.pt"))
+    assert weight(load_policy(folder)) == weight(load_policy(folder, "best.pt"))
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint .*other\.pt.* there is .*final\.pt"):
+        load_policy(folder, "other")
+    with pytest.raises(CheckpointError, match="no folder"):
+        load_policy(folder / "nowhere")
+
+
+def test_it_acts_in_another_program(run):
+    folder, policy = run
+    obs = [0.1, 0.2, 0.0, 0.0]
+    program = f"from ding_lite.policy import load_policy; print(load_policy({str(folder)!r}, 'final').predict({obs})[0])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == policy.predict(obs)[0]
+
+
+def test_one_of_several_policies_is_chosen_by_name(tmp_path):
+    policies = {"left": PPOPolicy({"seed": 0}, BOX, DISCRETE), "right": DQNPolicy({"seed": 1}, BOX, DISCRETE)}
+    with Task().start(ctx=Context()) as task:
+        task.use(CkptSaver(policies, tmp_path)).run(1)
+
+    assert weight(load_policy(tmp_path, "final", name="right")) == weight(policies["right"])
+    with pytest.raises(StateError, match=r"holds the policies 'left', 'right': choose one, .*name='left'"):
+        load_policy(tmp_path, "final")
+    with pytest.raises(StateError, match=r"holds no policy 'other', but 'left', 'right'"):
+        load_policy(tmp_path, "final", name="other")
+
+
+def test_a_class_that_cannot_be_imported_is_named_and_can_be_passed(tmp_path):
+    class Local(PPOPolicy):
+        pass
+
+    Derived = PPOPolicy.with_updates(stats_fn=lambda policy, batch: {})
+    Built = build_policy("Built", loss_fn=lambda policy, model, dist_class, batch: model.critic(batch.obs).sum())
+    for number, kind in enumerate((Local, Derived, Built)):
+        policy = kind({"seed": 0}, BOX, DISCRETE)
+        path = saved(policy, tmp_path / f"{number}.pt")
+        with pytest.raises(
+            StateError, match=rf"class {kind.__name__}, which was made by a function .*policy_class={kind.__name__}"
+        ):
+            load_policy(path)
+        assert weight(load_policy(path, policy_class=kind)) == weight(policy)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("__main__:NotThere", "in the script that trained it"),
+        ("no_such_module:Policy", "in the module no_such_module"),
+        ("os:system", "os:system is no policy"),
+        ("ding_lite.policy:DQNPolicy", "is another one"),
+        (None, "saved by an earlier version"),
+        (3, "saved by an earlier version"),
+    ],
+)
+def test_a_place_that_gives_another_class_is_refused(place, words, tmp_path):
+    state = PPOPolicy({"seed": 0}, BOX, DISCRETE).state_dict()
+    state["made_with"] = {**state["made_with"], "class": place}
+    save_checkpoint(state, tmp_path / "a.pt")
+    with pytest.raises(StateError, match=words):
+        load_policy(tmp_path / "a.pt")
+
+
+def test_files_without_a_policy_and_settings_that_are_objects_are_refused(tmp_path):
+    save_checkpoint({"model": torch.nn.Linear(1, 1).state_dict()}, tmp_path / "module.pt")
+    with pytest.raises(StateError, match="holds no policy, only 'model'"):
+        load_policy(tmp_path / "module.pt")
+    policy = DQNPolicy({"seed": 0, "made_of": object()}, BOX, DISCRETE)
+    with pytest.raises(StateError, match=r"the setting made_of was an object.*call policy\.load_state_dict"):
+        load_policy(saved(policy, tmp_path / "object.pt"))
+
+
+def test_a_policy_of_another_device_is_loaded_on_the_cpu(tmp_path):
+    cfg = DQNConfig().policy
+    policy = DQNPolicy(cfg, BOX, DISCRETE)
+    state = policy.state_dict()
+    state["made_with"]["config"]["device"] = "cuda"
+    save_checkpoint(state, tmp_path / "a.pt")
+    assert load_policy(tmp_path / "a.pt").device.type == "cpu"
