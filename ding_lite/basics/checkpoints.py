@@ -43,12 +43,13 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
 
     if torch.nn.parameter.is_lazy(state):
         raise TypeError(f"{where} has no shape yet: run the module once before you save it.")
-    if isinstance(state, torch.Tensor):
+    if isinstance(state, torch.Tensor) and state.layout is torch.strided and not (state.is_nested or state.is_meta):
         tensor = state.detach().cpu()
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-        return tensor if whole else tensor.clone()  # a view would save its whole base
+        return tensor if whole else _dense(tensor)  # a view would save its whole base
     if isinstance(state, np.ndarray) and _is_known(state):
-        return torch.from_numpy(state if state.flags.c_contiguous and state.flags.writeable else state.copy())
+        is_whole = (state.flags.c_contiguous or state.flags.f_contiguous) and state.flags.writeable
+        return torch.from_numpy(state if is_whole else state.copy(order="K"))
     if isinstance(state, np.generic) and _is_known(state):
         return state.item()
     if isinstance(state, (Mapping, list, tuple)):
@@ -64,7 +65,9 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
         return tuple(items) if isinstance(state, tuple) else items
     if type(state) in _PLAIN:
         return state
-    what = f"{type(state).__name__} of {state.dtype}" if isinstance(state, np.ndarray) else type(state).__name__
+    has_dtype = isinstance(state, (np.ndarray, torch.Tensor))
+    what = f"{type(state).__name__} of {state.dtype}" if has_dtype else type(state).__name__
+    what += f" and layout {state.layout}" if isinstance(state, torch.Tensor) else ""
     raise TypeError(
         f"{where} is a {what}, which a checkpoint cannot hold: let state_dict() return tensors, arrays, numbers, "
         "strings, lists and dicts."
@@ -74,7 +77,14 @@ def plain(state: Any, where: str = "state", inside: tuple[int, ...] = ()) -> Any
 def _is_known(array: Any) -> bool:
     """Whether torch and Python have numbers like those of an array or a scalar of numpy, unlike longdouble."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-    return bool(array.dtype.itemsize <= sizes.get(array.dtype.kind, 0))
+    return bool(array.dtype.isnative and array.dtype.itemsize <= sizes.get(array.dtype.kind, 0))
+
+
+def _dense(tensor: Any) -> Any:
+    """A copy of a view with the same order of dimensions in memory, because sums depend on it in the last bit."""
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    back = sorted(range(tensor.ndim), key=order.__getitem__)
+    return tensor.permute(order).contiguous().clone().permute(back)
 
 
 def _require_shallow(state: Any, where: str, inside: tuple[int, ...]) -> None:

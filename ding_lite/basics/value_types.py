@@ -70,6 +70,8 @@ def require_kept_type(value: Any, where: str) -> None:
             f"{where} is a {type(value).__name__}, which cannot be saved as such: use a number, a string, a list, a tuple, a "
             "dict, an array or a tensor."
         )
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise TypeError(f"{where} requires a gradient, which a file does not keep: keep tensor.detach().")
     if isinstance(value, Mapping):
         for key, inner in value.items():
             require_kept_type(inner, f"{where}[{key!r}]")

@@ -7,8 +7,9 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from ding_lite.engine.run_parts import environments_of, has_state, holder_of
@@ -21,7 +22,10 @@ from ding_lite.pipeline.used_middleware import UsedMiddleware, middleware_of
 Parts = Sequence[tuple[str, Any]]
 
 _EMPTY = CellType()
-_PLAIN_MODULES = {"builtins", "collections", "functools", "itertools", "random", "array", "io", "numpy", "torch", "treetensor"}
+_PLAIN_MODULES = {
+    *("builtins", "types", "collections", "functools", "itertools", "random", "array", "_io", "datetime", "queue"),
+    *("numpy", "torch", "treetensor"),
+}
 """Top-level modules whose objects hold data, or random numbers."""
 _MOST_INSIDE = 5_000  # objects inside those that are saved
 
@@ -31,8 +35,9 @@ class Memories:
 
     It looks at functions, their closures, default values, attributes and the global variables that they name; at methods and
     partial functions; at objects of the script's classes, their attributes, slots and class attributes; and from there at
-    numbers, containers, arrays, torch modules, optimizers, iterators and random generators. It does not look at objects that
-    are saved, at environments, or at objects of other libraries without a `state_dict`.
+    numbers, containers, arrays, torch modules, optimizers, iterators and random generators; at most at 20,000 values for each
+    middleware. It does not look at objects that are saved, at environments, at files, or at objects of other libraries without
+    a `state_dict`.
     """
 
     def __init__(self) -> None:
@@ -63,12 +68,12 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
     used = middleware_of(pipeline)
     single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else frozenset()
+    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else {}
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
 
-def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> frozenset[int]:
-    """The ids of objects with a state, which is saved, of environments, and of everything inside them."""
+def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict[int, Any]:
+    """Objects with a state, which is saved, environments, and everything inside them, by id."""
     named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
@@ -81,7 +86,7 @@ def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> froz
             if not is_scalar(inner) and id(inner) not in seen and not isinstance(inner, (ModuleType, type, FunctionType)):
                 seen[id(inner)] = inner
                 waiting.append(inner)
-    return frozenset(seen)
+    return seen
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
@@ -90,20 +95,26 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
         return ()
     if isinstance(value, FunctionType):
         return _in_function(value)
-    if isinstance(value, MethodType):
-        return [("", value.__self__), ("", value.__func__)]
+    if isinstance(value, (MethodType, BuiltinFunctionType, MethodWrapperType)):
+        inner = {"": getattr(value, "__self__", None), ".__func__": getattr(value, "__func__", None)}
+        return [(name, one) for name, one in inner.items() if one is not None]
     if isinstance(value, type):
         return _in_class(value)
-    if _is_of_script(type(value).__module__):
+    kind = type(value).__module__
+    if _is_of_script(kind):
         return [*usual_parts(value), ("", type(value))]
     if is_data(value):
         return None
     state = _state_of(value)
     if state is not None:
         return [("", state)]
-    if type(value).__module__.startswith("ding_lite"):
+    if kind.startswith("ding_lite"):
         return [(name, inner) for name, inner in usual_parts(value) if _has_code_of_script(inner)]
-    return None if _top_level(type(value).__module__) in _PLAIN_MODULES else ()
+    if hasattr(value, "cache_info"):  # of functools.lru_cache
+        return [("", value.__wrapped__)]
+    if kind.startswith("torch.distributions"):  # they compute attributes when these are first read
+        return ()
+    return None if kind.startswith("gymnasium.spaces") or _top_level(kind) in _PLAIN_MODULES else ()
 
 
 def _in_function(fn: FunctionType) -> Parts:
@@ -115,8 +126,10 @@ def _in_function(fn: FunctionType) -> Parts:
     if not is_of_script:  # only what it calls
         return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
-    known = fn.__globals__
-    return found + [(f".{name}", known[name]) for name in sorted(_names_in(code)) if name in known]
+    known, names = fn.__globals__, sorted(_names_in(code))
+    found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
+    modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and _is_of_script(it.__name__)]
+    return found + [(f"{place}.{name}", vars(it)[name]) for place, it in modules for name in names if name in vars(it)]
 
 
 def _names_in(code: CodeType) -> set[str]:
@@ -128,7 +141,7 @@ def _names_in(code: CodeType) -> set[str]:
 def _in_class(cls: type) -> Parts:
     """The methods of a class of the script, and its attributes that can change."""
     found: list[tuple[str, Any]] = []
-    for base in cls.__mro__ if _is_of_script(cls.__module__) else ():
+    for base in cls.__mro__ if _is_of_script(cls.__module__) and not issubclass(cls, Enum) else ():
         for name, value in vars(base).items() if _is_of_script(base.__module__) else ():
             inner = getattr(value, "__func__", getattr(value, "fget", value))  # of static and class methods, and properties
             if isinstance(inner, FunctionType) or (is_data(inner) and not name.startswith("__")):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ding_lite.basics.checkpoints import plain
 from ding_lite.basics.global_random import load_global_random, save_global_random
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
@@ -205,7 +206,8 @@ class RunStateMixin:
             warnings.warn(
                 f"{name} remembers something from iteration to iteration{where}, and has no state_dict, so a resumed run "
                 "begins without it. If the object has a state_dict, name it in the contract: uses=(it,). If not, write a class "
-                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...).",
+                "with state_dict() and load_state_dict(state), or keep the value in the context: self.keep(...). If it does "
+                "not matter, as in a cache, ignore this.",
                 stacklevel=4,
             )
 
@@ -270,8 +272,10 @@ def _plain_copy(ctx: Any, name: str) -> Any:
     value = getattr(ctx, name)
     if is_scalar(value) and type(value) is not bytes:
         return value
+    where = f"the kept field ctx.{name}"
     try:
-        require_kept_type(value, f"the kept field ctx.{name}")
-    except TypeError as error:
+        plain(value, where)
+        require_kept_type(value, where)
+    except (TypeError, ValueError) as error:
         raise RunStateError(str(error)) from None
     return copy.deepcopy(value)

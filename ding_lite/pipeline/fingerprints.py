@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import datetime
 import enum
 import functools
 import io
@@ -23,7 +24,7 @@ _MOST_PARTS = 20_000
 """Maximum number of compared values inside one value."""
 _MOST_BYTES = 1 << 20
 """Maximum size of a fully compared array; of a larger one, every n-th element is compared."""
-_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None))
+_PLAIN = (numbers.Number, str, bytes, enum.Enum, type(None), datetime.date, datetime.time, datetime.timedelta)
 _SKIPPED = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 # Objects of a class with `changes_by_itself`, such as deferred work, are left out.
 _MEMORY = (list, dict, set, deque, bytearray, array.array)
@@ -442,6 +443,8 @@ def _of_tensor(value: Any) -> _Content:
     while plain.numel() * plain.element_size() > _MOST_BYTES and max(plain.shape) > 1:
         plain = plain[_every_other(plain.shape)]
     plain = plain.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if plain.numel() == 1:  # its stride, which means nothing, may be any
+        plain = plain.as_strided((1,), (1,))
     size = value.element_size()
     begin, end = _span(value.data_ptr(), value.shape, [stride * size for stride in value.stride()])
     content = _Bytes(hash((tuple(value.shape), plain.view(torch.uint8).numpy().tobytes())))
@@ -471,7 +474,7 @@ def _tensors_in(value: Any) -> _Parts:
 
 def _names_in_module(value: Any) -> Any:
     """Of a torch module: also those of its parameters, buffers and modules."""
-    return (*_names_of(value), *(tuple(names) for names in (value._parameters, value._buffers, value._modules)))
+    return (*_names_of(value), *(tuple(names.keys()) for names in (value._parameters, value._buffers, value._modules)))
 
 
 def _in_module(value: Any) -> _Parts:

@@ -2,14 +2,19 @@
 
 import collections
 import dataclasses
+import datetime
+import enum
 import functools
 import itertools
+import queue
 import random
+import types
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from ding_lite import Context, Task, contract
 from ding_lite.middleware import CkptSaver
@@ -253,7 +258,84 @@ def listed_without_state():
     return step, "seen"
 
 
+def method_of_generator():
+    pick = np.random.default_rng(0).random
+
+    def step(ctx):
+        ctx.total += pick()
+
+    return step, "pick"
+
+
+def sampled_space():
+    space = spaces.Discrete(5, seed=0)
+
+    def step(ctx):
+        ctx.total += int(space.sample())
+
+    return step, "space"
+
+
+def namespace():
+    counts = types.SimpleNamespace(n=0)
+
+    def step(ctx):
+        counts.n += 1
+
+    return step, "counts.n"
+
+
+def module_attribute():
+    module = types.ModuleType("module")
+    module.count = 0
+
+    def step(ctx):
+        module.count += 1
+
+    return step, "module.count"
+
+
+def waiting_queue():
+    waiting = queue.Queue()
+
+    def step(ctx):
+        waiting.put(ctx.total_step)
+
+    return step, "waiting"
+
+
+def date():
+    dates = [datetime.date(2000, 1, 1)]
+
+    def step(ctx):
+        dates[0] += datetime.timedelta(days=1)
+
+    return step, "dates[0]"
+
+
+def cached_function():
+    count = 0
+
+    @functools.lru_cache
+    def following(number):
+        nonlocal count
+        count += 1
+        return count
+
+    def step(ctx):
+        ctx.total += following(ctx.total_step)
+
+    return step, "following.count"
+
+
 FORMS = [
+    method_of_generator,
+    sampled_space,
+    namespace,
+    module_attribute,
+    waiting_queue,
+    date,
+    cached_function,
     global_list,
     closure_number,
     closure_deque,
@@ -357,6 +439,28 @@ def test_what_is_saved_is_no_memory(tmp_path):
 
 
 SETTINGS = {"rate": 1.0}
+
+
+class Flags(enum.Flag):
+    FIRST = 1
+    SECOND = 2
+
+
+def test_what_does_not_change_is_no_memory(tmp_path):
+    """Frozen and scripted networks, distributions whose attributes are computed when they are read, flags."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch wants another way to script modules
+        scripted = torch.jit.script(torch.nn.Linear(1, 1))
+    for number in range(10):
+        encoder = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout()).requires_grad_(False).eval()
+        coin = torch.distributions.Categorical(logits=torch.zeros(2))
+
+        def step(ctx, encoder=encoder, coin=coin):
+            encoder(torch.ones(4))
+            scripted(torch.ones(1))
+            return coin.probs, Flags.FIRST | Flags.SECOND
+
+        assert warned(tmp_path / f"{number}", step, Saved().step) == []
 
 
 def test_a_method_of_an_object_with_a_state_is_resumed(tmp_path):
