@@ -202,7 +202,7 @@ class CkptSaver:
     def save_run(self) -> None:
         """Save the state of the whole run. The task calls it, when no middleware runs.
 
-        A failure is a warning, and the run goes on.
+        A failure during the run is a warning, and later iterations try again; at its end it is raised after everything else.
         """
         is_regular, self._run_is_asked = self._run_is_asked, False
         if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
@@ -224,7 +224,11 @@ class CkptSaver:
                 logging.DEBUG if is_quiet else logging.INFO, "the run is saved after %d iterations: %s", state["done"], path
             )
         except WriteError as error:
-            warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
+            if is_regular:
+                warnings.warn(f"{error} The state of the run is not saved; later iterations try again.", stacklevel=2)
+            else:
+                words = f"the run has ended, but its last state is not saved, so it cannot be resumed from here: {error}"
+                own_run().raise_at_end(UnsavedError(error.errno, words, error.filename))
         except (TypeError, RunStateError) as error:
             self._run_is_unsavable = True
             warnings.warn(

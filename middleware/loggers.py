@@ -268,6 +268,8 @@ class RunLogger:
         self._written, self._first_progress = self._began, (self._began, 0.0)
         self._shown, self._iterations = (self._began, self._shown[1]), 0
         sinks: list[Sink] = []
+        if self._after is None and task.resumed_from is not None:  # it was saved before its first row
+            self._after, self._saved_rows = -1, 0
         if self._folder is not None:
             files: Any = {"after": self._after, "step": self._step, "rows": self._saved_rows}
             # Written again, because an evaluator created after this logger may have changed the environment's name.

@@ -18,7 +18,7 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 def from_command_line(
-    config: type[ConfigType] | ConfigType, argv: Sequence[str] | None = None, description: str = ""
+    config: type[ConfigType] | ConfigType, argv: Sequence[str] | None = None, description: str | None = None
 ) -> ConfigType:
     """The configuration, changed by options such as `--seed 3 --env.id Acrobot-v1`; `--help` lists them.
 
@@ -46,7 +46,13 @@ def from_command_line(
     resumed = _folder_to_resume(arguments)
     if resumed is not None and hasattr(default, "resume"):
         default = _configuration_in(resumed, default)
-    parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=description.strip())
+    parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=(description or "").strip())
+    seed, earlier = getattr(parsed, "seed", None), getattr(default, "seed", None)
+    if resumed is not None and seed != earlier:
+        _end(
+            f"--seed {seed}: the run in {resumed} has the seed {earlier}, and its random generators go on: leave the option "
+            "out, or start a new run with another --exp-name."
+        )
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     found = default.override(_changes(default.to_dict(), parsed.to_dict(), given))
     _require_possible(found, given)

@@ -12,6 +12,7 @@ from typing import Any, Literal, SupportsIndex
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.adapters import VectorEnvAdapter
@@ -62,7 +63,8 @@ def make_envs(
             `restart`, a worker that hangs in every attempt is an error after about three times as long, for any number of
             workers.
         start_timeout_s: maximum seconds for a worker process to start, and then to make its environments.
-        **kwargs: for `gymnasium.make`, such as `max_episode_steps` or `render_mode`.
+        **kwargs: for `gymnasium.make`, such as `render_mode`. `max_episode_steps`, the number of steps after which episodes are
+            truncated, may be used with a function too; None for no limit of its own.
 
     Raises:
         ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, or the backend is unknown.
@@ -87,12 +89,13 @@ def make_envs(
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
         factory: EnvFactory = partial(_made, spec, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
+        limit = kwargs.pop("max_episode_steps", None)
         if kwargs:
             raise TypeError(
                 f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: set them in your "
                 "function."
             )
-        factory = env
+        factory = env if limit is None else partial(_limited, env, limit)
     else:
         raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
     if isinstance(log_info, str):
@@ -138,6 +141,10 @@ def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
     if found is None:
         found = env.__dict__[_STEPPER] = VectorEnvAdapter(env)
     return found
+
+
+def _limited(factory: EnvFactory, limit: int) -> gymnasium.Env[Any, Any]:
+    return TimeLimit(factory(), limit)
 
 
 def registered_spec(env_id: str) -> EnvSpec:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RescaleAction, TimeLimit, TransformReward
 
+from ding_lite.config import EnvConfig
 from ding_lite.envs import SpaceError, VectorEnvAdapter, make_envs, stepper
 
 
@@ -97,8 +98,18 @@ def test_what_is_neither_id_nor_function_is_refused(env):
 
 
 def test_keywords_beside_a_function_are_refused(counting_env):
-    with pytest.raises(TypeError, match=r"\['max_episode_steps'\].*set them in your function"):
-        make_envs(counting_env, max_episode_steps=3)
+    with pytest.raises(TypeError, match=r"\['render_mode'\].*set them in your function"):
+        make_envs(counting_env, render_mode="rgb_array")
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["here", "workers"])
+def test_a_time_limit_may_be_used_with_a_function(counting_env, options):
+    envs = make_envs(counting_env, 2, seed=0, max_episode_steps=3, **options)
+    envs.reset()
+    truncated = [envs.step(envs.action_space.sample())[3].tolist() for _ in range(3)]
+    envs.close()
+    assert truncated == [[False, False], [False, False], [True, True]]
+    make_envs(counting_env, 2, **EnvConfig().options()).close()  # as in the examples
 
 
 def test_a_function_that_returns_one_environment_twice_is_refused(counting_env):

@@ -274,7 +274,7 @@ class TestRefusingDisk:
                     run([install, push, fitting(model), CkptSaver(model, folder, train_freq=1, keep_last=1)], 3)
                 except UnsavedError as error:
                     unsaved = error
-            told = [str(warning.message) for warning in caught]
+            told = [str(warning.message) for warning in caught if "has no state_dict" not in str(warning.message)]
             failed.setdefault(faults.failed, []).append(bool(told or unsaved))
             assert all(str(folder) in words for words in told)
             assert unsaved is None or (str(folder) in str(unsaved) and not told)
