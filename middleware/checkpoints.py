@@ -415,10 +415,11 @@ class CkptSaver:
         self._record.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps, values and names of the last checkpoints."""
+        """The steps, values and names of the last checkpoints, and the content of a `best.pt` that is not written yet."""
         return {
             "last_iter": self._last_iter,
             "best": self._best,
+            "better": self._better,
             "kept": list(self._kept),
             "final_step": self._final_step,
         }
@@ -426,7 +427,7 @@ class CkptSaver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
-        self._final_step = state.get("final_step", -1)  # older states do not have it
+        self._final_step, self._better = state.get("final_step", -1), state.get("better")  # older states do not have them
         self._is_first = False
 
 
