@@ -42,7 +42,6 @@ _LONGEST_REST = 64  # iterations between two attempts after failures to write
 _LOGGED_EVERY_S = 60.0  # a line about a regular save of the run
 _SHARE = 0.01  # of the time, at most, goes into saving the whole run
 
-
 _logger = logging.getLogger(__name__)
 
 
@@ -54,7 +53,7 @@ class HasState(Protocol):
 
 
 _savers: WeakValueDictionary[str, CkptSaver] = WeakValueDictionary()
-"""By folder, which one was called last."""
+"""The saver that was called last, by its folder."""
 
 
 class CkptSaver:
@@ -144,7 +143,7 @@ class CkptSaver:
         self._next_run_save = -math.inf
         """The earliest time of the next regular save of the run."""
         self._rows_left, self._spent_s = 0, 0.0
-        """Of a regular save that has only written rows so far: bytes of rows that are left, and the seconds that it took."""
+        """Bytes that are left to write for the current regular save, and the seconds that it took so far."""
         self._logged = -math.inf
         """Time of the last line about a save of the run."""
         require_writable(self._folder / "final.pt")
@@ -159,7 +158,7 @@ class CkptSaver:
         self._kept: list[str] = []
         self._has_begun, self._is_first = False, True
         self._ctx: object = None
-        """Of the iteration that it is in."""
+        """Context of the current iteration; None between iterations."""
         self._failures, self._rest = 0, 0
         self._warned: set[tuple[str, int | None]] = set()
         self._final_step, self._has_warned = -1, False
@@ -420,10 +419,11 @@ class CkptSaver:
         self._record.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps, values and names of the last checkpoints."""
+        """The steps, values and names of the last checkpoints, and the content of a `best.pt` that is not written yet."""
         return {
             "last_iter": self._last_iter,
             "best": self._best,
+            "better": self._better,
             "kept": list(self._kept),
             "final_step": self._final_step,
         }
@@ -431,7 +431,7 @@ class CkptSaver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self._last_iter, self._best, self._kept = state["last_iter"], state["best"], list(state["kept"])
-        self._final_step = state.get("final_step", -1)  # older states do not have it
+        self._final_step, self._better = state.get("final_step", -1), state.get("better")  # older states do not have them
         self._is_first = False
 
 

@@ -35,9 +35,9 @@ def offpolicy_data_fetcher(
         cfg: uses policy.learn.batch_size and policy.learn.learning_starts, both in transitions; and policy.nstep, where there
             is one, to warn where a policy that reads `discount` would learn from rewards of one step instead.
         buffer_: sampled; a list [(buffer, share), ...] for batches joined from shares of each, a dict {name: buffer} for a
-            batch of each; or what `sampler` makes of these, whose state_dict tells what shares are owed. Learning starts when
-            they have enough together, or are full, and none is empty.
-        policy: where it knows which columns its hooks read, only these are fetched.
+            batch of each; or the result of `sampler` for one of these. Learning starts when the buffers together hold
+            enough transitions, or are all full, and none is empty.
+        policy: if given, only the columns that its hooks read are fetched, as far as they are known.
         reward_model: reads the batch before the policy does, so that the columns that it names are fetched too.
 
     Raises:
@@ -121,7 +121,7 @@ class Replay:
         return is_ready
 
     def state_dict(self) -> dict[str, Any]:
-        """How many rows each buffer has given, of several."""
+        """The number of rows that each buffer has given, if there are several."""
         return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -239,7 +239,7 @@ class OffPolicyLearner:
         self._metrics.append(train_output, ctx, of_rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        """How many rows each buffer has given, of several; the policy and the buffers have their own state."""
+        """The number of rows that each buffer has given, if there are several; policy and buffers have their own state."""
         return self._replay.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -154,7 +154,7 @@ class RunLogger:
         self._console = make_console(self._log.show_every_s if show_every_s is None else show_every_s)
         self._row: dict[str, Any] = {}
         self._evaluated: tuple[float | None, int | None] = None, None
-        self._written_iter, self._earlier_s, self._resumed_s = -1, 0.0, 0.0
+        self._written_iter, self._earlier_s = -1, 0.0
         self._is_behind = False
         """Whether there are metrics since the last row."""
         self._began = self._written = time.monotonic()
@@ -286,7 +286,11 @@ class RunLogger:
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
-        return self._aggregator.row(ctx, end, round(self._earlier_s + time.monotonic() - self._began, 3))
+        return self._aggregator.row(ctx, end, round(self._spent_s(), 3))
+
+    def _spent_s(self) -> float:
+        """Seconds of the run so far, with its earlier parts."""
+        return self._earlier_s + (0.0 if self._task is None else time.monotonic() - self._began)
 
     def _show(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
         row, (done, left) = self._row, self._outlook()
@@ -332,7 +336,7 @@ class RunLogger:
         return self._evaluated
 
     def _say_goodbye(self, ctx: OnlineRLContext | OfflineRLContext) -> None:
-        spent = readable_time(self._resumed_s + time.monotonic() - self._began)
+        spent = readable_time(self._spent_s())
         taken = f"{self._row[self._step]:,} {_STEPS.get(self._step, self._step)}"
         reason = own_run().end_reason
         (value, at), steps = self._last_evaluation(ctx), getattr(ctx, "train_iter", None)
@@ -362,14 +366,12 @@ class RunLogger:
         self._console.close()
         if self._sinks is not None:
             self._sinks.close()
+        self._earlier_s = self._spent_s()
         task, self._task = self._task, None
-        if task is not None:
-            now = time.monotonic()
-            self._earlier_s, self._began = self._earlier_s + now - self._began, now
-            if task.max_lag + task.async_mode:
-                with contextlib.suppress(RuntimeError):  # no iteration was completed
-                    self._keep("the picture of the lanes", "timeline.svg", task.timeline)
-                    self._keep("what overlapping brought", "lanes.txt", task.report)
+        if task is not None and task.max_lag + task.async_mode:
+            with contextlib.suppress(RuntimeError):  # no iteration was completed
+                self._keep("the picture of the lanes", "timeline.svg", task.timeline)
+                self._keep("what overlapping brought", "lanes.txt", task.report)
         if self._run_log is not None:
             if not self._has_logged_end:
                 reason = None if task is None else task.end_reason
@@ -391,10 +393,9 @@ class RunLogger:
 
     def state_dict(self) -> dict[str, Any]:
         """The metrics so far, and the step of the last row."""
-        spent = self._earlier_s + time.monotonic() - self._began
         return {
             "tally": self._aggregator.state_dict(),
-            "time_s": spent,
+            "time_s": self._spent_s(),
             "after": self._after,
             "rows": self._rows,
             "written_iter": self._written_iter,
@@ -405,7 +406,7 @@ class RunLogger:
         """Restore a saved state. Before the first iteration, existing files are continued, cut after its step."""
         self._aggregator.load_state_dict(state["tally"])
         self._earlier_s, self._written_iter = state["time_s"], state["written_iter"]
-        self._resumed_s, self._is_behind = state["time_s"], state.get("is_behind", False)
+        self._is_behind = state.get("is_behind", False)
         if self._sinks is None:
             self._after, self._saved_rows = state["after"], state.get("rows")  # older states do not have the number
             self._rows = self._saved_rows or 0

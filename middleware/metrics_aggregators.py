@@ -73,7 +73,7 @@ class MetricsAggregator:
             self._waiting["learn_metrics"].append(self._outputs.metrics.reduce())
         clashing = [{name: it for name, it in one.items() if name in known and (name,) not in self._lost} for one in outputs]
         if any(clashing):
-            self._compare(clashing, logged)
+            self._compare(clashing, outputs.num_steps, logged)
 
     def _require_dicts(self, given: Any) -> None:
         """Warn once of a train_output, or of a part of it, that is no dict and therefore not logged."""
@@ -88,9 +88,14 @@ class MetricsAggregator:
                     stacklevel=4,
                 )
 
-    def _compare(self, outputs: Sequence[Mapping[str, Any]], logged: Sequence[Mapping[Any, Any]]) -> None:
+    def _compare(
+        self,
+        outputs: Sequence[Mapping[str, Any]],
+        num_steps: Sequence[Mapping[str, int]],
+        logged: Sequence[Mapping[Any, Any]],
+    ) -> None:
         """Warn once of each name in train_output whose number is not the one that a learner has logged by this name."""
-        self._compared.log(outputs)
+        self._compared.log(outputs, num_steps=num_steps)
         others = [dict(flatten(one)) for one in logged]
         for path, stats in flatten(self._compared.metrics.reduce()):
             found = [one[path] for one in others if path in one]

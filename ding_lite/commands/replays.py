@@ -26,5 +26,6 @@ def show_replay(file: Path) -> None:
             raise
         traceback.print_exception(error)
         raise SystemExit(1) from None
-    place = f"environment {where.env} ({where.name}), episode {where.episode}, step {where.step}"
+    at = "in its reset" if where.step is None else f"step {where.step}"
+    place = f"environment {where.env} ({where.name}), episode {where.episode}, {at}"
     print(printable(f"No error was raised again in {place}: the environment does not depend on its seed alone."))

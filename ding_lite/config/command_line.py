@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import gymnasium
 
-from ding_lite.basics import Config, ConfigError, did_you_mean, printable, require_extra, require_writable
+from ding_lite.basics import Config, did_you_mean, printable, require_extra, require_writable
 from ding_lite.envs import registered_spec
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -75,7 +75,7 @@ def _configuration_in(folder: str, default: ConfigType) -> ConfigType:
     try:
         saved = json.loads(path.read_bytes())
         found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder})
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, TypeError, ValueError) as error:  # TypeError: it is not a mapping
         _end(f"--resume {folder}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
 

@@ -105,7 +105,7 @@ class Sampler:
         return sum(sizes) >= count or all(size >= capacity for size, capacity in zip(sizes, self._capacities))
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers between batches: nothing, unless it joins rows of several buffers. Buffers have their own state."""
+        """Empty, unless rows of several buffers are joined. Buffers have their own state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ class AgentEnv:
         known = EnvLocation(
             *(self.index, name_of_env(self.env), starts.number),
             start=starts.start,
-            actions=tuple(actions),
+            actions=starts.all_actions,
             run_seed=starts.run_seed,
         )
         place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", known=known)

@@ -94,6 +94,11 @@ class EpisodeStarts:
         """Number and start of the current episode, for messages."""
         return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a saved state'}"
 
+    @property
+    def all_actions(self) -> tuple[Any, ...] | None:
+        """The actions of the current episode; None if it has more steps than are recorded."""
+        return None if len(self.actions) == self.actions.maxlen else tuple(self.actions)
+
     def begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for its next episode. Returns its observation and info."""
         is_known = self.number >= 0 and len(self.actions) < _LONGEST

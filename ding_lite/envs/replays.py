@@ -97,7 +97,8 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
             envs.advance(action, envs.new_obs())
     finally:
         envs.close()
-    return EnvLocation(index, saved["name"], number, max(steps - 1, 0), start=saved["start"], recipe=recipe_of(make_env))
+    last = steps - 1 if steps else None
+    return EnvLocation(index, saved["name"], number, last, start=saved["start"], recipe=recipe_of(make_env))
 
 
 def _contents(where: EnvLocation) -> dict[str, Any]:

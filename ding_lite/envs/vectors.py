@@ -193,9 +193,12 @@ class LocalVectorEnv(SameStepVectorEnv):
         """The place of the reset of its current episode."""
         start = self.starts[index]
         recipe = recipe_of(self._factories[index])
-        actions = None if len(start.actions) == start.actions.maxlen else tuple(start.actions)  # otherwise the first are lost
         known = EnvLocation(
-            start.index, self.env_name, start.number, start=start.start, actions=actions, run_seed=self.run_seed, recipe=recipe
+            *(start.index, self.env_name, start.number),
+            start=start.start,
+            actions=start.all_actions,
+            run_seed=self.run_seed,
+            recipe=recipe,
         )
         return ErrorLocation(self._who(index), start.described, known=known)
 

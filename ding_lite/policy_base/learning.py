@@ -185,10 +185,10 @@ class LearnMode:
 
     def snapshot_from(self, state: Mapping[str, Any]) -> Weights:
         """The snapshot of a result of `snapshot_state`."""
-        weights = state["weights"]
-        device = self._policy.device
-        on_device = [tensor.to(device) for tensor in weights] if isinstance(weights, list) else weights
-        return Weights(state["version"], on_device, state["train_iter"])
+        snapshot, device = Weights(**state), self._policy.device
+        if not snapshot.are_tensors:
+            return snapshot
+        return snapshot._replace(weights=[tensor.to(device) for tensor in snapshot.weights])
 
     def attach(self, name: str, thing: Any) -> None:
         """Make an object with `state_dict` and `load_state_dict` part of the policy's state; see `Policy.attach`."""

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_check import LossError
+from ding_lite.policy_state import networks_of
 
 LEFT_OUT = "left_out"
 """Key in the output of a gradient step: 1.0 if it was left out, otherwise 0.0."""
@@ -136,12 +136,12 @@ class NonfiniteSteps:
         """Copy the weights if it is time."""
         is_due = policy.train_iter // _COPY_EVERY != self._copied_at // _COPY_EVERY or policy.version != self._version
         if self._copy is None or is_due:
-            self._copy = {name: copy.deepcopy(part.state_dict()) for name, part in _parts(policy).items()}
+            self._copy = {name: copy.deepcopy(part.state_dict()) for name, part in networks_of(policy).items()}
             self._copied_at, self._since_copy = policy.train_iter, 0
 
     def _restore(self, policy: SteppedPolicy) -> None:
         assert self._copy is not None, "a copy is made before each step"
-        for name, part in _parts(policy).items():
+        for name, part in networks_of(policy).items():
             if name in self._copy:
                 part.load_state_dict(copy.deepcopy(self._copy[name]))
         policy.bump_version()
@@ -160,11 +160,6 @@ class NonfiniteSteps:
         """Restore a saved state."""
         self._in_row, self._since_copy = state["in_row"], state["since_copy"]
         self._copied_at, self._version, self._copy = state["copied_at"], state["version"], state["copy"]
-
-
-def _parts(policy: Any) -> dict[str, Any]:
-    """The networks and optimizers of a policy by the name of their attribute."""
-    return {name: value for name, value in vars(policy).items() if isinstance(value, (nn.Module, Optimizer))}
 
 
 def _given_up(what: str, found: str) -> LossError:

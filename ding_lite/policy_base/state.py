@@ -24,6 +24,7 @@ from ding_lite.policy_base.weights import PolicyWeights
 from ding_lite.policy_state import (
     all_or_nothing,
     identity_of,
+    networks_of,
     optimizer_state,
     require_part,
     require_random_state,
@@ -116,21 +117,19 @@ class PolicyState(PolicyWeights):
 
     @property
     def attachments(self) -> Mapping[str, Any]:
-        """The attached objects by name, including networks and optimizers outside of the model."""
-        self._attach_networks()
-        return self._attached
+        """The attached objects by name, and the networks and optimizers outside of the model, as in `networks_of`."""
+        attached = {id(thing) for thing in self._attached.values()}
+        networks = {
+            name: network
+            for name, network in networks_of(self).items()
+            if name.partition("/")[0] not in self.saved_networks and id(network) not in attached
+        }
+        return {**self._attached, **networks}
 
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
         return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
-
-    def _attach_networks(self) -> None:
-        """Attach networks and optimizers outside of the model, each under the name of its attribute."""
-        parts = {id(module) for module in self.model.modules()} | {id(thing) for thing in self._attached.values()}
-        for name, value in list(vars(self).items()):
-            if name not in self.saved_networks and id(value) not in parts and isinstance(value, (nn.Module, Optimizer)):
-                self.attach(name, value)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state: weights, optimizer, counters, attached objects, random generators, metrics of the hooks.
@@ -142,7 +141,6 @@ class PolicyState(PolicyWeights):
         """
         if self.being_loaded is None:
             self.require_finite()
-        self._attach_networks()
         return {
             "model": copy.deepcopy(self.get_weights() if self.has_own_weights else self.model.state_dict()),
             "optimizer": optimizer_state(self.optimizer) if self.params else {},
@@ -150,7 +148,7 @@ class PolicyState(PolicyWeights):
             "version": self.version,
             "learn": self.generator_state(),
             "metrics": self.hook_metrics.get_state(),
-            "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(thing) for name, thing in self._attached.items()}},
+            "attached": {**copy.deepcopy(self._loaded), **{name: _state_of(it) for name, it in self.attachments.items()}},
             "made_with": self.made_with,
             **{mode.role: mode.state_dict() for mode in (self.collect_mode, self.eval_mode) if self._saves(mode)},
         }
@@ -180,8 +178,9 @@ class PolicyState(PolicyWeights):
         if "metrics" in state:  # older states do not have it
             self.hook_metrics.set_state(state["metrics"])
         self._loaded = dict(copy.deepcopy(state.get("attached", {})))
-        for name in self._attached.keys() & self._loaded.keys():
-            self._attached[name].load_state_dict(self._loaded.pop(name))
+        for name, thing in self.attachments.items():
+            if name in self._loaded:
+                thing.load_state_dict(self._loaded.pop(name))
         for mode in (self.collect_mode, self.eval_mode):
             if mode.role in state:
                 mode.load_state_dict(state[mode.role])

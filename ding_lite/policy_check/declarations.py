@@ -137,9 +137,9 @@ def require_declarations(policy: object, hooks: Iterable[str]) -> None:
         if given not in ("rollouts", "transitions"):
             raise ValueError(f'{kind.__name__}.{name} is {given!r:.80}: set it to "rollouts" or "transitions".')
     users = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("ding_lite", "builtins")]
-    known = {name for base in kind.__mro__ if base not in users for name in vars(base)}
-    public = [name for name in hooks if not name.startswith("_")]
     library = [base for base in kind.__mro__ if base not in users]
+    known = {name for base in library for name in vars(base)}
+    public = [name for name in hooks if not name.startswith("_")]
     for base in users:
         for name, value in vars(base).items():
             owner = next((it for it in library if name in vars(it)), None)

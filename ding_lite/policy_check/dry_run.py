@@ -18,7 +18,7 @@ from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
 from ding_lite.envs import space_spec, subspaces, to_arrays
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
-from ding_lite.policy_check.gradients import require_gradients
+from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
     HookError,
     require_actions,
@@ -50,7 +50,7 @@ class DryRunMode(Protocol):
         """Actions, the next recurrent state, and extra outputs."""
 
 
-class DryRunPolicy(RestorablePolicy, Protocol):
+class DryRunPolicy(RestorablePolicy, PolicyWithModel, Protocol):
     """The interface that the dry run needs from a policy: its hooks, and the attributes that describe their batches."""
 
     @property
@@ -64,14 +64,6 @@ class DryRunPolicy(RestorablePolicy, Protocol):
     @property
     def device(self) -> torch.device:
         """The device of the networks."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The networks."""
-
-    @property
-    def params(self) -> Sequence[nn.Parameter]:
-        """The model's parameters."""
 
     @property
     def derived(self) -> Mapping[str, tuple[int, ...]]:

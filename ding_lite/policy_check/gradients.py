@@ -14,7 +14,7 @@ from ding_lite.policy_check.hook_results import HookError
 from ding_lite.policy_check.restoring import reachable
 
 
-class LearningPolicy(Protocol):
+class PolicyWithModel(Protocol):
     """The interface that `require_gradients` needs from a policy."""
 
     @property
@@ -27,7 +27,7 @@ class LearningPolicy(Protocol):
 
 
 @contextlib.contextmanager
-def require_gradients(policy: LearningPolicy) -> Iterator[None]:
+def require_gradients(policy: PolicyWithModel) -> Iterator[None]:
     """Check the gradients that the block computes. Warns of weights outside of the model that no optimizer changes.
 
     Raises:
@@ -65,7 +65,7 @@ def require_gradients(policy: LearningPolicy) -> Iterator[None]:
         )
 
 
-def _beside_the_model(policy: LearningPolicy, held: Sequence[tuple[str, Any]]) -> list[tuple[str, Tensor]]:
+def _beside_the_model(policy: PolicyWithModel, held: Sequence[tuple[str, Any]]) -> list[tuple[str, Tensor]]:
     """The weights outside of the model that may learn, each with the name of the attribute that holds it."""
     own, found = {id(param) for param in policy.params}, []
     for name, thing in held:
@@ -75,7 +75,7 @@ def _beside_the_model(policy: LearningPolicy, held: Sequence[tuple[str, Any]]) -
     return found
 
 
-def _held(policy: LearningPolicy) -> list[tuple[str, Any]]:
+def _held(policy: PolicyWithModel) -> list[tuple[str, Any]]:
     """The modules, optimizers and tensors in the attributes of a policy, and in lists, tuples and dicts there, by attribute."""
     waiting, seen, found = [(name, value) for name, value in vars(policy).items() if name != "_attached"], set(), []
     while waiting:

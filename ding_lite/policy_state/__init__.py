@@ -3,6 +3,7 @@
 from ding_lite.policy_state.identities import StateError, identity_of, space_from
 from ding_lite.policy_state.leaves import require_count, require_like, require_range
 from ding_lite.policy_state.loading import all_or_nothing, misfit, require_part, require_weights, warn_of_other_rates
+from ding_lite.policy_state.networks import networks_of
 from ding_lite.policy_state.optimizer_states import optimizer_state, require_optimizer_state
 from ding_lite.policy_state.random_states import require_random_state
 
@@ -11,6 +12,7 @@ __all__ = [
     "all_or_nothing",
     "identity_of",
     "misfit",
+    "networks_of",
     "optimizer_state",
     "require_count",
     "require_like",

@@ -67,6 +67,8 @@ def test_a_wrong_option_is_explained_on_standard_error(argv, words, capsys):
         (["--env.id", "CartPole-v9"], ["--env.id CartPole-v9: ", "`v9`", "`v1`"]),
         (["--env.id", "nowhere_at_all:A-v0"], ["--env.id nowhere_at_all:A-v0: ", "nowhere_at_all"]),
         (["--exp-name", "afile"], ["--exp-name afile: ", "afile is a file, but a folder is needed there"]),
+        (["--resume", "nowhere"], ["--resume nowhere: ", "nowhere/config.json, cannot be read"]),
+        (["--resume=."], ["--resume .: ", "config.json, cannot be read"]),
     ],
 )
 def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_status_2(
@@ -74,6 +76,7 @@ def test_an_environment_or_a_folder_that_cannot_be_used_ends_the_program_with_st
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "afile").write_text("")
+    (tmp_path / "config.json").write_text("[]")
     with pytest.raises(SystemExit) as caught:
         from_command_line(DQNConfig, argv)
     error = capsys.readouterr().err

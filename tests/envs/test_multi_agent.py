@@ -384,6 +384,15 @@ def test_an_error_inside_an_environment_keeps_its_type_and_gets_a_note_of_where_
     assert "'y': array([" in note
 
 
+def test_the_actions_of_an_episode_that_is_too_long_to_be_recorded_are_unknown(monkeypatch):
+    monkeypatch.setattr("ding_lite.envs.episode_starts._LONGEST", 2)
+    with pytest.raises(OSError, match="the simulator is gone") as caught:
+        play(drifting(seed=2, fault=raises(OSError("the simulator is gone"))), 30)
+    where = caught.value.env_location
+
+    assert (where.step, where.actions) == (2, None)
+
+
 def test_not_as_many_actions_as_rows_are_refused():
     env = drifting()
     env.begin()

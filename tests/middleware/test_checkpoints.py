@@ -628,3 +628,19 @@ def test_a_run_with_more_new_transitions_in_an_iteration_than_a_file_holds_is_sa
 
     run([push, CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 20, Context())
     assert len(saves) > 8
+
+
+def test_the_best_weights_that_could_not_be_written_are_written_by_a_resumed_run(tmp_path, monkeypatch):
+    def refuse(state, path):
+        raise WriteError(28, "no space is left", str(path))
+
+    first, second = (CkptSaver(weight_of(value), tmp_path) for value in (3.0, 5.0))
+    with monkeypatch.context() as full:
+        full.setattr(checkpoints, "save_checkpoint", refuse)
+        with pytest.warns(UserWarning, match="no space is left"):
+            list(first(Fitting(eval_value=7.0)))
+    second.load_state_dict(first.state_dict())
+    list(second(Fitting()))
+
+    best = load_checkpoint(tmp_path / "ckpt/best.pt")
+    assert (best["eval_value"], best["model"]["weight"].item()) == (7.0, 3.0)

@@ -13,13 +13,14 @@ from file_faults import Faults
 
 from ding_lite import Context, Task
 from ding_lite.config import DQNConfig
-from ding_lite.contexts import OnlineRLContext
+from ding_lite.contexts import OnlineRLContext, TrainOutput
 from ding_lite.data import ReplayBuffer
 from ding_lite.engine import WorkCancelled
 from ding_lite.envs import EpisodeResult, make_envs
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware import OffPolicyLearner, StepCollector, data_pusher, interaction_evaluator, online_logger
 from ding_lite.middleware.metrics_aggregators import MetricsAggregator
+from ding_lite.middleware.outputs import Outputs
 from ding_lite.policy import DQNPolicy
 from ding_lite.sinks import read_row
 
@@ -318,6 +319,22 @@ def test_a_middleware_behind_a_learner_that_takes_its_names_is_warned():
             loop.run(max_step=3)
     assert rows[-1]["learn/mine"] == 3.0
     assert rows[-1]["learn/loss"] > 0
+
+
+def test_a_value_beside_means_over_different_numbers_of_steps_is_no_clash(recwarn):
+    output = TrainOutput([{"loss": 1.0}, {"loss": 4.0}])
+    output.num_steps = [{"loss": 2}, {}]
+    logged = Outputs(MetricsLogger(owner="the learner"))
+    logged.log(output, num_steps=output.num_steps)
+    output.is_logged = True
+    output[-1]["mine"] = 7.0
+    ctx = OnlineRLContext(train_output=output, learn_metrics=[logged.metrics.reduce()])
+    aggregator = MetricsAggregator()
+    aggregator.take(ctx)
+
+    assert not recwarn.list
+    row = aggregator.row(ctx)
+    assert (row["learn/loss"], row["learn/mine"]) == (2.0, 7.0)
 
 
 def test_a_saved_logger_knows_its_place_before_its_first_row(tmp_path):

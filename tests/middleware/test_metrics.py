@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import os
+import re
 import sys
+import time
+from types import SimpleNamespace
 
 import cloudpickle
 import gymnasium
@@ -297,6 +300,35 @@ def test_a_logger_goes_on_from_its_saved_state(tmp_path):
     times = [row["time_s"] for row in lines()]
     assert times == sorted(times)
     assert times[3] >= state["time_s"] - 0.001  # rounded
+
+
+def test_the_time_of_a_run_is_that_of_all_its_parts_without_the_breaks(tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("ding_lite.middleware.loggers.time", clock)
+    logger = online_logger(DQNConfig(exp_name=tmp_path / "run"), show_every_s=1e9, train_show_freq=1)
+
+    def go():
+        def collect(ctx):
+            now[0] += 60
+            ctx.env_step, ctx.train_iter = ctx.env_step + 1, ctx.train_iter + 1
+
+        task = Task()
+        with task.start(ctx=OnlineRLContext()):
+            task.use(logger).use(collect).run(max_step=1)
+
+    now[0] += 1000  # before the first iteration
+    go()
+    now[0] += 1000
+    state = logger.state_dict()
+    logger.load_state_dict(state)
+    go()
+    go()
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+
+    assert state["time_s"] == 60
+    assert [row["time_s"] for row in rows] == [60, 120, 180]
+    assert re.findall(r"in (\d+:\d+), because", capsys.readouterr().out) == ["1:00", "2:00", "3:00"]
 
 
 def test_a_look_between_two_rows_changes_neither_and_shows_no_empty_numbers(tmp_path):

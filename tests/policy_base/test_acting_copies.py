@@ -138,7 +138,7 @@ def test_arrays_in_the_order_of_fortran_and_views_with_steps_keep_their_elements
     [[0.0, np.zeros(2)], [np.zeros(2), np.zeros(3)], [torch.zeros(2)], [], (0.0, "a"), {"w": [1, 2]}, 3.0],
     ids=["mixed", "arrays", "tensors", "empty", "tuple", "dict", "number"],
 )
-def test_weights_of_any_kind_reach_worker_processes_unchanged(first, digest):
+def test_weights_of_any_kind_reach_worker_processes_unchanged_also_from_a_saved_run(first, digest):
     class Plain(Policy):
         def after_init(self):
             self.w = first
@@ -154,8 +154,11 @@ def test_weights_of_any_kind_reach_worker_processes_unchanged(first, digest):
 
     policy = Plain(None, BOX, DISCRETE)
     received = pickle.loads(cloudpickle.dumps(policy.snapshot().as_arrays())).as_tensors()
-    copied = policy.collect_mode.worker_copy(0)
-    copied.actor.copy_weights(received)
+    learner = policy.learn_mode
+    restored = learner.snapshot_from(learner.snapshot_state(policy.snapshot()))  # as in a saved run whose iterations overlap
+    for snapshot in (received, pickle.loads(cloudpickle.dumps(restored.as_arrays())).as_tensors()):
+        copied = policy.collect_mode.worker_copy(0)
+        copied.actor.copy_weights(snapshot)
 
-    assert type(copied.actor.w) is type(first)
-    assert digest(copied.actor.w) == digest(first)
+        assert type(copied.actor.w) is type(first)
+        assert digest(copied.actor.w) == digest(first)

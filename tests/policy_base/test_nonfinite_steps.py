@@ -184,6 +184,25 @@ def test_restore_goes_back_after_a_step_that_made_the_weights_infinite(digest):
     assert learn(policy, rows(2))[0]["left_out"] == 0
 
 
+def test_restore_includes_networks_in_lists():
+    class Twins(DQNPolicy):
+        def after_init(self):
+            self.twins = [copy.deepcopy(self.model) for _ in range(2)]
+
+        def after_step(self):
+            super().after_step()
+            with torch.no_grad():
+                for twin in self.twins:
+                    for param in twin.parameters():
+                        param.add_(1)
+
+    policy = Twins(DQNConfig().override({"policy.learn.on_nonfinite": "restore"}).policy, OBS, DISCRETE)
+    before = copy.deepcopy([twin.state_dict() for twin in policy.twins])
+    learn(policy, rows(1), rows(0, reward=NAN))
+    for twin, state in zip(policy.twins, before):
+        assert all(torch.equal(param, state[name]) for name, param in twin.named_parameters())
+
+
 def test_restore_raises_if_three_restores_brought_no_progress():
     policy = dqn("restore")
     learn(policy, rows(1))

@@ -309,3 +309,41 @@ def test_averages_of_its_hooks_go_on_after_a_state_is_loaded():
         with pytest.raises(ValueError, match=r'state\["metrics"\] wants "stats" as in MetricsLogger.get_state'):
             other.load_state_dict({**before, "metrics": broken})
     assert other.hook_metrics.get_state() == before["metrics"]
+
+
+def test_saving_leaves_a_network_that_was_replaced_as_it_is():
+    class Replacing(DQNPolicy):
+        def after_init(self):
+            self.earlier = copy.deepcopy(self.model)
+
+        def after_learning(self, batch):
+            self.earlier = copy.deepcopy(self.model)
+
+    policy = Replacing({"seed": 0, "lr": 0.1}, BOX, DISCRETE)
+    policy.state_dict()
+    policy.learn_mode.forward(rows())
+    before = copy.deepcopy(policy.earlier.state_dict())
+    saved = policy.state_dict()["attached"]["earlier"]
+
+    for found in (policy.earlier.state_dict(), saved):
+        assert all(torch.equal(found[name], tensor) for name, tensor in before.items())
+
+
+def test_networks_and_optimizers_in_lists_and_dicts_are_saved(tmp_path):
+    class Twins(DQNPolicy):
+        def after_init(self):
+            self.critics = [nn.Linear(4, 1), nn.Linear(4, 1)]
+            self.by_name = {"first": nn.Linear(2, 1)}
+            self.inner, self.data = [self.model], [nn.Linear(1, 1), 3]
+
+    policy, again = (Twins({"seed": seed}, BOX, DISCRETE) for seed in (0, 1))
+    save_checkpoint(policy.state_dict(), tmp_path / "policy.pt")
+    state = load_checkpoint(tmp_path / "policy.pt")
+    assert state["attached"].keys() == {"critics/0", "critics/1", "by_name/first"}
+    again.load_state_dict(state)
+
+    for one, other in zip((*policy.critics, *policy.by_name.values()), (*again.critics, *again.by_name.values())):
+        assert torch.equal(one.weight, other.weight)
+    state["attached"]["critics/1"]["weight"] = torch.zeros(2, 2)
+    with pytest.raises(ValueError, match=r"state\[\"attached\"\]\['critics/1'\]\['weight'\]"):
+        again.load_state_dict(state)
