@@ -22,7 +22,7 @@ from ding_lite.engine import CheckpointError, load_checkpoint, save_checkpoint
 
 
 class TestAtomic:
-    def test_whatever_fails_while_writing_the_file_is_the_old_or_the_new_one_and_nothing_else_is_left(self, tmp_path):
+    def test_if_any_operation_fails_the_file_is_the_old_or_the_new_one_and_no_other_file_is_left(self, tmp_path):
         path = tmp_path / "a.pt"
         outcomes = []
         for fail_at in range(1, 50):

@@ -187,7 +187,7 @@ class TestWhatIsNew:
 
 
 class TestFaults:
-    def test_whatever_fails_the_state_before_is_whole_and_nothing_else_is_left(self, tmp_path):
+    def test_if_any_operation_fails_the_state_before_is_whole_and_no_other_file_is_left(self, tmp_path):
         names = set()
         for fail_at in range(1, 200):
             folder = tmp_path / str(fail_at)
@@ -222,7 +222,7 @@ class TestFaults:
         assert names == {None, "mkdir", "open", "write", "flush", "fsync", "replace", "unlink"}
 
     @pytest.mark.parametrize("room", [100, 1500, 4000])
-    def test_on_a_full_disk_the_state_before_is_whole_and_nothing_else_is_left(self, tmp_path, room):
+    def test_on_a_full_disk_the_state_before_is_whole_and_no_other_file_is_left(self, tmp_path, room):
         ring, files = saved(tmp_path, 40, 90)
         before, old, limits = contents(tmp_path), ring.whole(), resource.getrlimit(resource.RLIMIT_FSIZE)
         ring.push(30)
@@ -250,7 +250,7 @@ class TestFaults:
         files.save(ring.in_pieces(), ring.stop)
         assert same(files.load()[0], ring.whole())
 
-    def test_where_the_process_dies_the_state_before_is_whole_and_the_next_run_cleans_up(self, tmp_path):
+    def test_if_the_process_dies_a_state_is_whole_and_the_next_run_cleans_up(self, tmp_path):
         outcomes = set()
         for fail_at in range(1, 200):
             folder = tmp_path / str(fail_at)

@@ -41,7 +41,7 @@ def program(hangs, mode, before=""):
 
 
 @MODES
-def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_what_hangs(mode):
+def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_the_middleware(mode):
     done, spent = program("threading.Event().wait()", mode)
 
     assert done.returncode == watchdogs.STUCK_STATUS
@@ -87,7 +87,7 @@ def test_two_middleware_that_wait_for_each_other_are_both_named():
     assert time.monotonic() - begun < 25
 
 
-def test_a_run_that_does_not_let_itself_be_interrupted_ends_nevertheless():
+def test_a_run_that_ignores_the_interrupt_is_ended_too():
     lines = ["while True:", "    try:", "        time.sleep(60)", "    except BaseException:", "        pass"]
     hang = "\n                ".join(lines)
     done, spent = program(hang, "", "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0")
@@ -103,7 +103,7 @@ def test_a_slow_run_that_makes_progress_goes_on():
 
 
 @MODES
-def test_a_run_that_uses_up_the_memory_is_saved_and_ends_with_the_largest_objects(mode, monkeypatch):
+def test_a_run_that_uses_up_the_memory_is_saved_and_names_the_largest_objects(mode, monkeypatch):
     monkeypatch.setattr(watchdogs, "_LOOK_S", 0.02)
     monkeypatch.setattr(watchdogs, "memory_in_use", lambda: 99 * 2**20)
     monkeypatch.setattr(watchdogs, "memory_limit", lambda: 100 * 2**20)
@@ -149,6 +149,6 @@ def test_memory_is_measured_as_the_system_counts_it():
 
 
 @pytest.mark.parametrize(("name", "value"), [("watchdog_s", 0), ("watchdog_s", -1), ("memory_share", 0), ("memory_share", 1.5)])
-def test_limits_that_mean_nothing_are_refused(name, value):
+def test_limits_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}"):
         Task().start(**{name: value})

@@ -63,7 +63,7 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_short_run_says_what_it_reached_exits_1_and_can_be_resumed(name, tmp_path, start_here):
+def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
     if name in AGENTS:
         pytest.importorskip("pettingzoo")
         pytest.importorskip("mpe2")

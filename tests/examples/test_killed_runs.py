@@ -18,7 +18,7 @@ def chaos():
 
 
 @pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("ppo", "workers")])
-def test_a_run_that_is_killed_or_told_to_end_goes_on_as_if_it_had_not_been(chaos, name, mode, tmp_path):
+def test_a_run_that_is_killed_and_interrupted_ends_like_an_uninterrupted_one(chaos, name, mode, tmp_path):
     """Killed as soon as there is a saved state, told to end by SIGTERM soon after, then left alone."""
     variant = chaos.Variant(name, "own", mode)
     folder, whole = tmp_path / "killed", tmp_path / "whole"

@@ -76,7 +76,7 @@ CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("ppo_lstm", "sy
 
 
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_a_run_that_is_continued_from_a_state_equals_the_one_that_was_saved_on_its_way(name, mode, tmp_path, monkeypatch):
+def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monkeypatch):
     saved = []
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **MODES[mode])
     continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **MODES[mode])
@@ -86,7 +86,7 @@ def test_a_run_that_is_continued_from_a_state_equals_the_one_that_was_saved_on_i
 
 
 @pytest.mark.parametrize(("name", "mode"), [("dqn", "async"), ("ppo_lstm", "async"), ("rainbow", "sync")])
-def test_saving_a_run_on_its_way_changes_nothing(name, mode, tmp_path, monkeypatch):
+def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
     saving = run(name, tmp_path / "saving", monkeypatch, saved=[], **MODES[mode])
     unsaved = run(name, tmp_path / "unsaved", monkeypatch, **MODES[mode])
 
