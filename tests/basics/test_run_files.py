@@ -1,4 +1,4 @@
-"""Files of a saved run: a save writes what is new, and whatever happens to a file, no other state is loaded."""
+"""Files of a saved run: a save writes what is new, and no fault or damage loads another state."""
 
 import json
 import multiprocessing
@@ -306,7 +306,7 @@ class TestDamage:
 
     @pytest.fixture
     def run_folder(self, tmp_path):
-        """A run with two states, of which the newer one has a row file more; and both states."""
+        """A run with two states, and both states. The newer one has one more row file."""
         ring, files = saved(tmp_path, 40)
         older = ring.whole()
         files.save(ring.push(40).in_pieces(), ring.stop)

@@ -1,4 +1,4 @@
-"""Replay buffers that are saved in pieces: what is loaded is the state that state_dict() gives, whatever happened before."""
+"""Replay buffers that are saved in pieces: the loaded state is that of state_dict(), after any calls."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Resuming: what a state of a run holds, where it is taken, and what cannot be resumed is said by name."""
+"""Resuming: the content of a saved state, when it is saved, and errors that name what cannot be resumed."""
 
 import dataclasses
 import threading

@@ -1,4 +1,4 @@
-"""Saved runs: a run that is saved and continued elsewhere does what the unbroken run does, in every mode."""
+"""Saved runs: a run that continues from a saved state gives the result of an uninterrupted run, in every mode."""
 
 import copy
 import io

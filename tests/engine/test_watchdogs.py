@@ -1,4 +1,4 @@
-"""Watchdogs: a run in which nothing moves ends with a name and a status; one that uses up the memory ends in order."""
+"""Watchdogs: a run that hangs ends with a name and a status; a run that uses up the memory is saved and ends."""
 
 import subprocess
 import sys

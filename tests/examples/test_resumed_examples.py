@@ -1,4 +1,4 @@
-"""Every example, saved in the middle and continued by a new program: everything is as after the unbroken run."""
+"""Every example, saved in the middle and continued by new objects: all states are those of an uninterrupted run."""
 
 import io
 
@@ -17,7 +17,7 @@ SAVED_IN = 1
 
 
 def run(name, folder, monkeypatch, state=None, saved=None, **settings):
-    """The states of everything in the pipeline after the run, which is saved on its way if `saved` is a list."""
+    """The states of everything in the pipeline after the run. It also saves its state in the middle, to the list `saved`."""
     module, cfg = small(name, folder, **settings)
     made, whole = spied(module), []
     files = RunFiles(folder / "in_pieces")
@@ -28,7 +28,7 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
             task.between_iterations(lambda: saved.append(whole_state()))
 
     def whole_state():
-        """The state, which is the same when it is saved in files of which only new rows are written."""
+        """The state. Saving it to files, which writes only new rows, gives the same state."""
         state = through_a_file(task.state_dict())
         files.save(task.state_dict(in_pieces=True), state["done"])
         assert difference(files.load()[0], state) is None
@@ -57,7 +57,7 @@ def through_a_file(state):
 
 
 def difference(one, other, where="state"):
-    """The first place where two states differ, None where there is none; times are not compared."""
+    """The first place where two states differ, or None. Times are not compared."""
     if isinstance(one, dict) and isinstance(other, dict):
         if one.get("path", [""])[0] == "time":
             return None
@@ -95,7 +95,7 @@ def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("rainbow", "lag"), ("ppo", "async")])
 def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name, mode, tmp_path):
-    """Its last iteration was evaluated as such, so evaluations and rows of metrics may differ."""
+    """Evaluations and rows of metrics may differ, because the last iteration of the first part was evaluated as the end."""
 
     def final(folder, max_step, resume=None):
         module, cfg = small(name, folder, **MODES[mode])

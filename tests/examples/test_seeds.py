@@ -1,4 +1,4 @@
-"""An example depends on its seed alone: not on the hashes of strings, which differ from program to program."""
+"""The result of an example depends only on its seed, not on the hashes of strings, which differ between programs."""
 
 import json
 import os

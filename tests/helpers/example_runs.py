@@ -1,4 +1,4 @@
-"""What tests that run the examples in this process share."""
+"""Helpers of tests that run the examples in this process."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def override_known(cfg: RunConfig, values: Mapping[str, Any]) -> None:
 
 
 def small(name, folder, **settings):
-    """The example's own configuration, with less of everything that it has."""
+    """The example's own configuration, with fewer environments, steps and iterations."""
     module = load_example(name)
     cfg = config_of(module)
     override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
@@ -73,7 +73,7 @@ def small(name, folder, **settings):
 
 
 def spied(module):
-    """What the example makes from here on of what has a state: environments, policies, buffers."""
+    """A list of the environments, policies and buffers that the example makes from here on."""
     made = []
 
     def spy(make):

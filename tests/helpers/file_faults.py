@@ -8,9 +8,9 @@ NAMES = ("mkdir", "open", "fsync", "replace", "rename", "unlink", "write")
 
 
 class Faults:
-    """Counts what is done to files, and makes the n-th thing fail; a failing write leaves half of its bytes.
+    """Counts operations on files, and makes the n-th one fail. A write that fails leaves half of its bytes.
 
-    With `crash`, the process ends there.
+    With `crash`, the process ends instead.
     """
 
     def __init__(self, fail_at, crash=False):

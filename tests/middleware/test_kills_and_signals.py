@@ -1,4 +1,4 @@
-"""Runs that save all the time and end at random moments, by SIGKILL or a signal: each is continued, and nothing is lost.
+"""Runs that save in every iteration and end at random moments, by SIGKILL or a signal: each is resumed, and nothing is lost.
 
 `KILLS=250 make test ARGS="tests/middleware/test_kills_and_signals.py"` kills each run 250 times, instead of 25.
 """
@@ -26,7 +26,7 @@ from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 pytestmark = pytest.mark.timeout(600)
 
 KILLS = int(os.environ.get("KILLS", "25"))
-"""For each mode; of signals, fewer."""
+"""For each mode. The number of signals is smaller."""
 ITERATIONS = 20 * KILLS
 MODES = {"plain": {}, "threads": {"async_mode": True, "max_lag": 1}}
 

@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time writes to it, and it says what has happened."""
+"""The folder of a run: one process at a time writes to it; it has error.txt, run.log and run.json."""
 
 import json
 import logging
