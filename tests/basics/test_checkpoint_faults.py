@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import os
-import pathlib
 import pickle
 import re
 import resource
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from file_faults import Faults
+from states import Armed
 
 import ding_lite
 from ding_lite.basics import WriteError, write_atomically
@@ -163,20 +163,12 @@ class TestDamage:
             load_checkpoint(tmp_path / "a.pt")
 
 
-class Evil:
-    def __init__(self, marker, how):
-        self.marker, self.how = marker, how
-
-    def __reduce__(self):
-        return (os.system, (f"touch '{self.marker}'",)) if self.how == "system" else (pathlib.Path.touch, (self.marker,))
-
-
 class TestStrangers:
     @pytest.mark.parametrize("how", ["system", "touch"])
     @pytest.mark.parametrize("form", ["torch", "old torch", "pickle"])
     def test_a_file_from_a_stranger_is_refused_and_runs_no_code(self, tmp_path, how, form):
         marker, path = tmp_path / "marker", tmp_path / "evil.pt"
-        state = {"model": {"weight": torch.zeros(2), "deep": [Evil(marker, how)]}}
+        state = {"model": {"weight": torch.zeros(2), "deep": [Armed(marker, how)]}}
         if form == "pickle":
             path.write_bytes(pickle.dumps(state))
         else:

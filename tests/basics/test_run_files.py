@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from file_faults import Faults
+from states import Armed, same
 
 from ding_lite.basics import CheckpointError, RowsInPieces, RunFiles, WriteError, remove_leftovers, row_files, save_checkpoint
 
@@ -50,14 +51,6 @@ class Ring:
         numbers = sorted(range(self.first, self.stop), key=lambda number: number % self.capacity)
         columns = {"number": torch.tensor(numbers), "more": {"text": [f"n{number}" for number in numbers]}}
         return {"parts": {"ring": {"columns": columns, "stop": self.stop}}, "done": self.stop}
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    return type(one) is type(other) and one == other
 
 
 def saved(folder, *counts, ring=None):
@@ -281,14 +274,6 @@ def save_and_die(files, ring, fail_at):
     Faults(fail_at, crash=True).install(pytest.MonkeyPatch())
     files.save(ring.in_pieces(), ring.stop)
     os._exit(0)
-
-
-class Armed:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (self.marker,))
 
 
 class TestDamage:

@@ -1,15 +1,12 @@
 """Every example, saved in the middle and continued by new objects: all states are those of an uninterrupted run."""
 
-import io
-
 import pytest
-import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import same, small, spied
+from example_runs import small, spied
+from states import same, through_a_file
 
 from ding_lite import Task, contract, task
-from ding_lite.basics import RunFiles, load_checkpoint, plain, row_files
-from ding_lite.basics.value_types import types_of, with_types
+from ding_lite.basics import RunFiles, load_checkpoint, row_files
 
 pytestmark = pytest.mark.timeout(240)
 MODES = {"sync": {}, "lag": {"max_lag": 1}, "async": {"async_mode": True, "max_lag": 2}}
@@ -48,12 +45,6 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
         patch.setattr(row_files, "_SMALLEST", 100)  # bytes, so that these short runs have files of rows
         module.main(cfg)
     return whole[0], [through_a_file(thing.state_dict()) for thing in made]
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(plain(state), file)
-    return with_types(torch.load(io.BytesIO(file.getvalue()), weights_only=True), list(types_of(state)))
 
 
 def difference(one, other, where="state"):

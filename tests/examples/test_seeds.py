@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from example_runs import same, small
+from example_runs import small
+from states import same
 
 from ding_lite.engine import load_checkpoint
 

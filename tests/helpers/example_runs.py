@@ -6,9 +6,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-import torch
-
 from ding_lite.config import RunConfig
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -86,16 +83,3 @@ def spied(module):
     for name in ("make_envs", *(name for name in vars(module) if name.endswith(("Policy", "Buffer")))):
         setattr(module, name, spy(getattr(module, name)))
     return made
-
-
-def same(one, other):
-    """Bit for bit, whatever they are made of."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and same(torch.from_numpy(one), torch.from_numpy(other))
-    return type(one) is type(other) and bool(one == other or (one != one and other != other))

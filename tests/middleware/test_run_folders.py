@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from states import Armed
 
 from ding_lite import Context, Task, contract
 from ding_lite.basics import FolderInUseError
@@ -234,14 +234,6 @@ class TestErrors:
             assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
         finally:
             other.communicate("\n")
-
-
-class Armed:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (self.marker,))
 
 
 @pytest.mark.parametrize("form", ["torch", "pickle"])
