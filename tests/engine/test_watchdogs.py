@@ -10,6 +10,7 @@ import pytest
 from ding_lite.engine import Task, contract, watchdogs
 from ding_lite.engine.watchdogs import OutOfMemoryError, memory_in_use, memory_limit
 
+SHORT_GRACE = "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0"
 MODES = pytest.mark.parametrize("mode", ["", "async_mode=True", "max_lag=1"])
 
 
@@ -42,7 +43,7 @@ def program(hangs, mode, before=""):
 
 @MODES
 def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_the_middleware(mode):
-    done, spent = program("threading.Event().wait()", mode)
+    done, spent = program("threading.Event().wait()", mode, SHORT_GRACE)
 
     assert done.returncode == watchdogs.STUCK_STATUS
     assert "the run made no progress for 0.5 s: " in done.stderr
@@ -90,7 +91,7 @@ def test_two_middleware_that_wait_for_each_other_are_both_named():
 def test_a_run_that_ignores_the_interrupt_is_ended_too():
     lines = ["while True:", "    try:", "        time.sleep(60)", "    except BaseException:", "        pass"]
     hang = "\n                ".join(lines)
-    done, spent = program(hang, "", "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0")
+    done, spent = program(hang, "", SHORT_GRACE)
 
     assert done.returncode == watchdogs.STUCK_STATUS
     assert spent < 25
