@@ -264,6 +264,7 @@ class TestRefusingDisk:
                 buffer.push({"x": torch.full((20,), ctx.total_step), "reward": torch.zeros(20)})
 
             with pytest.MonkeyPatch.context() as patches, all_warnings() as caught:
+                warnings.filterwarnings("ignore", ".*remembers something")  # `install`, which counts operations
 
                 def install(ctx, faults=faults, patches=patches):
                     if ctx.total_step == 1:
