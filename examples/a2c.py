@@ -28,7 +28,9 @@ def main(cfg: A2CConfig) -> float:
     evaluator_env = make_envs(env.id, env.evaluator_env_num, seed=cfg.seed + 1, **env.options())
     policy = A2CPolicy(cfg.policy, collector_env.single_observation_space, collector_env.single_action_space)
 
-    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, ctx=OnlineRLContext()):
+    with task.start(
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=OnlineRLContext()
+    ):
         task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))
         task.use(StepCollector(cfg, policy.collect_mode, collector_env))
         task.use(gae_estimator(cfg, policy.collect_mode))

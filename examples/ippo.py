@@ -52,7 +52,9 @@ def main(cfg: PPOConfig) -> float:
     evaluator_env = make_agent_envs(simple_spread_v3.parallel_env, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
     policy = PPOPolicy(cfg.policy, collector_env.observation_space("agent_0"), collector_env.action_space("agent_0"))
 
-    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, ctx=AgentsContext()):
+    with task.start(
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=AgentsContext()
+    ):
         task.use(agents_evaluator(cfg, {"everybody": policy.eval_mode}, evaluator_env, everybody))
         task.use(AgentsCollector(cfg, {"everybody": policy.collect_mode}, collector_env, everybody))
         task.use(for_policy("everybody", gae_estimator(cfg, policy.collect_mode)))

@@ -34,7 +34,9 @@ def main(cfg: RNDConfig) -> float:
     policy.attach("reward_model", reward_model)
     buffer_ = ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)
 
-    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, ctx=OnlineRLContext()):
+    with task.start(
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=OnlineRLContext()
+    ):
         task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_env))
         task.use(eps_greedy_handler(cfg))
         task.use(StepCollector(cfg, policy.collect_mode, collector_env))

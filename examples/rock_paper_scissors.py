@@ -53,7 +53,9 @@ def main(cfg: PPOConfig) -> float:
     evaluating = {"learned": learned.eval_mode, "heuristic": heuristic.eval_mode}
     policy_of = {"player_0": "learned", "player_1": "heuristic"}.get
 
-    with task.start(async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, ctx=AgentsContext()):
+    with task.start(
+        async_mode=cfg.async_mode, max_lag=cfg.max_lag, resume=cfg.resume, watchdog_s=cfg.watchdog_s, ctx=AgentsContext()
+    ):
         task.use(agents_evaluator(cfg, evaluating, evaluator_env, policy_of, score=lambda returns: returns["player_0"]))
         task.use(AgentsCollector(cfg, collecting, collector_env, policy_of))
         task.use(for_policy("learned", gae_estimator(cfg, learned.collect_mode)))

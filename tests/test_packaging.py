@@ -128,7 +128,7 @@ def test_the_public_names_are_where_users_look_for_them(module):
         ),
     ],
 )
-def test_a_missing_extra_is_named_and_without_it_a_script_works_as_far_as_it_needs_none(blocked, code, extra, tmp_path):
+def test_a_missing_extra_is_named_and_the_rest_of_a_script_works_without_it(blocked, code, extra, tmp_path):
     program = f"import sys; sys.modules[{blocked!r}] = None\n{code}"
     finished = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
 

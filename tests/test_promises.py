@@ -151,7 +151,7 @@ def test_a_mixin_of_ones_own_reads_the_configuration_in_set_up_and_its_construct
     assert not recwarn.list
 
 
-def test_postprocess_gets_a_rollout_across_the_ends_of_episodes_of_which_compute_advantages_keeps_clear():
+def test_compute_advantages_stops_at_the_ends_of_episodes_within_a_rollout():
     seen = []
 
     def postprocess_fn(policy, batch):

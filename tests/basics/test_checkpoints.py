@@ -205,7 +205,7 @@ class TestPlain:
         ],
         ids=lambda odd: type(odd).__name__,
     )
-    def test_kinds_of_numbers_dicts_and_tuples_become_plain_when_they_are_saved(self, odd, loaded, tmp_path):
+    def test_numpy_scalars_and_subclasses_of_dict_and_tuple_become_plain_data(self, odd, loaded, tmp_path):
         found = load_checkpoint(save_checkpoint({"x": [odd]}, tmp_path / "a.pt"))["x"][0]
 
         assert found == loaded

@@ -110,7 +110,7 @@ class TestObstacles:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.skipif(not CAN_MOUNT, reason="a small disk cannot be mounted here")
-    def test_a_full_disk_is_named_and_a_disk_that_can_only_be_read(self, tmp_path):
+    def test_a_full_disk_and_a_read_only_disk_are_named(self, tmp_path):
         code = (
             "import pathlib, sys\nfrom ding_lite.basics.files import write_atomically, require_writable\n"
             "try: (write_atomically if sys.argv[1] == 'full' else lambda path, _: require_writable(path))"

@@ -1,4 +1,4 @@
-"""Files of a saved run: a save writes what is new, and whatever happens to a file, no other state is loaded."""
+"""Files of a saved run: a save writes what is new, and no fault or damage loads another state."""
 
 import json
 import multiprocessing
@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from file_faults import Faults
+from file_faults import Faults, overwrite
+from states import Armed, same
 
 from ding_lite.basics import CheckpointError, RowsInPieces, RunFiles, WriteError, remove_leftovers, row_files, save_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
-    """A file of rows for every 64 to 200 bytes of them."""
+    """A file of rows for every 64 to 200 bytes of them, and no waiting for the disk: no power is cut here."""
     monkeypatch.setattr(row_files, "_SMALLEST", 64)
     monkeypatch.setattr(row_files, "_LARGEST", 200)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class Ring:
@@ -50,14 +52,6 @@ class Ring:
         numbers = sorted(range(self.first, self.stop), key=lambda number: number % self.capacity)
         columns = {"number": torch.tensor(numbers), "more": {"text": [f"n{number}" for number in numbers]}}
         return {"parts": {"ring": {"columns": columns, "stop": self.stop}}, "done": self.stop}
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    return type(one) is type(other) and one == other
 
 
 def saved(folder, *counts, ring=None):
@@ -187,7 +181,7 @@ class TestWhatIsNew:
 
 
 class TestFaults:
-    def test_whatever_fails_the_state_before_is_whole_and_nothing_else_is_left(self, tmp_path):
+    def test_if_any_operation_fails_the_state_before_is_whole_and_no_other_file_is_left(self, tmp_path):
         names = set()
         for fail_at in range(1, 200):
             folder = tmp_path / str(fail_at)
@@ -222,7 +216,7 @@ class TestFaults:
         assert names == {None, "mkdir", "open", "write", "flush", "fsync", "replace", "unlink"}
 
     @pytest.mark.parametrize("room", [100, 1500, 4000])
-    def test_on_a_full_disk_the_state_before_is_whole_and_nothing_else_is_left(self, tmp_path, room):
+    def test_on_a_full_disk_the_state_before_is_whole_and_no_other_file_is_left(self, tmp_path, room):
         ring, files = saved(tmp_path, 40, 90)
         before, old, limits = contents(tmp_path), ring.whole(), resource.getrlimit(resource.RLIMIT_FSIZE)
         ring.push(30)
@@ -250,7 +244,7 @@ class TestFaults:
         files.save(ring.in_pieces(), ring.stop)
         assert same(files.load()[0], ring.whole())
 
-    def test_where_the_process_dies_the_state_before_is_whole_and_the_next_run_cleans_up(self, tmp_path):
+    def test_if_the_process_dies_a_state_is_whole_and_the_next_run_cleans_up(self, tmp_path):
         outcomes = set()
         for fail_at in range(1, 200):
             folder = tmp_path / str(fail_at)
@@ -283,14 +277,6 @@ def save_and_die(files, ring, fail_at):
     os._exit(0)
 
 
-class Armed:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (self.marker,))
-
-
 class TestDamage:
     def outcome(self, folder, known):
         """Which of the known states is loaded, and whether there was a warning; None for an error."""
@@ -306,7 +292,7 @@ class TestDamage:
 
     @pytest.fixture
     def run_folder(self, tmp_path):
-        """A run with two states, of which the newer one has a row file more; and both states."""
+        """A run with two states, and both states. The newer one has one more row file."""
         ring, files = saved(tmp_path, 40)
         older = ring.whole()
         files.save(ring.push(40).in_pieces(), ring.stop)
@@ -324,8 +310,8 @@ class TestDamage:
         shared = 0
         for name, content in contents(folder).items():
             step = 256 if name == "manifest.json" else 4096
-            for length in range(0, len(content), step):
-                (folder / "run" / name).write_bytes(content[:length])
+            for length in reversed(range(0, len(content), step)):
+                os.truncate(folder / "run" / name, length)
                 found, warned = self.outcome(folder, known)
                 if name == "manifest.json":  # the files have checksums of their own
                     assert (found, warned) == (0, True)
@@ -369,9 +355,8 @@ class TestDamage:
             names = [name for name in sorted(before) if name.startswith(kind)]
             for number in range(200):
                 name = names[number % len(names)]
-                damaged = bytearray(before[name])
-                damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-                (folder / "run" / name).write_bytes(damaged)
+                position, bit = chance.randrange(len(before[name])), 1 << chance.randrange(8)
+                overwrite(folder / "run" / name, position, bytes([before[name][position] ^ bit]))
                 found, warned = self.outcome(folder, known)
                 outcomes.append(found)
                 assert warned or found == 0
@@ -379,7 +364,8 @@ class TestDamage:
                     assert found == 1
                 if kind == "rows":  # of the newer state, or of both
                     assert found in (1, None)
-                (folder / "run" / name).write_bytes(before[name])
+                overwrite(folder / "run" / name, position, before[name][position : position + 1])
+        assert contents(folder) == before
         assert set(outcomes) == {0, 1, None}
 
     def test_without_the_manifest_the_files_have_checksums_of_their_own(self, run_folder):
@@ -388,10 +374,10 @@ class TestDamage:
         path, chance = folder / "run/state_80.pt", random.Random(1)
         before = path.read_bytes()
         for _ in range(200):
-            damaged = bytearray(before)
-            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-            path.write_bytes(damaged)
+            position, bit = chance.randrange(len(before)), 1 << chance.randrange(8)
+            overwrite(path, position, bytes([before[position] ^ bit]))
             assert self.outcome(folder, known)[0] in (0, 1)
+            overwrite(path, position, before[position : position + 1])
 
     @pytest.mark.parametrize("has_manifest", [True, False])
     @pytest.mark.parametrize("form", ["torch", "pickle"])

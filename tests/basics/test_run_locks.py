@@ -1,4 +1,4 @@
-"""RunLock: one process at a time writes to a folder, and a process that is gone keeps nothing."""
+"""RunLock: one process at a time writes to a folder, and the lock of a process that has ended is free."""
 
 import errno
 import fcntl

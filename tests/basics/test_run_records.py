@@ -63,7 +63,7 @@ def test_runs_have_different_ids_also_from_the_same_seeds(tmp_path):
     assert {len(run_id) for run_id in found} == {12}
 
 
-def test_a_run_that_goes_on_keeps_its_id_and_gets_a_session(tmp_path, record):
+def test_a_resumed_run_keeps_its_id_and_gets_a_session(tmp_path, record):
     run_id = record.run_id
     record.count(7)
     record.end()
@@ -112,7 +112,7 @@ def test_records_of_one_process_make_one_session(tmp_path, record):
     assert names(tmp_path) == ["run.json"]
 
 
-def test_an_error_leaves_word_with_everything_that_is_known(tmp_path, record):
+def test_an_error_is_written_with_everything_that_is_known(tmp_path, record):
     record.count(3)
     error = raised(ValueError("the cause"))
     add_note(error, "in middleware learn (train.py:7), iteration 3 of the task")

@@ -139,7 +139,7 @@ WRONG = {
 """Misspelled keys with the hint of the message, and values that do not fit."""
 
 
-def test_thirty_problems_are_told_at_once_and_nothing_is_set():
+def test_thirty_problems_are_in_one_error_and_nothing_is_set():
     cfg = DQNConfig()
     with pytest.raises(ConfigError) as caught:
         cfg.override({"policy.eval.evaluator.eval_freq": 7, **WRONG})

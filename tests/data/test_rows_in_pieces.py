@@ -1,4 +1,4 @@
-"""Replay buffers that are saved in pieces: what is loaded is the state that state_dict() gives, whatever happened before."""
+"""Replay buffers that are saved in pieces: the loaded state is that of state_dict(), after any calls."""
 
 import tempfile
 from pathlib import Path
@@ -10,19 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from random_runs import case_count
+from states import same
 
 from ding_lite.basics import RunFiles, plain, row_files
 from ding_lite.data import LeafSpec, PrioritizedReplayBuffer, ReplayBuffer, Trajectories, cut_sequences, to_objects
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
 
 
 def flat(first, n):

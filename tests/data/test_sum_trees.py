@@ -80,7 +80,7 @@ def test_a_number_that_vanishes_beside_another_leads_to_no_0():
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_it_is_what_its_numbers_are_whichever_changes_led_there(capacity):
+def test_the_sums_are_right_after_any_changes(capacity):
     rng = np.random.default_rng(0)
     tree, value = SumTree(capacity), np.zeros(capacity)
     for turn in range(200):

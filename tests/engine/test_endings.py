@@ -367,7 +367,7 @@ def test_the_task_calls_begin_run_before_a_run_and_note_error_after_an_error(mod
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_an_end_that_is_no_error_is_not_noted(end):
+def test_note_error_is_not_called_after_a_signal_or_sys_exit(end):
     one, loop = Reporting(fails_in=1, fails_with=end), Task()
     with loop.start(), pytest.raises(end):
         loop.use(one).run(max_step=3)

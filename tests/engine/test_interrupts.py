@@ -161,7 +161,7 @@ class TestHandlers:
 
     @BOTH
     @pytest.mark.parametrize("leaves", [False, True], ids=["returns", "exits"])
-    def test_a_handler_of_somebody_else_is_called_after_the_run_that_ends_as_always(self, leaves, number, error, code):
+    def test_a_handler_of_another_library_is_called_after_the_run(self, leaves, number, error, code):
         trace = []
 
         def other(received, frame):

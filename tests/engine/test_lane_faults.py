@@ -65,7 +65,7 @@ def watches(stage, log):
 @ON_EACH_LANE
 @pytest.mark.parametrize("half", [1, 2])
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit, StopIteration, GeneratorExit])
-def test_run_raises_the_very_error_with_a_note_that_names_middleware_and_iteration(overlap, who, half, kind):
+def test_run_raises_the_error_with_a_note_that_names_middleware_and_iteration(overlap, who, half, kind):
     error, log = kind("broken on purpose"), []
     with start(overlap) as loop:
         for stage in STAGES:

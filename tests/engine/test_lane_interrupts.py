@@ -134,7 +134,7 @@ SUM = sum(number**2 for number in range(20)) + 10_000
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("completed", [0, 5])
-def test_a_run_can_be_resumed_if_the_signal_came_while_the_learn_lane_was_between_two_iterations(lag, completed, monkeypatch):
+def test_a_run_can_be_resumed_if_a_signal_comes_between_two_iterations_of_the_learn_lane(lag, completed, monkeypatch):
     """Another lane is as far ahead then as it can be, and waits for the next iteration of the learn lane."""
     step, is_sent, states = Network._step, [], []
 
@@ -155,7 +155,7 @@ def test_a_run_can_be_resumed_if_the_signal_came_while_the_learn_lane_was_betwee
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_a_signal_before_the_first_iteration_makes_none_of_them_the_last_one_of_a_run_that_is_saved(lag):
+def test_a_run_can_be_resumed_if_a_signal_comes_before_the_first_iteration(lag):
     states = []
     with pytest.raises(KeyboardInterrupt):
         summed(lag, states, begin_run=lambda: signal.raise_signal(signal.SIGINT))

@@ -420,7 +420,7 @@ class Saved:
         self.rows, self.box.count = list(state["rows"]), state["count"]
 
 
-def test_what_is_saved_is_no_memory(tmp_path):
+def test_saved_objects_cause_no_warning(tmp_path):
     """Neither an object that a contract names, nor what is inside it, nor a method of an object with a state."""
     saved, loop = Saved(), Task()
     rows, box = saved.rows, saved.box

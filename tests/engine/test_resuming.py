@@ -1,4 +1,4 @@
-"""Resuming: what a state of a run holds, where it is taken, and what cannot be resumed is said by name."""
+"""Resuming: the content of a saved state, when it is saved, and errors that name what cannot be resumed."""
 
 import dataclasses
 import threading
@@ -40,7 +40,7 @@ class Adder:
 
 class TestBetweenIterations:
     @MODES
-    def test_the_function_runs_on_the_thread_of_the_run_after_an_iteration_that_depends_on_the_caller_alone(self, mode):
+    def test_the_function_runs_on_the_thread_of_the_run_after_a_fixed_iteration(self, mode):
         seen, loop = [], Task()
 
         @contract(stage="evaluate")
@@ -54,7 +54,7 @@ class TestBetweenIterations:
 
         assert seen == [(3 if not mode else 4 + lag, threading.current_thread())]
 
-    def test_outside_of_a_run_it_is_called_at_once(self):
+    def test_it_is_called_at_once_if_no_run_is_in_progress(self):
         with Task().start() as loop:
             loop.use(lambda ctx: None)
             seen = []
@@ -62,7 +62,7 @@ class TestBetweenIterations:
             assert seen == [1]
 
     @MODES
-    def test_where_the_run_ends_before_it_is_not_called(self, mode):
+    def test_it_is_not_called_if_the_run_ends_earlier(self, mode):
         seen, loop = [], Task()
 
         @contract(stage="learn")
@@ -90,7 +90,7 @@ class TestBetweenIterations:
 
 
 class TestState:
-    def test_during_an_iteration_there_is_none(self):
+    def test_there_is_no_state_during_an_iteration(self):
         with Task().start() as loop:
             loop.use(lambda ctx: loop.state_dict())
             with pytest.raises(RuntimeError, match=r"pass the function that calls it to task\.between_iterations"):
@@ -118,7 +118,7 @@ class TestState:
             assert (loop.ctx.count, loop.ctx.total_step) == wanted
 
     @MODES
-    def test_a_run_that_had_done_all_iterations_but_not_come_to_its_end_does_that(self, mode):
+    def test_a_run_that_was_killed_after_its_last_iteration_performs_its_end(self, mode):
         class Ends(Adder):
             def end_run(self, ctx):
                 log.append((ctx.total_step, ctx.count, self.seen))
@@ -147,7 +147,7 @@ class TestState:
             (lambda s: s["context"]["kept"].update(more=1), r"ctx\.more, which Counts does not keep"),
         ],
     )
-    def test_that_of_another_pipeline_is_refused(self, change, message):
+    def test_a_state_of_another_pipeline_is_refused(self, change, message):
         with Task().start(ctx=Counts()) as loop:
             loop.use(Adder()).run(2)
             state = loop.state_dict()
@@ -192,7 +192,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         "damage", [lambda it: it[:-10], lambda it: it[:200] + bytes([it[200] ^ 1]) + it[201:], lambda it: b""]
     )
-    def test_a_damaged_one_is_left_for_the_one_before_with_a_warning(self, tmp_path, damage):
+    def test_if_the_latest_state_is_damaged_the_one_before_is_used_with_a_warning(self, tmp_path, damage):
         files = RunFiles(tmp_path)
         files.save({"x": 1}, 1)
         newest = files.save({"x": 2}, 2)
@@ -216,7 +216,7 @@ class TestFiles:
             '{"format": 1, "states": [{"file": "state_1.pt", "rows": ["../x.pt"]}]}',
         ],
     )
-    def test_a_damaged_manifest_is_done_without(self, tmp_path, text):
+    def test_a_damaged_manifest_is_not_used(self, tmp_path, text):
         files = RunFiles(tmp_path)
         files.save({"x": 1}, 1)
         (files.folder / "manifest.json").write_text(text)

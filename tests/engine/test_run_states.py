@@ -1,28 +1,20 @@
-"""Saved runs: a run that is saved and continued elsewhere does what the unbroken run does, in every mode."""
+"""Saved runs: a run that continues from a saved state gives the result of an uninterrupted run, in every mode."""
 
 import copy
-import io
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from random_pipelines import OBJECTS, STAGES, Mixed, Outcome, Thing, assert_same, middleware, pipelines
 from random_runs import Copycat, cases, pacing
+from states import through_a_file
 
-from ding_lite.basics import plain
 from ding_lite.engine import Task, contract
 
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:Mixed keeps", "ignore:asynchronous mode knows", "ignore:.*has no state_dict"),
 ]
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(plain(state), file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
 def saved_and_continued(steps, iterations, save_in, stage, pace=lambda delay: None, **mode):

@@ -1,4 +1,4 @@
-"""Watchdogs: a run in which nothing moves ends with a name and a status; one that uses up the memory ends in order."""
+"""Watchdogs: a run that hangs ends with a name and a status; a run that uses up the memory is saved and ends."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ import pytest
 from ding_lite.engine import Task, contract, watchdogs
 from ding_lite.engine.watchdogs import OutOfMemoryError, memory_in_use, memory_limit
 
+SHORT_GRACE = "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0"
 MODES = pytest.mark.parametrize("mode", ["", "async_mode=True", "max_lag=1"])
 
 
@@ -41,8 +42,8 @@ def program(hangs, mode, before=""):
 
 
 @MODES
-def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_what_hangs(mode):
-    done, spent = program("threading.Event().wait()", mode)
+def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_the_middleware(mode):
+    done, spent = program("threading.Event().wait()", mode, SHORT_GRACE)
 
     assert done.returncode == watchdogs.STUCK_STATUS
     assert "the run made no progress for 0.5 s: " in done.stderr
@@ -87,10 +88,10 @@ def test_two_middleware_that_wait_for_each_other_are_both_named():
     assert time.monotonic() - begun < 25
 
 
-def test_a_run_that_does_not_let_itself_be_interrupted_ends_nevertheless():
+def test_a_run_that_ignores_the_interrupt_is_ended_too():
     lines = ["while True:", "    try:", "        time.sleep(60)", "    except BaseException:", "        pass"]
     hang = "\n                ".join(lines)
-    done, spent = program(hang, "", "from ding_lite.engine import watchdogs; watchdogs._GRACE_S = 1.0")
+    done, spent = program(hang, "", SHORT_GRACE)
 
     assert done.returncode == watchdogs.STUCK_STATUS
     assert spent < 25
@@ -103,7 +104,7 @@ def test_a_slow_run_that_makes_progress_goes_on():
 
 
 @MODES
-def test_a_run_that_uses_up_the_memory_is_saved_and_ends_with_the_largest_objects(mode, monkeypatch):
+def test_a_run_that_uses_up_the_memory_is_saved_and_names_the_largest_objects(mode, monkeypatch):
     monkeypatch.setattr(watchdogs, "_LOOK_S", 0.02)
     monkeypatch.setattr(watchdogs, "memory_in_use", lambda: 99 * 2**20)
     monkeypatch.setattr(watchdogs, "memory_limit", lambda: 100 * 2**20)
@@ -149,6 +150,6 @@ def test_memory_is_measured_as_the_system_counts_it():
 
 
 @pytest.mark.parametrize(("name", "value"), [("watchdog_s", 0), ("watchdog_s", -1), ("memory_share", 0), ("memory_share", 1.5)])
-def test_limits_that_mean_nothing_are_refused(name, value):
+def test_limits_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}"):
         Task().start(**{name: value})

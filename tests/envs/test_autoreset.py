@@ -135,7 +135,7 @@ ends = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["terminated", "tru
     endings=st.lists(ends, min_size=1, max_size=3),
     chunks=st.lists(st.integers(1, 8), min_size=1, max_size=4),
 )
-def test_every_transition_is_right_wherever_episodes_and_rollouts_end(prove, kind, endings, chunks):
+def test_every_transition_is_right_for_any_ends_of_episodes_and_rollouts(prove, kind, endings, chunks):
     prove(kind, endings, chunks)
 
 
@@ -191,7 +191,7 @@ class Fixed(gymnasium.Env):
 
 @pytest.mark.parametrize(("ending", "expected"), [("terminated", [3.439, 2.71, 1.9, 1.0]), ("truncated", [10.0])])
 @pytest.mark.parametrize("kind", KINDS[:4])
-def test_values_learned_from_rollouts_see_beyond_a_time_limit_and_not_beyond_the_end(
+def test_values_learned_from_rollouts_bootstrap_at_a_time_limit_and_not_at_termination(
     kind, ending, expected, vector, rule_policy
 ):
     envs = vector(kind, [partial(Fixed, ending)] * 2)

@@ -106,7 +106,7 @@ WHERE = [*((name, "local") for name in STEPS), *((name, "process") for name in I
 
 
 @pytest.mark.parametrize(("name", "backend"), WHERE)
-def test_what_goes_wrong_in_a_step_is_told_with_its_place(made, name, backend):
+def test_an_error_in_a_step_names_its_place(made, name, backend):
     _, kind, words = STEPS[name]
     envs = made(partial(Faulty, "step", name), 2, backend=backend)
     envs.reset()
@@ -120,7 +120,7 @@ def test_what_goes_wrong_in_a_step_is_told_with_its_place(made, name, backend):
 
 
 @pytest.mark.parametrize(("name", "backend"), [*((name, "local") for name in RESETS), ("calls sys.exit", "process")])
-def test_what_goes_wrong_in_a_reset_is_told_with_its_place(made, name, backend):
+def test_an_error_in_a_reset_names_its_place(made, name, backend):
     _, kind, words = RESETS[name]
     envs = made(partial(Faulty, "reset", name), 2, backend=backend)
     envs.reset()
@@ -165,7 +165,7 @@ class Unlike(gymnasium.Env):
         ("other", EnvDataError, "did not come back to its observation"),
     ],
 )
-def test_what_goes_wrong_while_a_saved_episode_is_played_again_is_told_with_its_place(made, name, kind, words, at):
+def test_an_error_while_a_saved_episode_is_replayed_names_its_place(made, name, kind, words, at):
     envs = made(partial(Unlike, name, at), 2)
     envs.reset()
     for action in (4, 5, 6)[: None if at == 2 else 0]:

@@ -116,7 +116,7 @@ def notes(error):
         ("hang", "reset", r"made no progress for 0.5 s at environment 3, episode 1, in its reset and was killed"),
     ],
 )
-def test_what_goes_wrong_is_told_in_time_with_environment_episode_step_and_action(made, fault, where, words):
+def test_an_error_arrives_in_time_and_names_environment_episode_step_and_action(made, fault, where, words):
     envs = made(partial(Faulty, fault, where), 5, **TWO, timeout_s=0.5)
     envs.reset()
     for action in (19 if where == "step" else 0, 4, 14):
@@ -143,7 +143,7 @@ def test_the_place_is_right_after_the_process_was_started_again(made):
         envs.step(np.array([1, 2, 9, 4]))
 
 
-def test_a_process_killed_between_two_steps_is_told_as_such(made):
+def test_a_process_that_is_killed_between_two_steps_is_an_error(made):
     envs = made("CartPole-v1", 4, **TWO)
     envs.reset()
     envs.step(np.zeros(4, np.int64))
@@ -164,7 +164,7 @@ def test_after_an_error_of_one_worker_the_environments_can_be_used_again(made):
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang"])
-def test_a_restarted_worker_steps_on_as_if_nothing_had_happened(made, tmp_path, fault, digest):
+def test_a_restarted_worker_continues_with_the_same_steps(made, tmp_path, fault, digest):
     class Once(Faulty):
         def __init__(self, folder, fault):
             super().__init__(fault)
@@ -193,7 +193,7 @@ def test_a_restarted_worker_steps_on_as_if_nothing_had_happened(made, tmp_path, 
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang"])
-def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing_behind(fault):
+def test_an_environment_that_cannot_be_made_is_an_error_and_no_process_is_left(fault):
     make_envs("CartPole-v1", 1, backend="process").close()  # the fork server stays
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(ERRORS[fault]) as caught:

@@ -224,7 +224,7 @@ def test_frames_come_as_they_are_and_stay_so(made, digest, workers, backend):
     assert frames[0][0][0][1] is None
 
 
-def test_a_list_of_actions_will_do_and_a_wrong_number_of_them_is_refused(made):
+def test_a_list_of_actions_is_accepted_and_a_wrong_number_of_them_is_refused(made):
     envs = made("CartPole-v1", 3, workers=2, backend="process")
     with pytest.raises(gymnasium.error.ResetNeeded, match="call reset"):
         envs.step([0, 1, 1])

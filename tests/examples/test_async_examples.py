@@ -6,7 +6,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import same, small, spied
+from example_runs import small, spied
+from states import same
 
 from ding_lite import task
 

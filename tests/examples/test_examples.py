@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.basics import RunFiles
+from ding_lite.engine import Task
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -44,7 +45,25 @@ def test_there_is_an_example_for_each_algorithm():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_short_run_says_what_it_reached_exits_1_and_can_be_resumed(name, tmp_path, start_here):
+def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkeypatch):
+    if name in AGENTS:
+        pytest.importorskip("pettingzoo")
+        pytest.importorskip("mpe2")
+    given = {}
+
+    def start(self, *args, **settings):
+        given.update(settings)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Task, "start", start)
+    start_here(name, "--max-lag", 2, "--watchdog-s", 600, "--env.backend", "local", cwd=tmp_path)
+
+    assert (given["max_lag"], given["watchdog_s"], given["resume"]) == (2, 600, None)
+    assert given["async_mode"] == (name == "dqn_async")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
     if name in AGENTS:
         pytest.importorskip("pettingzoo")
         pytest.importorskip("mpe2")

@@ -1,15 +1,12 @@
-"""Every example, saved in the middle and continued by a new program: everything is as after the unbroken run."""
-
-import io
+"""Every example, saved in the middle and continued by new objects: all states are those of an uninterrupted run."""
 
 import pytest
-import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import same, small, spied
+from example_runs import small, spied
+from states import same, through_a_file
 
 from ding_lite import Task, contract, task
-from ding_lite.basics import RunFiles, load_checkpoint, plain, row_files
-from ding_lite.basics.value_types import types_of, with_types
+from ding_lite.basics import RunFiles, load_checkpoint, row_files
 
 pytestmark = pytest.mark.timeout(240)
 MODES = {"sync": {}, "lag": {"max_lag": 1}, "async": {"async_mode": True, "max_lag": 2}}
@@ -17,7 +14,7 @@ SAVED_IN = 1
 
 
 def run(name, folder, monkeypatch, state=None, saved=None, **settings):
-    """The states of everything in the pipeline after the run, which is saved on its way if `saved` is a list."""
+    """The states of everything in the pipeline after the run. It also saves its state in the middle, to the list `saved`."""
     module, cfg = small(name, folder, **settings)
     made, whole = spied(module), []
     files = RunFiles(folder / "in_pieces")
@@ -28,7 +25,7 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
             task.between_iterations(lambda: saved.append(whole_state()))
 
     def whole_state():
-        """The state, which is the same when it is saved in files of which only new rows are written."""
+        """The state. Saving it to files, which writes only new rows, gives the same state."""
         state = through_a_file(task.state_dict())
         files.save(task.state_dict(in_pieces=True), state["done"])
         assert difference(files.load()[0], state) is None
@@ -50,14 +47,8 @@ def run(name, folder, monkeypatch, state=None, saved=None, **settings):
     return whole[0], [through_a_file(thing.state_dict()) for thing in made]
 
 
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(plain(state), file)
-    return with_types(torch.load(io.BytesIO(file.getvalue()), weights_only=True), list(types_of(state)))
-
-
 def difference(one, other, where="state"):
-    """The first place where two states differ, None where there is none; times are not compared."""
+    """The first place where two states differ, or None. Times are not compared."""
     if isinstance(one, dict) and isinstance(other, dict):
         if one.get("path", [""])[0] == "time":
             return None
@@ -76,7 +67,7 @@ CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("ppo_lstm", "sy
 
 
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_a_run_that_is_continued_from_a_state_equals_the_one_that_was_saved_on_its_way(name, mode, tmp_path, monkeypatch):
+def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monkeypatch):
     saved = []
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **MODES[mode])
     continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **MODES[mode])
@@ -86,7 +77,7 @@ def test_a_run_that_is_continued_from_a_state_equals_the_one_that_was_saved_on_i
 
 
 @pytest.mark.parametrize(("name", "mode"), [("dqn", "async"), ("ppo_lstm", "async"), ("rainbow", "sync")])
-def test_saving_a_run_on_its_way_changes_nothing(name, mode, tmp_path, monkeypatch):
+def test_saving_does_not_change_a_run(name, mode, tmp_path, monkeypatch):
     saving = run(name, tmp_path / "saving", monkeypatch, saved=[], **MODES[mode])
     unsaved = run(name, tmp_path / "unsaved", monkeypatch, **MODES[mode])
 
@@ -95,7 +86,7 @@ def test_saving_a_run_on_its_way_changes_nothing(name, mode, tmp_path, monkeypat
 
 @pytest.mark.parametrize(("name", "mode"), [("dqn", "sync"), ("rainbow", "lag"), ("ppo", "async")])
 def test_a_finished_run_that_is_extended_gets_the_weights_of_one_longer_run(name, mode, tmp_path):
-    """Its last iteration was evaluated as such, so evaluations and rows of metrics may differ."""
+    """Evaluations and rows of metrics may differ, because the last iteration of the first part was evaluated as the end."""
 
     def final(folder, max_step, resume=None):
         module, cfg = small(name, folder, **MODES[mode])

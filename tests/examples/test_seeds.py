@@ -1,4 +1,4 @@
-"""An example depends on its seed alone: not on the hashes of strings, which differ from program to program."""
+"""The result of an example depends only on its seed, not on the hashes of strings, which differ between programs."""
 
 import json
 import os
@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from example_runs import same, small
+from example_runs import small
+from states import same
 
 from ding_lite.engine import load_checkpoint
 

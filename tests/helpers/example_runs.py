@@ -1,13 +1,10 @@
-"""What tests that run the examples in this process share."""
+"""Helpers of tests that run the examples in this process."""
 
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import numpy as np
-import torch
 
 from ding_lite.config import RunConfig
 
@@ -64,7 +61,7 @@ def override_known(cfg: RunConfig, values: Mapping[str, Any]) -> None:
 
 
 def small(name, folder, **settings):
-    """The example's own configuration, with less of everything that it has."""
+    """The example's own configuration, with fewer environments, steps and iterations."""
     module = load_example(name)
     cfg = config_of(module)
     override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
@@ -73,7 +70,7 @@ def small(name, folder, **settings):
 
 
 def spied(module):
-    """What the example makes from here on of what has a state: environments, policies, buffers."""
+    """A list of the environments, policies and buffers that the example makes from here on."""
     made = []
 
     def spy(make):
@@ -86,16 +83,3 @@ def spied(module):
     for name in ("make_envs", *(name for name in vars(module) if name.endswith(("Policy", "Buffer")))):
         setattr(module, name, spy(getattr(module, name)))
     return made
-
-
-def same(one, other):
-    """Bit for bit, whatever they are made of."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and same(torch.from_numpy(one), torch.from_numpy(other))
-    return type(one) is type(other) and bool(one == other or (one != one and other != other))

@@ -8,9 +8,9 @@ NAMES = ("mkdir", "open", "fsync", "replace", "rename", "unlink", "write")
 
 
 class Faults:
-    """Counts what is done to files, and makes the n-th thing fail; a failing write leaves half of its bytes.
+    """Counts operations on files, and makes the n-th one fail. A write that fails leaves half of its bytes.
 
-    With `crash`, the process ends there.
+    With `crash`, the process ends instead.
     """
 
     def __init__(self, fail_at, crash=False):
@@ -42,6 +42,13 @@ class Faults:
         monkeypatch.setattr(io, "open", opened)  # that of pathlib
         for name in NAMES:
             monkeypatch.setattr(os, name, self.around(name, getattr(os, name)))
+
+
+def overwrite(path, position, content):
+    """Change some bytes of a file in place, without the flush to the disk that follows writing a file anew."""
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(content)
 
 
 class File:

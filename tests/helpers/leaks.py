@@ -1,4 +1,4 @@
-"""Whether something that is done many times over leaves threads, files, processes or memory behind."""
+"""Checks that repeated work leaves no threads, files, processes or memory behind."""
 
 import gc
 import os
@@ -9,18 +9,18 @@ from typing import Any
 import psutil
 
 CYCLES = int(os.environ.get("CYCLES", "200"))
-"""How often; a fraction of it for what takes longer."""
+"""Number of repetitions. Slow tests use a fraction of it."""
 
 
 def held() -> tuple[Any, ...]:
-    """How many threads, files and children this process has, and which threads."""
+    """The names of threads, and the numbers of open files and child processes."""
     gc.collect()
     process = psutil.Process()
     return {thread.name for thread in threading.enumerate()}, process.num_fds(), len(process.children(recursive=True))
 
 
 def require_nothing_left(cycle: Callable[[int], Any], count: int, warm_up: int, census: Callable[[], Any] = held) -> None:
-    """Call `cycle(number)` so often, after the first calls: they leave nothing, and less than 5 MB of memory."""
+    """Call `cycle(number)` `count` times after the warm-up: this must leave nothing behind, and less than 5 MB of memory."""
     for number in range(warm_up):
         cycle(number)
     before, bytes_before = census(), psutil.Process().memory_info().rss

@@ -94,7 +94,7 @@ def groupings(draw):
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(case=groupings())
 @settings(deadline=None, max_examples=case_count(60))
-def test_merging_in_any_grouping_is_one_logger_that_saw_everything(kind, case):
+def test_loggers_merged_in_any_grouping_equal_one_logger_that_saw_all_values(kind, case):
     parts, window, tree = case
     how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
 
@@ -382,7 +382,7 @@ def test_timers_nest_and_log_even_where_the_block_fails():
 @pytest.mark.parametrize("kind", [*KINDS, "item"])
 @given(before=st.lists(numbers, max_size=8), after=st.lists(numbers, min_size=1, max_size=8), window=st.sampled_from([None, 3]))
 @settings(deadline=None, max_examples=case_count(30))
-def test_state_goes_on_where_it_was(kind, before, after, window):
+def test_a_saved_logger_continues_where_it_was(kind, before, after, window):
     how = {"reduce": kind} if kind in ("ema", "lifetime_sum", "item") or window is None else {"reduce": kind, "window": window}
     logger = logged(before, **how)
     restored = MetricsLogger()

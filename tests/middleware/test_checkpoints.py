@@ -248,7 +248,7 @@ class TestRefusingDisk:
         ]
         assert names(tmp_path / "ckpt") == ["final.pt", *(f"iteration_{n}.pt" for n in (1, 3, 4))]
 
-    def test_whichever_operation_on_files_fails_once_the_run_goes_on_and_every_file_is_whole(self, tmp_path, monkeypatch):
+    def test_if_any_operation_on_files_fails_the_run_continues_and_all_files_are_whole(self, tmp_path, monkeypatch):
         """Of the checkpoints, the state of the run with its rows, the manifest and run.json."""
         monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # of the time, for saving the run
         monkeypatch.setattr(row_files, "_SMALLEST", 64)
@@ -264,6 +264,7 @@ class TestRefusingDisk:
                 buffer.push({"x": torch.full((20,), ctx.total_step), "reward": torch.zeros(20)})
 
             with pytest.MonkeyPatch.context() as patches, all_warnings() as caught:
+                warnings.filterwarnings("ignore", ".*remembers something")  # `install`, which counts operations
 
                 def install(ctx, faults=faults, patches=patches):
                     if ctx.total_step == 1:
@@ -553,7 +554,7 @@ def test_two_savers_with_the_same_folder_are_refused_before_anything_is_saved(tm
 
 
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
-def test_the_run_is_saved_with_its_replay_buffers_of_which_only_new_transitions_are_written(tmp_path, mode, monkeypatch):
+def test_a_save_of_the_run_writes_only_new_transitions_of_replay_buffers(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)
     buffers = [ReplayBuffer(100), PrioritizedReplayBuffer(150, seed=1)]
     saves, save = [], RunFiles.save
@@ -581,7 +582,7 @@ def test_the_run_is_saved_with_its_replay_buffers_of_which_only_new_transitions_
 
 
 @pytest.mark.parametrize("mode", [{}, {"max_lag": 1}, {"async_mode": True, "max_lag": 2}], ids=["plain", "lag", "threads"])
-def test_many_new_transitions_are_written_by_several_iterations_so_that_none_is_held_up_for_long(tmp_path, mode, monkeypatch):
+def test_many_new_transitions_are_written_over_several_iterations(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)
     monkeypatch.setattr(row_files, "_LARGEST", 600)
     buffers = [ReplayBuffer(1000), ReplayBuffer(1000)]
@@ -615,7 +616,7 @@ def test_many_new_transitions_are_written_by_several_iterations_so_that_none_is_
         assert torch.equal(saved["columns"]["x"], buffer.state_dict()["columns"]["x"])
 
 
-def test_a_run_with_more_new_transitions_in_an_iteration_than_a_file_holds_is_saved_all_the_same(tmp_path, monkeypatch):
+def test_a_run_that_adds_more_transitions_per_iteration_than_a_file_holds_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(row_files, "_SMALLEST", 300)
     monkeypatch.setattr(row_files, "_LARGEST", 600)
     monkeypatch.setattr(checkpoints, "_SHARE", math.inf)

@@ -1,4 +1,4 @@
-"""Runs that save all the time and end at random moments, by SIGKILL or a signal: each is continued, and nothing is lost.
+"""Runs that save in every iteration and end at random moments, by SIGKILL or a signal: each is resumed, and nothing is lost.
 
 `KILLS=250 make test ARGS="tests/middleware/test_kills_and_signals.py"` kills each run 250 times, instead of 25.
 """
@@ -26,7 +26,7 @@ from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 pytestmark = pytest.mark.timeout(600)
 
 KILLS = int(os.environ.get("KILLS", "25"))
-"""For each mode; of signals, fewer."""
+"""For each mode. The number of signals is smaller."""
 ITERATIONS = 20 * KILLS
 MODES = {"plain": {}, "threads": {"async_mode": True, "max_lag": 1}}
 
@@ -143,7 +143,7 @@ def unbroken(request, tmp_path_factory):
     return MODES[request.param], outcome(folder)
 
 
-def test_a_run_that_is_killed_25_times_while_it_saves_can_be_continued_each_time(tmp_path, unbroken):
+def test_a_run_that_is_killed_25_times_can_be_resumed_each_time(tmp_path, unbroken):
     """No state and no checkpoint is damaged, and the result is that of an uninterrupted run."""
     mode, expected = unbroken
     draw, done = random.Random(1), [0]
@@ -161,7 +161,7 @@ def test_a_run_that_is_killed_25_times_while_it_saves_can_be_continued_each_time
     print(f"{KILLS} kills: {done[-1]} of {ITERATIONS} iterations before the last one, 0 files that cannot be read")
 
 
-def test_a_run_that_is_told_to_end_10_times_saves_everything_and_ends_with_the_status_of_the_signal(tmp_path, unbroken):
+def test_a_run_that_gets_10_signals_saves_its_state_and_ends_with_their_status(tmp_path, unbroken):
     mode, expected = unbroken
     draw, longest = random.Random(2), 0.0
     for number in range(max(10, KILLS // 5)):

@@ -440,7 +440,7 @@ def test_a_counter_does_not_take_the_column_of_the_seconds():
         online_logger(counters=("time_s",))
 
 
-def test_whichever_operation_on_files_fails_once_the_run_goes_on_without_at_most_one_row(tmp_path, monkeypatch):
+def test_if_any_operation_on_files_fails_the_run_continues_and_loses_at_most_one_row(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here, and a busy disk would take long
     lost = []
     for fail_at in range(1, 200):

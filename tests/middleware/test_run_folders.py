@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time writes to it, and it says what has happened."""
+"""The folder of a run: one process at a time writes to it; it has error.txt, run.log and run.json."""
 
 import json
 import logging
@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from states import Armed
 
 from ding_lite import Context, Task, contract
 from ding_lite.basics import FolderInUseError
@@ -161,7 +161,7 @@ def test_a_saver_in_a_new_folder_locks_it_in_the_first_iteration(tmp_path):
 class TestErrors:
     @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
     @pytest.mark.parametrize("iteration", [0, 2])
-    def test_an_error_leaves_word_in_the_folder(self, tmp_path, iteration, mode):
+    def test_an_error_is_written_to_the_folder(self, tmp_path, iteration, mode):
         with pytest.raises(ValueError, match="the cause"):
             run(tmp_path, 5, failing_in(iteration), **mode)
         text = (tmp_path / "error.txt").read_text()
@@ -188,7 +188,7 @@ class TestErrors:
         assert not (tmp_path / "error.txt").exists()
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-    def test_the_end_by_a_signal_is_no_error(self, tmp_path, error):
+    def test_a_signal_or_sys_exit_leaves_no_error_txt(self, tmp_path, error):
         with pytest.raises(error):
             run(tmp_path, 5, failing_in(1, error))
 
@@ -196,7 +196,7 @@ class TestErrors:
         assert log(tmp_path)[-1] == "INFO the task is stopped"
 
     @pytest.mark.parametrize("filter_", ["default", "error"])
-    def test_word_that_cannot_be_left_does_not_hide_the_error(self, tmp_path, filter_):
+    def test_a_report_that_cannot_be_written_does_not_hide_the_error(self, tmp_path, filter_):
         def fail(ctx):
             (tmp_path / "error.txt").mkdir()
             raise ValueError("the cause")
@@ -210,7 +210,7 @@ class TestErrors:
         said = ended.value.__notes__ if caught is None else [str(one.message) for one in caught]
         assert any(re.search(words, text) for text in said)
 
-    def test_a_saver_alone_leaves_word_too(self, tmp_path):
+    def test_a_saver_without_a_logger_writes_the_error_too(self, tmp_path):
         loop = Task()
         with loop.start(ctx=Context()):
             loop.use(CkptSaver(torch.nn.Linear(1, 1), tmp_path)).use(failing_in(1))
@@ -234,14 +234,6 @@ class TestErrors:
             assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
         finally:
             other.communicate("\n")
-
-
-class Armed:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (self.marker,))
 
 
 @pytest.mark.parametrize("form", ["torch", "pickle"])
@@ -376,7 +368,7 @@ class TestLogs:
 
         assert log(tmp_path) == []
 
-    def test_runs_beside_each_other_write_their_own_logs(self, tmp_path):
+    def test_a_run_inside_another_writes_its_own_log(self, tmp_path):
         def inner(ctx):
             run(tmp_path / "inner", 1)
 
@@ -394,7 +386,7 @@ class TestLogs:
 
         assert (logger.level, logger.handlers, warnings.showwarning) == before
 
-    def test_a_worker_that_is_started_again_is_a_line(self, tmp_path):
+    def test_the_restart_of_a_worker_is_a_line(self, tmp_path):
         envs = make_envs("CartPole-v1", 2, workers=2, backend="process", restart=True)
         policy = PPOPolicy(PPOConfig().policy, envs.single_observation_space, envs.single_action_space)
         cfg = PPOConfig(exp_name=str(tmp_path)).override({"policy.collect.n_sample": 4})

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from states import same
 
 from ding_lite.nn import Adam, RMSprop
 from ding_lite.nn.eager_optimizers import without_compiler
@@ -45,16 +46,6 @@ def trained(optimizer_type, settings, steps, loaded=None):
             schedule.step()
         rates.append([group["lr"] for group in optimizer.param_groups])
     return net.state_dict(), optimizer.state_dict(), rates
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 @EACH

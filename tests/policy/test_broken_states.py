@@ -109,7 +109,7 @@ def refusal(policy, state):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_each_entry_of_a_state_is_refused_by_its_key_where_it_is_broken(kind):
+def test_a_broken_entry_of_a_state_is_refused_and_the_error_names_its_key(kind):
     state, policy = made(kind).state_dict(), made(kind, seed=3)
     before = plain(policy.state_dict())
     turn = KINDS.index(kind)  # so that at a place that all kinds have, each value is tried by one of them

@@ -39,7 +39,7 @@ class SavesTheModelAlone(LoadsByItself):
 
 
 @pytest.mark.parametrize("kind", [LoadsByItself, SavesTheModelAlone])
-def test_a_load_state_dict_that_calls_torch_changes_what_acts(kind, envs):
+def test_a_load_state_dict_that_calls_torch_changes_the_acting_weights(kind, envs):
     one, other = made(kind, envs, 1), made(kind, envs, 2)
     before, snapshot = one.eval_mode.forward(OBS)[0], one.snapshot()
     one.load_state_dict(other.state_dict())
@@ -59,7 +59,7 @@ def test_weights_that_torch_loads_act_after_bump_version(envs):
     assert (policy.eval_mode.forward(OBS)[0] == pretrained.eval_mode.forward(OBS)[0]).all()
 
 
-def test_a_learn_on_batch_that_says_nothing_changes_what_acts(envs):
+def test_a_learn_on_batch_without_bump_version_changes_the_acting_weights(envs):
     class Quiet(PPOPolicy):
         def learn_on_batch(self, batch):
             loss, _ = self.loss(self.loss_batch(batch))
@@ -112,7 +112,7 @@ def test_weights_that_are_set_between_two_runs_collect_in_the_next(lag, is_final
     assert found == collected_by()
 
 
-def test_what_after_init_draws_is_the_seeds(envs):
+def test_random_numbers_of_after_init_depend_on_the_seed(envs):
     class Curious(PPOPolicy):
         def after_init(self):
             self.predictor = nn.Linear(4, 4)

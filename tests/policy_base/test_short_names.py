@@ -83,7 +83,7 @@ def test_every_place_of_a_name_is_a_field_of_some_policy():
         (Policy, "num_sgd_iter", "PPO and IMPALA have policy.learn.epoch_per_collect; other policies take one gradient step"),
     ],
 )
-def test_names_of_rllib_without_an_equivalent_in_a_policy_lead_to_the_place_where_it_is_set(kind, name, words):
+def test_names_of_rllib_without_an_equivalent_in_a_policy_name_the_place_to_set_it(kind, name, words):
     with pytest.warns(UserWarning, match=f"has no setting '{name}': .*{words}"):
         assert kind({name: 5}, BOX, DISCRETE).config[name] == 5
 

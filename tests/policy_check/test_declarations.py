@@ -52,7 +52,7 @@ def test_a_misspelt_hook_or_one_of_another_library_is_a_warning_once_per_class(n
     assert [str(it.message) for it in recwarn] == [f"Mine defines {name!r}, which nothing calls: did you mean {meant!r}?"]
 
 
-def test_so_is_a_misspelt_class_attribute():
+def test_a_misspelt_class_attribute_is_a_warning():
     with pytest.warns(UserWarning, match="Mine defines 'learn_from', which nothing reads: did you mean 'learns_from'"):
         made(learn_from="transitions")
 
@@ -105,7 +105,7 @@ def test_a_method_that_replaces_an_internal_one_is_refused(name, method, replace
         made(**{name: method})
 
 
-def test_one_that_can_be_called_like_the_internal_one_is_not():
+def test_a_method_with_a_compatible_signature_is_accepted():
     class Longer(PPOPolicy):
         is_recurrent = False
 
@@ -146,7 +146,7 @@ def test_a_batch_size_of_a_policy_that_takes_one_step_per_rollout_is_a_warning(k
 
 
 @pytest.mark.parametrize("given", ["settings", "typed", "default"])
-def test_so_are_its_epochs_if_its_configuration_has_them(given):
+def test_its_epochs_are_a_warning_if_its_configuration_has_them(given):
     def changed():
         return PPOPolicyConfig().override({"learn.epoch_per_collect": 5, "learn.batch_size": 16})
 
@@ -157,7 +157,7 @@ def test_so_are_its_epochs_if_its_configuration_has_them(given):
         kind(settings[given], BOX, DISCRETE)
 
 
-def test_where_something_reads_them_there_is_no_warning():
+def test_there_is_no_warning_if_something_reads_them():
     class InParts(A2CPolicy):
         def learn_on_batch(self, batch):
             return {}

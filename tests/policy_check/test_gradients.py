@@ -64,13 +64,13 @@ def test_a_network_that_no_optimizer_trains_is_a_warning_by_the_name_of_its_attr
         lambda network: {"beside": network.requires_grad_(False)},
     ],
 )
-def test_one_that_has_an_optimizer_or_is_frozen_is_no_warning(held):
+def test_a_network_with_an_optimizer_or_without_gradients_is_no_warning(held):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made(held=staticmethod(held)).dry_run()
 
 
-def test_one_that_the_loss_does_not_reach_is_no_warning():
+def test_a_network_that_the_loss_does_not_reach_is_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made(used=lambda self, batch: 0).dry_run()

@@ -280,7 +280,7 @@ def listed(value):
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_state_of_which_a_part_does_not_fit_changes_nothing_and_the_key_is_named(name, state):
+def test_a_state_with_a_part_that_does_not_fit_changes_nothing_and_the_error_names_the_key(name, state):
     path, to, words = MISFITS[name]
     policy = learned(steps=1, cfg={"seed": 3})
     before = taken(policy)
@@ -369,7 +369,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_state_of_another_policy_is_refused_by_what_differs(name, state, tmp_path):
+def test_a_state_of_another_policy_is_refused_and_the_error_names_the_difference(name, state, tmp_path):
     kind, cfg, observations, actions, words = OTHERS[name]
     policy = kind(cfg, observations, actions)
     loaded = load_checkpoint(save_checkpoint(state, tmp_path / "policy.pt"))

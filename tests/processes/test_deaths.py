@@ -45,7 +45,7 @@ def say(progress):
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_a_kill_is_noticed_at_once_and_told_with_the_place(is_busy):
+def test_a_kill_is_noticed_at_once_and_the_error_names_the_place(is_busy):
     process = WorkerProcess("collect-1", progress_size=2, describe=say)
     process.call(write_progress, 5, 31)
     if is_busy:
@@ -112,7 +112,7 @@ def test_a_death_during_the_start_is_told():
     assert "was killed by signal 9" in str(error)
 
 
-def test_no_answer_in_time_is_a_hang_told_with_place_and_stack(gone):
+def test_no_answer_in_time_is_a_hang_and_the_error_has_place_and_stack(gone):
     process = WorkerProcess("w", progress_size=2, describe=say, timeout_s=0.5)
     process.call(write_progress, 5, 31)
     error = raised_within(1.5, WorkerHangs, process.call, sleep, 60)
@@ -130,7 +130,7 @@ def test_no_answer_in_time_is_a_hang_told_with_place_and_stack(gone):
 
 
 @pytest.mark.parametrize("how", ["a loop", "a stop", "a lock in C"])
-def test_whatever_it_hangs_in_it_is_killed_in_time(how, gone):
+def test_a_worker_that_hangs_anywhere_is_killed_in_time(how, gone):
     def hang(objects):
         import ctypes
 

@@ -112,7 +112,7 @@ def test_builtin_exceptions_arrive(worker, error):
         (Unspeakable, (), "<its __str__ raised RuntimeError>", ""),
     ],
 )
-def test_what_cannot_be_brought_over_is_told_in_words(worker, cls, args, message, why):
+def test_an_error_that_cannot_be_pickled_arrives_as_text(worker, cls, args, message, why):
     with pytest.raises((WorkerError, Unspeakable)) as caught:
         worker.call(make_and_fail, cls, *args)
     error = caught.value

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from states import same
 
 from ding_lite.processes import WorkerProcess
 
@@ -59,16 +60,6 @@ def echo(objects, *args):
 
 def describe(objects, array):
     return array.shape, array.dtype.str, array.flags.c_contiguous, array.flags.f_contiguous, array.tobytes()
-
-
-def same(left, right):
-    if isinstance(left, dict):
-        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, (list, tuple)):
-        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, np.ndarray):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-    return type(left) is type(right) and left == right
 
 
 @pytest.mark.parametrize("size", [0, 3, 5000])

@@ -43,7 +43,7 @@ def rounds(case, contents, envs, before=lambda number: None, count=3):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_worker_that_is_struck_in_a_step_and_restarted_gives_the_same_rollouts(case, contents, digest, faults, fault):
+def test_a_worker_that_fails_in_a_step_and_is_restarted_gives_the_same_rollouts(case, contents, digest, faults, fault):
     def strike(number):
         if number == 1:
             faults.write_text(fault)

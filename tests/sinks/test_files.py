@@ -155,7 +155,7 @@ while True:
 """
 
 
-def test_a_process_killed_at_any_instant_leaves_lines_that_parse_but_for_the_last(make, path):
+def test_a_process_that_is_killed_at_any_moment_leaves_lines_that_parse_except_for_the_last(make, path):
     draw = random.Random(0)
     for _ in range(6):
         with subprocess.Popen([sys.executable, "-c", WRITER, make.__name__, path], stdout=subprocess.PIPE) as process:
@@ -237,7 +237,7 @@ def test_a_file_alone_says_what_the_disk_refused_and_goes_on_when_it_can(make, p
     assert rows_of(path) == [{"step": 2}]
 
 
-def test_half_a_line_is_taken_back_when_the_disk_is_full(make, path):
+def test_half_a_line_is_removed_when_the_disk_is_full(make, path):
     code = (
         "import pathlib, resource, sys, time\nfrom ding_lite import sinks\n"
         "time.monotonic = lambda: 0.0\n"  # a busy machine makes no sink rest

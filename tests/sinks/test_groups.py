@@ -43,7 +43,7 @@ def texts_of(caught):
     return [str(warning.message) for warning in caught]
 
 
-def test_a_sink_that_raises_costs_its_row_and_one_warning_until_it_has_worked_again(recwarn):
+def test_a_sink_that_raises_loses_its_row_with_one_warning_until_it_works_again(recwarn):
     broken, whole = Kept(fails={1, 2, 5}), Kept()
     group = SinkGroup([broken, whole])
     for step in range(7):

@@ -28,7 +28,7 @@ def lines(path):
     ("level", "expected"),
     [("DEBUG", ["DEBUG 1", "INFO 2", "WARNING 3"]), ("INFO", ["INFO 2", "WARNING 3"]), ("ERROR", [])],
 )
-def test_lines_of_the_level_and_above_stand_in_the_file_with_their_time(tmp_path, level, expected):
+def test_lines_of_the_level_and_above_are_written_with_their_time(tmp_path, level, expected):
     log = RunLog(tmp_path / "deep/run.log", level)
     for number, severity in enumerate((logging.DEBUG, logging.INFO, logging.WARNING), 1):
         logging.getLogger("ding_lite.middleware.loggers").log(severity, "%d", number)
@@ -65,7 +65,7 @@ def test_logs_that_overlap_each_get_their_lines(tmp_path):
     assert lines(tmp_path / "second.log") == [*both, "INFO the last one"]
 
 
-def test_warnings_stand_in_the_file_and_are_shown(tmp_path, recwarn):
+def test_warnings_are_written_to_the_file_and_shown(tmp_path, recwarn):
     log = RunLog(tmp_path / "run.log", "WARNING")
     warnings.warn("beware", stacklevel=1)
     log.close()

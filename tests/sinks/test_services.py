@@ -214,7 +214,7 @@ class TestWeightsAndBiases:
         assert [row["env_step"] for row in self.rows(tmp_path / "other")] == [10, 20]
         assert self.rows(tmp_path) == [{"x": 1}]
 
-    def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(self, tmp_path):
+    def test_without_a_key_the_run_continues_and_asks_for_none(self, tmp_path):
         code = (
             "import pathlib, sys\nfrom ding_lite.sinks import SinkGroup, WeightsAndBiases\n"
             "group = SinkGroup([WeightsAndBiases(pathlib.Path(sys.argv[1]), mode='online')])\n"
@@ -239,7 +239,7 @@ class TestWeightsAndBiases:
 
 
 @pytest.mark.parametrize(("kind", "extra"), [(TensorBoard, "tb"), (WeightsAndBiases, "wandb")])
-def test_a_service_that_is_not_installed_costs_one_warning_and_not_the_run(tmp_path, monkeypatch, kind, extra):
+def test_a_service_that_is_not_installed_causes_one_warning_and_the_run_continues(tmp_path, monkeypatch, kind, extra):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
