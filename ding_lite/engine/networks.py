@@ -94,7 +94,7 @@ class Network:
         self.lane_states = LaneStates(plan, self.lanes, self._ends)
         """What lanes and edges hold, to save and restore it."""
         self._requests: dict[int, list[Request]] = {}
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # reentrant, because a signal may call `cut` while this thread holds it
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # signals the end of a thread
 
@@ -341,8 +341,9 @@ class Network:
     def _carry_out(self, until: int) -> None:
         """Run all lanes until that many iterations are done since the first run, or up to the next pause."""
         with self._mutex:
-            end = until if self.cut_by is None else min(until, self._learn.iteration + 2 + self.plan.max_lag)
-            self._until = end
+            self._until = until
+            if self.cut_by is not None:  # asked last: a signal that comes now lowers the number by itself
+                self._until = min(until, self._learn.iteration + 2 + self.plan.max_lag)
         if len(self._threads) > 1:
             self._run_on_threads()
             return
