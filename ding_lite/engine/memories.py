@@ -46,7 +46,7 @@ class Memories:
 
     def begin(self, pipeline: Sequence[Entry]) -> None:
         """Look at what is held now."""
-        self._first = {**_prints_of(pipeline), **self._first}
+        self._first = _prints_of(pipeline)
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[tuple[str, str]]:
         """Name and place of each memory that has changed since `begin`, once for each middleware."""
