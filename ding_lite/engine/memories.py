@@ -63,12 +63,13 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
     used = middleware_of(pipeline)
     single = {(position, it.name): it.fn for position, it in enumerate(used) if not it.is_around}
     found = {key: fn for key, fn in single.items() if not has_state(holder_of(fn))}
-    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else frozenset()
+    saved = _saved_by(used, pipeline) if any(map(_has_code_of_script, found.values())) else {}
     return {key: fingerprint(fn, inside_of=functools.partial(_inside, saved)) for key, fn in found.items()}
 
 
-def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> frozenset[int]:
-    """The ids of objects with a state, which is saved, of environments, and of everything inside them."""
+def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict[int, Any]:
+    """Objects with a state, which is saved, environments, and everything inside them, by id: while they are held here, no other
+    object gets their id."""
     named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]
@@ -81,7 +82,7 @@ def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> froz
             if not is_scalar(inner) and id(inner) not in seen and not isinstance(inner, (ModuleType, type, FunctionType)):
                 seen[id(inner)] = inner
                 waiting.append(inner)
-    return frozenset(seen)
+    return seen
 
 
 def _inside(saved: Container[int], value: Any) -> Parts | None:
