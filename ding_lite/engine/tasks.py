@@ -391,12 +391,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
-        network.begin_watchdog = watchdog.begin_in_time
         if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
             self._finish, self._asked = False, None
             network.cut(before)
         try:
-            network.run(1 if self._finish else max_step, is_final or self._finish)
+            network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
             asked = network.reason or network.cut_by
             self._finish, self._asked = is_final or asked is not None, asked or before
         finally:
