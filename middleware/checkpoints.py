@@ -29,7 +29,7 @@ from ding_lite.basics import (
     save_checkpoint,
 )
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
-from ding_lite.engine import Context, RunStateError, contract
+from ding_lite.engine import Context, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.policy import ActMode, LearnMode
@@ -228,7 +228,7 @@ class CkptSaver:
             else:
                 words = f"the run has ended, but its last state is not saved, so it cannot be resumed from here: {error}"
                 own_run().raise_at_end(UnsavedError(error.errno, words, error.filename))
-        except (TypeError, RunStateError) as error:
+        except (TypeError, ValueError) as error:  # ValueError: a RunStateError, or a state that contains itself
             self._run_is_unsavable = True
             warnings.warn(
                 f"this run cannot be resumed later, because its state cannot be saved: {error} The policy is saved.",
@@ -244,6 +244,7 @@ class CkptSaver:
         Raises:
             FolderInUseError: another process writes to the folder.
         """
+        self._run_is_asked = False  # an earlier run may have ended by an error before the save that it asked for
         if not self._record.is_begun:
             self._begin_record(own_run().ctx.total_step)
 

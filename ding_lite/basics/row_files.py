@@ -13,6 +13,7 @@ from typing import Any
 
 from ding_lite.basics.checkpoints import CheckpointError, load_checkpoint, plain
 from ding_lite.basics.files import write_atomically
+from ding_lite.basics.value_types import types_of, with_types
 
 _SMALLEST, _LARGEST = 4 << 20, 8 << 20  # bytes of rows in a file; a run waits while one is written
 _DEEPEST = 3  # levels of dicts in which rows are looked for: parts, name, key
@@ -42,7 +43,7 @@ class RowFiles:
     """The row files of a saved run. A file never changes after it is written; states name the files with their rows.
 
     Rows get a file when there are at least 4 MB of new ones. The others are in the state itself, and so are rows with objects
-    that can be changed in place.
+    other than strings and numbers, which may be changed in place.
 
     Args:
         folder: the folder of the files.
@@ -98,13 +99,15 @@ class RowFiles:
         while self._has_written(path, rows):
             pass
         begin = self._begin_of(path, rows)
+        rest = rows.copy(begin, rows.stop)
         return {
             "path": list(path),
             "first": rows.first,
             "stop": rows.stop,
             "capacity": rows.capacity,
             "files": self._files_of(path, rows),
-            "rest": plain(rows.copy(begin, rows.stop), _place(path)),
+            "rest": plain(rest, _place(path)),
+            "types": list(types_of(rest)),
         }
 
     def _files_of(self, path: tuple[Any, ...], rows: RowsInPieces) -> list[dict[str, Any]]:
@@ -119,10 +122,11 @@ class RowFiles:
         if not self._new_bytes(path, rows):
             return False
         end = min(rows.stop, begin + max(1, _LARGEST // rows.row_bytes))
-        columns = plain(rows.copy(begin, end), _place(path))
+        columns = rows.copy(begin, end)
         if not _is_immutable(columns):
             return False
-        self._written[path] = rows.version, [*self._files_of(path, rows), self._write(begin, end, columns)]
+        content = plain(columns, _place(path))
+        self._written[path] = rows.version, [*self._files_of(path, rows), self._write(begin, end, content)]
         return True
 
     def _is_there(self, file: Mapping[str, Any]) -> bool:
@@ -173,7 +177,8 @@ class RowFiles:
                 raise ValueError(f"rows from {file['first']}, expected {begin}")
             whole = _placed(whole, self._read(file), range(begin, file["stop"]), range(first, stop), capacity)
             begin = file["stop"]
-        return _placed(whole, saved["rest"], range(begin, stop), range(first, stop), capacity)
+        rest = with_types(saved["rest"], saved.get("types", ()))  # older files do not have them
+        return _placed(whole, rest, range(begin, stop), range(first, stop), capacity)
 
     def _read(self, file: Mapping[str, Any]) -> Any:
         if os.path.basename(file["file"]) != file["file"]:
@@ -230,7 +235,7 @@ def _place(path: tuple[Any, ...]) -> str:
 
 
 def _is_immutable(columns: Any) -> bool:
-    """Whether all objects in these columns are of a type that cannot be changed in place."""
+    """Whether all objects in these columns are of a type that cannot be changed in place, and that a file keeps."""
     if isinstance(columns, dict):
         return all(map(_is_immutable, columns.values()))
     return not isinstance(columns, list) or _IMMUTABLE.issuperset(map(type, columns))

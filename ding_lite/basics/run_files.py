@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite.basics.checkpoints import CheckpointError, plain
-from ding_lite.basics.files import remove_leftovers, write_atomically, writing
+from ding_lite.basics.files import write_atomically, writing
 from ding_lite.basics.row_files import RowFiles, read_verified, serialised
 from ding_lite.basics.value_types import types_of, with_types
 
@@ -73,7 +73,9 @@ class RunFiles:
                 "sha256": hashlib.sha256(content).hexdigest(),
                 "rows": [file["file"] for one in rows for file in one["files"]],
             }
-            self._write_manifest([mine, *others][:_KEPT])
+            kept = [mine, *others][:_KEPT]
+            write_atomically(self._manifest, json.dumps({"format": FORMAT, "states": kept}, indent=2).encode())
+            self._remove_others(kept)
             self._has_saved = True
         except BaseException:
             with contextlib.suppress(OSError, CheckpointError):
@@ -105,10 +107,6 @@ class RunFiles:
         except CheckpointError:
             return self._found()
 
-    def _write_manifest(self, states: list[dict[str, Any]]) -> None:
-        write_atomically(self._manifest, json.dumps({"format": FORMAT, "states": states}, indent=2).encode())
-        self._remove_others(states)
-
     def _remove_others(self, states: list[dict[str, Any]]) -> None:
         """Remove the files that belong to none of these states."""
         named = {one["file"] for one in states}.union(*(one.get("rows", ()) for one in states))
@@ -118,12 +116,6 @@ class RunFiles:
                 if name not in named and (_STATE.fullmatch(name) or (knows_rows and _ROW_FILE.fullmatch(name))):
                     with contextlib.suppress(OSError):
                         os.unlink(self.folder / name)
-
-    def clear(self) -> None:
-        """Forget the states of an earlier run in this folder."""
-        remove_leftovers(self.folder)
-        if self._manifest.exists():
-            self._write_manifest([])
 
     def require(self) -> None:
         """Raise an error if there is no saved state.

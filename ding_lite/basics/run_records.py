@@ -168,7 +168,7 @@ class _Session:
             f"process   {facts['pid']} on {facts['host']}, since {facts['start']}",
             f"versions  {versions}",
             f"command   {command_line()}",
-            f"cwd       {Path.cwd()}",
+            f"cwd       {_cwd()}",
         ]
         table = ["", "The last row of metrics:", *(f"  {name}  {value}" for name, value in self.row.items())]
         return [*head, *(table if self.row else ()), "", *lines]
@@ -197,6 +197,13 @@ def _versions() -> dict[str, str]:
     """The versions of Python and of the libraries that are loaded."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
     return {"python": platform.python_version(), **{name: str(version) for name, version in found.items() if version}}
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that was removed"
 
 
 def _now() -> str:

@@ -29,7 +29,7 @@ class LaneStates:
         self._plan, self._lanes, self._ends = plan, lanes, ends
 
     def save(self) -> dict[str, Any]:
-        """The state, as plain data if the kept fields are."""
+        """A copy of the state, as plain data if the kept fields are."""
         numbers: dict[tuple[int, int], int] = {}
         saved: list[dict[str, Any]] = []
         leaders = self._leaders()
@@ -43,7 +43,7 @@ class LaneStates:
 
         edges = [{"edge": str(edge), "tokens": self._ends[edge].state(number_of)} for edge in self._plan.edges]
         lanes = [{name: getattr(lane.ctx, name) for name in self._plan.kept if hasattr(lane.ctx, name)} for lane in self._lanes]
-        return {"edges": edges, "snapshots": saved, "lanes": lanes}
+        return {"edges": copy.deepcopy(edges), "snapshots": saved, "lanes": copy.deepcopy(lanes)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; before the first run.
@@ -61,8 +61,8 @@ class LaneStates:
         leaders = self._leaders()
         snapshots = [leaders[saved["leader"]].snapshot_from(saved["state"]) for saved in state["snapshots"]]
         for edge, saved in zip(self._plan.edges, state["edges"]):
-            self._ends[edge].load_state(saved["tokens"], snapshots)
-        for lane, kept in zip(self._lanes, state["lanes"]):
+            self._ends[edge].load_state(copy.deepcopy(saved["tokens"]), snapshots)
+        for lane, kept in zip(self._lanes, copy.deepcopy(state["lanes"])):
             for name, value in kept.items():
                 object.__setattr__(lane.ctx, name, value)
 

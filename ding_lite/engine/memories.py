@@ -51,7 +51,7 @@ class Memories:
 
     def begin(self, pipeline: Sequence[Entry]) -> None:
         """Look at what is held now."""
-        self._first = {**_prints_of(pipeline), **self._first}
+        self._first = _prints_of(pipeline)
 
     def changes(self, pipeline: Sequence[Entry]) -> Iterator[tuple[str, str]]:
         """Name and place of each memory that has changed since `begin`, once for each middleware."""
@@ -73,7 +73,10 @@ def _prints_of(pipeline: Sequence[Entry]) -> dict[tuple[int, str], Print]:
 
 
 def _saved_by(used: Sequence[UsedMiddleware], pipeline: Sequence[Entry]) -> dict[int, Any]:
-    """Objects with a state, which is saved, environments, and everything inside them, by id."""
+    """Objects with a state, which is saved, environments, and everything inside them, by id.
+
+    While they are held here, no other object gets their id.
+    """
     named = [thing for it in used if it.terms is not None for thing in it.terms.uses]
     groups = state_groups(named)
     leaders = [thing.leader for thing in named if getattr(thing, "leader", None) is not None]

@@ -61,8 +61,7 @@ class Network:
         """Number of iterations after which all lanes stop: `max_step`, or less for a pause between two iterations."""
         self._at_pause: list[Callable[[], None]] = []
         """What to call there."""
-        self.begin_watchdog: Callable[[], bool] = lambda: True
-        """Called before each iteration of the caller's thread, until it returns True."""
+        self._begin_watchdog: Callable[[], bool] = lambda: True
         self._is_final = True
         self.first_step = ctx.total_step
         self.asked_to_stop = False
@@ -94,7 +93,7 @@ class Network:
         self.lane_states = LaneStates(plan, self.lanes, self._ends)
         """What lanes and edges hold, to save and restore it."""
         self._requests: dict[int, list[Request]] = {}
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # reentrant, because a signal may call `cut` while this thread holds it
         self._progress, self._askers = threading.Condition(), 0
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # signals the end of a thread
 
@@ -243,7 +242,7 @@ class Network:
 
     # The threads.
 
-    def run(self, max_step: int, is_final: bool) -> None:
+    def run(self, max_step: int, is_final: bool, begin_watchdog: Callable[[], bool]) -> None:
         """Run `max_step` more iterations. Leaves the context of the last one in `ctx`.
 
         After a run that ended by `max_step`, it can be called again: the edges hold the tokens for the next iterations.
@@ -251,13 +250,14 @@ class Network:
         Args:
             max_step: maximum number of iterations.
             is_final: False if another run follows.
+            begin_watchdog: called before each iteration of the calling thread, until it returns True.
 
         Raises:
             BaseException: the error of a middleware that no generator on its lane handled. Of several errors, the one that a
                 single thread would raise.
         """
         outside = current_lane()
-        self._is_final, self._last = is_final, None
+        self._is_final, self._last, self._begin_watchdog = is_final, None, begin_watchdog
         self.timeline.begin(self.max_step)
         self.max_step += max_step
         try:
@@ -341,8 +341,9 @@ class Network:
     def _carry_out(self, until: int) -> None:
         """Run all lanes until that many iterations are done since the first run, or up to the next pause."""
         with self._mutex:
-            end = until if self.cut_by is None else min(until, self._learn.iteration + 2 + self.plan.max_lag)
-            self._until = end
+            self._until = until
+            if self.cut_by is not None:  # asked last: a signal that comes now lowers the number by itself
+                self._until = min(until, self._learn.iteration + 2 + self.plan.max_lag)
         if len(self._threads) > 1:
             self._run_on_threads()
             return
@@ -398,7 +399,7 @@ class Network:
         try:
             while iteration < self._until:
                 iteration += 1
-                is_watched = is_watched or self.begin_watchdog()
+                is_watched = is_watched or self._begin_watchdog()
                 for work in mine_in_order:
                     lane = work.lane
                     if lane.is_over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping
@@ -87,8 +88,8 @@ class RunStateMixin:
 
     def _largest(self) -> str:
         """The largest parts with a size in bytes, for messages."""
-        sizes = {name: getattr(part, "nbytes", None) for name, part in self._parts().items()}
-        known = sorted(((size, name) for name, size in sizes.items() if isinstance(size, int)), reverse=True)[:3]
+        sizes = {name: _size_of(part) for name, part in self._parts().items()}
+        known = sorted(((size, name) for name, size in sizes.items() if size is not None), reverse=True)[:3]
         if not known:
             return "No object of the pipeline says how large it is."
         return f"The largest objects are {', '.join(f'{name} with {size / 2**20:,.0f} MB' for size, name in known)}."
@@ -256,6 +257,14 @@ class RunStateMixin:
     def _forget_last_run(self) -> None:
         """Start the next run anew, from the context."""
         raise NotImplementedError
+
+
+def _size_of(part: Any) -> int | None:
+    """The size in bytes that a part says it has; None if it says none, or if a change on another thread disturbs it."""
+    with contextlib.suppress(Exception):
+        size = part.nbytes
+        return size if isinstance(size, int) else None
+    return None
 
 
 def _state_of(part: Any, in_pieces: bool) -> Any:

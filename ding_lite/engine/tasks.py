@@ -173,6 +173,14 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self._network.ask_to_stop()
             return
         things = {id(it): it for entry in self._entries if entry.contract for it in entry.contract.uses}
+        with contextlib.ExitStack() as after:  # also after an error, even of another release
+            for release in (getattr(thing, "release", None) for thing in reversed(things.values())):
+                if callable(release):
+                    after.callback(release)
+            self._close()
+
+    def _close(self) -> None:
+        """The part of `stop` before objects are released."""
         try:
             for future in self._begun_by_hand:
                 future.cancel()
@@ -190,10 +198,6 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._started_at = None
                 self._entries.clear()  # ends an iteration that is looping over them
                 self._clear()
-            for thing in things.values():
-                release = getattr(thing, "release", None)
-                if callable(release):
-                    release()
 
     def __enter__(self) -> Task:
         return self
@@ -387,12 +391,11 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._loaded_lanes = None
         before = self._asked if self._finish else None
         self._network, self._timeline = network, network.timeline
-        network.begin_watchdog = watchdog.begin_in_time
         if before is not None and self.is_cut and self._savers():  # a signal came before the lanes began
             self._finish, self._asked = False, None
             network.cut(before)
         try:
-            network.run(1 if self._finish else max_step, is_final or self._finish)
+            network.run(1 if self._finish else max_step, is_final or self._finish, watchdog.begin_in_time)
             asked = network.reason or network.cut_by
             self._finish, self._asked = is_final or asked is not None, asked or before
         finally:

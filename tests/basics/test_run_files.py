@@ -10,6 +10,7 @@ import resource
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from file_faults import Faults, overwrite
@@ -157,6 +158,15 @@ class TestWhatIsNew:
         held[3].append("changed")
         files.save(state(), 2)
         assert RunFiles(tmp_path).load()[0]["parts"]["ring"]["columns"] == {"x": held}
+
+    @pytest.mark.parametrize("count", [3, 90], ids=["few", "many"])
+    @pytest.mark.parametrize("make", [np.float32, np.arange, lambda number: {"x": (np.int64(number), "text")}])
+    def test_objects_of_rows_keep_their_types_of_numpy(self, tmp_path, make, count):
+        ring = Ring()
+        ring.rows = lambda first, stop: {"object": [make(number) for number in range(first, stop)]}
+        saved(tmp_path, count, ring=ring)
+        found = RunFiles(tmp_path).load()[0]["parts"]["ring"]["columns"]["object"]
+        assert repr(found) == repr([make(number) for number in range(count)])
 
     def test_something_other_than_plain_data_is_named_with_its_place(self, tmp_path):
         ring, files = saved(tmp_path, 40)

@@ -154,6 +154,17 @@ def test_an_error_whose_text_cannot_be_made_is_written_too(tmp_path, record):
     assert r"half a character: \ud800" in (tmp_path / "error.txt").read_text()
 
 
+def test_an_error_is_written_also_if_the_working_directory_is_gone(tmp_path, record, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    record.note_error(raised(ValueError("the loss is nan")))
+
+    lines = (tmp_path / "error.txt").read_text().splitlines()
+    assert lines[0] == "ValueError: the loss is nan"
+    assert "cwd       a folder that was removed" in lines
+
+
 def test_an_error_that_cannot_be_written_is_a_warning(tmp_path, record):
     (tmp_path / "error.txt").mkdir()
     with pytest.warns(UserWarning, match=r"the error that ends the run is not written to .*error\.txt is a folder"):

@@ -162,3 +162,36 @@ def test_a_run_can_be_resumed_if_a_signal_comes_before_the_first_iteration(lag):
 
     assert states[0]["done"] == 1 + lag
     assert summed(lag, [], states[0]) == SUM
+
+
+class Signalled:
+    """A mutex; the first time that a thread takes it, a signal comes meanwhile."""
+
+    def __init__(self, mutex):
+        self.mutex, self.is_sent = mutex, False
+
+    def __enter__(self):
+        assert self.mutex.acquire(timeout=2), "a deadlock"
+        if not self.is_sent:
+            self.is_sent = True
+            signal.raise_signal(signal.SIGINT)
+
+    def __exit__(self, *error):
+        self.mutex.release()
+
+
+@pytest.mark.parametrize("mode", [{"max_lag": 1}, {"async_mode": True}], ids=["lag", "threads"])
+def test_a_signal_while_a_save_is_being_asked_for_ends_the_run(mode):
+    loop, states = Task(), []
+
+    @contract(stage="learn")
+    def learn(ctx):
+        if ctx.total_step == 3:
+            loop._network._mutex = Signalled(loop._network._mutex)
+            loop.between_iterations(lambda: None)
+
+    with loop.start(**mode):
+        loop.use(learn).use(contract(stage="collect")(lambda ctx: None)).use(Saver(loop, states, lambda: None))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run()
+    assert 5 <= states[-1]["done"] <= 6

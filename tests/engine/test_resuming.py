@@ -20,6 +20,13 @@ class Counts(Context):
     count: int = dataclasses.field(default=0, metadata={"kept": True})
 
 
+@dataclasses.dataclass
+class Listing(Context):
+    """Keeps a list that is changed in place."""
+
+    seen: list[int] = dataclasses.field(default_factory=list, metadata={"kept": True})
+
+
 class Adder:
     """Adds what it has seen so far."""
 
@@ -135,6 +142,31 @@ class TestState:
             assert (loop.ctx.total_step, loop.end_reason.kind) == (3, "max_step")
 
         assert log == [(3, 10, 4)] * 2
+
+    @MODES
+    @pytest.mark.filterwarnings("ignore:.*keeps")
+    def test_neither_the_run_that_goes_on_nor_a_resumed_one_changes_it(self, mode):
+        @contract(reads=("seen",), writes=("seen",), stage="collect")
+        def collect(ctx):
+            ctx.seen.append(ctx.total_step)
+
+        def run(states, state=None):
+            @contract(reads=("seen",), stage="learn")
+            def learn(ctx):
+                if ctx.total_step == 2:
+                    loop.between_iterations(lambda: states.append(loop.state_dict()))
+
+            loop = Task()
+            with loop.start(ctx=Listing(), **mode):
+                loop.use(collect).use(learn)
+                if state is not None:
+                    loop.load_state_dict(state)
+                loop.run(12)
+                return loop.ctx.seen
+
+        states = []
+        seen = run(states)
+        assert [run([], states[0]) for _ in range(2)] == [seen] * 2 == [list(range(12))] * 2
 
     @pytest.mark.parametrize(
         ("change", "message"),

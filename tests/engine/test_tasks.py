@@ -241,6 +241,32 @@ class TestStart:
         assert ding_lite.task is task
         assert type(task) is Task
 
+    @pytest.mark.parametrize("failing", ["release", "wait"])
+    def test_every_object_is_released_also_after_an_error_or_a_signal(self, failing, monkeypatch):
+        class Holder:
+            def __init__(self, name):
+                self.name = name
+                contract(uses=(self,), stage="record")(self)
+
+            def __call__(self, ctx):
+                pass
+
+            def release(self):
+                released.append(self.name)
+                if failing == "release" and self.name == "first":
+                    raise ConnectionError("the other end is gone")
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        released, loop = [], Task()
+        loop.start().use(Holder("first")).use(Holder("second"))
+        if failing == "wait":  # for deferred work
+            monkeypatch.setattr(loop._deferrals, "close", interrupted)
+        with pytest.raises(ConnectionError if failing == "release" else KeyboardInterrupt):
+            loop.stop()
+        assert released == ["first", "second"]
+
     def test_two_hundred_starts_and_stops_leave_no_thread_and_no_file_behind(self):
         process, loop = psutil.Process(), Task()
 

@@ -118,6 +118,11 @@ def test_a_run_that_uses_up_the_memory_is_saved_and_names_the_largest_objects(mo
         def load_state_dict(self, state):
             pass
 
+    class Changing(Buffer):
+        @property
+        def nbytes(self):
+            raise RuntimeError("dictionary changed size during iteration")
+
     class Saver:
         def __init__(self):
             self.saved = []
@@ -131,7 +136,7 @@ def test_a_run_that_uses_up_the_memory_is_saved_and_names_the_largest_objects(mo
 
     saver, loop = Saver(), Task()
     with loop.start(**eval(f"dict({mode})")):
-        loop.use(contract(uses=(Buffer(),), stage="learn")(lambda ctx: None)).use(saver)
+        loop.use(contract(uses=(Buffer(), Changing()), stage="learn")(lambda ctx: None)).use(saver)
         with pytest.raises(
             OutOfMemoryError, match=r"99 MB, which is 99% .* of 100 MB\. The largest objects are Buffer with 50 MB"
         ):

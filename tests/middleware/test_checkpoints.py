@@ -645,3 +645,47 @@ def test_the_best_weights_that_could_not_be_written_are_written_by_a_resumed_run
 
     best = load_checkpoint(tmp_path / "ckpt/best.pt")
     assert (best["eval_value"], best["model"]["weight"].item()) == (7.0, 3.0)
+
+
+@pytest.mark.parametrize("mode", [{}, {"max_lag": 1}], ids=["plain", "lag"])
+def test_a_run_after_one_that_ended_by_an_error_is_saved_at_intervals_again(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)  # save the run each time
+
+    @contract(stage="record")
+    def fail_once(ctx):
+        yield
+        if ctx.total_step == 2:  # after the saver has asked for a save
+            raise ConnectionError("the service is gone")
+
+    loop = Task()
+    with loop.start(**mode):
+        loop.use(fail_once).use(CkptSaver(weight_of(0.0), tmp_path, train_freq=1))
+        with pytest.raises(ConnectionError):
+            loop.run(20)
+        loop.run(6, final=False)
+
+    state, _ = RunFiles(tmp_path).load()
+    assert state["done"] > 5
+
+
+def circle():
+    found = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("value", [circle(), np.ones(2, np.dtype("f4").newbyteorder())], ids=["circle", "byte-order"])
+def test_a_state_that_no_file_can_hold_is_a_warning(tmp_path, value):
+    class Holder:
+        def __call__(self, ctx):
+            pass
+
+        def state_dict(self):
+            return {"value": value}
+
+        def load_state_dict(self, state):
+            pass
+
+    with pytest.warns(UserWarning, match="this run cannot be resumed later, because its state cannot be saved: "):
+        run([Holder(), CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 3)
+    assert "final.pt" in names(tmp_path / "ckpt")
