@@ -114,8 +114,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 iterations that are done: the same script goes on as if the run had never ended. None begins a new run.
             new_episodes: with `resume`, whether to begin new episodes in environments that cannot be restored, instead of
                 raising an error. The run is then not the same as the unbroken one.
-            watchdog_s: seconds after which a run in which no middleware begins or returns is ended: the stacks of all threads
-                and the name of what hangs are printed, and the program ends with status 75. None for no limit.
+            watchdog_s: seconds after which a run is ended in which no middleware begins or returns, also in `begin_run` and
+                `end_run`: the stacks of all threads and the name of what hangs are printed, and the program ends with status
+                75. None for no limit.
             memory_share: a run that uses more than this share of the memory of the machine, or of its cgroup, is ended between
                 two iterations, saved if the pipeline has a CkptSaver, and raises a MemoryError that names its largest objects.
                 None for no limit.
@@ -278,24 +279,24 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                     object.__setattr__(self._ctx, "total_step", self._ctx.total_step - 1)
                 if self._first_step is None:
                     self._first_step = self._ctx.total_step
-                self._begin_run()
-                if not self._memories.is_begun and self._savers():
-                    self._memories.begin(self._entries)
                 watchdog = self._watchdog(interrupts)
                 with watchdog.watching():
+                    self._begin_run()
+                    if not self._memories.is_begun and self._savers():
+                        self._memories.begin(self._entries)
                     if not max_step:
                         self._finish = True
                     elif self.async_mode or self.max_lag:
                         self._overlap(max_step, final, watchdog)
                     else:
                         self._loop(max_step, final, watchdog)
-                if self.running:
-                    self._left = 0
-                    self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
-                    if final or self._asked is not None:
-                        if max_step and (self._asked is None or self.is_cut):
-                            self._save_run()
-                        self._complete()
+                    if self.running:
+                        self._left = 0
+                        self._end_reason = self._asked or EndReason("max_step", f"max_step={wanted} was reached")
+                        if final or self._asked is not None:
+                            if max_step and (self._asked is None or self.is_cut):
+                                self._save_run()
+                            self._complete()
                 if self._errors_at_end:
                     raise self._errors_at_end.pop(0)
                 interrupts.raise_again()

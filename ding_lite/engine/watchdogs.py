@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from ding_lite.engine.endings import EndReason
+from ding_lite.engine.endings import EndingMixin, EndReason
 from ding_lite.engine.interrupts import Interrupts
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.pipeline.pipeline_checks import Entry
@@ -152,8 +152,16 @@ def running_in(home: int) -> str:
     """What runs in a plain loop on this thread, for messages."""
     running = entry_in(home)
     if running is None:
-        return "a backward step or the end of an iteration"
+        return _beginning_in(home) or "a backward step or the end of an iteration"
     return f"{running.name} ({running.location})" if running.location else running.name
+
+
+def _beginning_in(home: int) -> str | None:
+    """The `begin_run` that runs on this thread, by its frames; None if there is none."""
+    frame: FrameType | None = sys._current_frames().get(home)
+    while frame is not None and frame.f_code is not EndingMixin._begin_run.__code__:
+        frame = frame.f_back
+    return None if frame is None else f"begin_run of {frame.f_locals.get('name')}"
 
 
 def memory_limit() -> int | None:

@@ -52,6 +52,29 @@ def test_a_run_that_hangs_ends_with_stacks_and_the_name_of_the_middleware(mode):
     assert spent < 25
 
 
+@pytest.mark.parametrize("method", ["begin_run(self)", "end_run(self, ctx)"])
+def test_a_run_that_hangs_at_its_beginning_or_end_ends_too(method):
+    text = f"""
+import threading
+from ding_lite.engine import Task
+{SHORT_GRACE}
+
+class Final:
+    def __call__(self, ctx):
+        pass
+
+    def {method}:
+        threading.Event().wait()
+
+with Task().start(watchdog_s=0.5) as loop:
+    loop.use(Final()).run(3)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    name = method.partition("(")[0]
+    assert done.returncode == watchdogs.STUCK_STATUS
+    assert {"begin_run": "begin_run of Final", "end_run": "Final.end_run"}[name] in done.stderr.partition("made no progress")[2]
+
+
 DEADLOCK = """
 import threading
 from ding_lite.engine import Task, contract
