@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
@@ -22,6 +22,7 @@ from ding_lite.engine.interrupts import Interrupts, interruptible
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
 from ding_lite.engine.networks import Network
+from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
 from ding_lite.engine.run_states import RunStateMixin
@@ -29,8 +30,7 @@ from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
-from ding_lite.pipeline.contexts import Context, family_of, is_scalar, kept_fields
-from ding_lite.pipeline.fingerprints import Print, changed, fingerprint
+from ding_lite.pipeline.contexts import Context, family_of
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
@@ -82,7 +82,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         caller = Caller(self._belongs_to_run, self._is_stopped, self._pool.resting, self._is_at_end, self._fail_at_once)
         self._deferrals = Deferrals(caller, self._changed)
         self._network: Network | None = None
-        self._paused: _Paused | None = None
+        self._paused: PausedRun | None = None
         self._checked: tuple[tuple[object, list[tuple[int, int]]], Checker] | None = None
         self._touches = Touches()
 
@@ -383,7 +383,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         return self._checked[1]
 
     def _overlap(self, max_step: int, is_final: bool, watchdog: Watchdog) -> None:
-        network = self._resumed()
+        network = None if self._paused is None else self._paused.resumed(self._pipeline(), self.ctx)
         if network is None:
             self._paused = None
             network = self._new_network()
@@ -404,9 +404,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             if network.asked_to_stop:
                 self.stop()
         if network.can_go_on:
-            kept = {name: getattr(self.ctx, name, None) for name in kept_fields(self.ctx)}
-            prints = {name: fingerprint(value) for name, value in kept.items() if not is_scalar(value)}
-            self._paused = _Paused(network, self._pipeline(), self.ctx, kept, prints, network.lane_states.snapshots())
+            self._paused = PausedRun(network, self._pipeline(), self.ctx)
 
     def _new_network(self) -> Network:
         plan = make_plan(self.ctx, self._entries, self.max_lag)
@@ -418,22 +416,6 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
             self.ctx, self._entries, self.max_lag, has_lanes=True, is_threaded=self.async_mode, touches=self._touches
         )
         return Network(plan, self.ctx, Timeline(), checker, self._deferrals, is_threaded=self.async_mode)
-
-    def _resumed(self) -> Network | None:
-        """The network of the last run, if this run continues with the same pipeline and context."""
-        paused = self._paused
-        if paused is None or paused.pipeline != self._pipeline() or family_of(paused.ctx) is not family_of(self.ctx):
-            return None
-        if self.ctx.total_step != paused.ctx.total_step + 1 or kept_fields(self.ctx) != tuple(paused.kept):
-            return None
-        values = {name: getattr(self.ctx, name, None) for name in paused.kept}
-        set_since = {name: it for name, it in values.items() if it is not paused.kept[name]}
-        for name, found in paused.prints.items():
-            if changed(found, fingerprint(values[name]), private="all") is not None:
-                set_since[name] = values[name]
-        snapshots = {id(leader): new for leader, old in paused.snapshots if not _is_same(new := leader.snapshot(), old)}
-        paused.network.go_on(self.ctx, set_since, snapshots)
-        return paused.network
 
     def _resting_network(self) -> Network | None:
         return None if self._paused is None else self._paused.network
@@ -653,25 +635,6 @@ def _warn_of_barriers(plan: Plan) -> None:
             "writes=..., uses=..., stage=...); task.suggest_contracts() prints that line after some iterations.",
             stacklevel=5,
         )
-
-
-class _Paused(NamedTuple):
-    """A run that has ended by `max_step`, and can be continued."""
-
-    network: Network
-    pipeline: list[tuple[int, int]]
-    ctx: Context
-    """The context of its last iteration."""
-    kept: dict[str, Any]
-    """The kept fields at the end of its last iteration."""
-    prints: dict[str, Print]
-    """Fingerprints of the mutable ones among them."""
-    snapshots: list[tuple[Any, Any]]
-    """Each leader, with a snapshot of its state at the end of the run."""
-
-
-def _is_same(snapshot: Any, other: Any) -> bool:
-    return snapshot is other or changed(fingerprint(snapshot), fingerprint(other), private="all") is None
 
 
 task = Task()
