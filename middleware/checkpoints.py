@@ -40,6 +40,7 @@ _RESERVED = ("counters", "eval_value", "evaluated_at", "policies")
 """Keys of a file that belong to no object."""
 _LONGEST_REST = 64  # iterations between two attempts after failures to write
 _LOGGED_EVERY_S = 60.0  # a line about a regular save of the run
+_LONGEST_WAIT_S = 60.0  # for a moment without deferred work, before a warning
 _SHARE = 0.01  # of the time, at most, goes into saving the whole run
 
 _logger = logging.getLogger(__name__)
@@ -142,6 +143,9 @@ class CkptSaver:
         self._run_is_asked, self._run_is_unsavable = False, False
         self._next_run_save = -math.inf
         """The earliest time of the next regular save of the run."""
+        self._is_postponed = False
+        """Whether a regular save is due, but deferred work was in progress."""
+        self._postponed_since: float | None = None
         self._rows_left, self._spent_s = 0, 0.0
         """Bytes that are left to write for the current regular save, and the seconds that it took so far."""
         self._logged = -math.inf
@@ -194,7 +198,7 @@ class CkptSaver:
                 self._warned.add((kind, error.errno))
                 warnings.warn(f"{error} The run goes on, and later iterations try again.", stacklevel=2)
         is_due = self._last_iter != last_iter and time.monotonic() >= self._next_run_save
-        if (is_due or self._rows_left) and not self._run_is_asked:
+        if (is_due or self._rows_left or self._is_postponed) and not self._run_is_asked:
             self._run_is_asked = True
             own_run().between_iterations(self.save_run)
 
@@ -206,6 +210,11 @@ class CkptSaver:
         is_regular, self._run_is_asked = self._run_is_asked, False
         if self._run_is_unsavable or (self._train_freq is None and not own_run().is_cut):
             return
+        self._is_postponed = is_regular and own_run().has_deferred_work
+        if self._is_postponed:  # the next iteration tries again, instead of waiting for its end
+            self._warn_of_postponing()
+            return
+        self._postponed_since = None
         begun = time.monotonic()
         left_before, self._rows_left = self._rows_left or math.inf, 0
         try:
@@ -237,6 +246,19 @@ class CkptSaver:
         ended = time.monotonic()
         self._next_run_save = ended + (self._spent_s + ended - begun) / _SHARE
         self._spent_s = 0.0
+
+    def _warn_of_postponing(self) -> None:
+        """Warn once if deferred work has been in progress, at each attempt to save the run, for a long time."""
+        now = time.monotonic()
+        if self._postponed_since is None:
+            self._postponed_since = now
+        elif now - self._postponed_since > _LONGEST_WAIT_S:
+            self._postponed_since = math.inf  # one warning is enough
+            warnings.warn(
+                f"the run has not been saved for {_LONGEST_WAIT_S:.0f} s, because deferred work (task.defer) was always in "
+                "progress: it is saved at a moment without any. Begin the next work later, or make it shorter.",
+                stacklevel=2,
+            )
 
     def begin_run(self) -> None:
         """Keep other processes from writing to the folder, and begin `run.json`. The task calls it.

@@ -23,6 +23,7 @@ from ding_lite.pipeline.pipeline_checks import Entry
 Result = TypeVar("Result")
 DEFERRED_THREAD = "task.deferred"
 """Prefix of the names of threads that run deferred work."""
+_SETTLE_S = 60.0  # before a save of the run is given up, because deferred work does not end
 _PATIENCE_S = 5.0  # after the end of the run, before a warning names the work that is waited for
 _WATCHED = 5  # calls per function whose inputs are checked
 Place = tuple[int, int]
@@ -312,9 +313,15 @@ class Deferrals:
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
-    def settle(self) -> None:
-        """Wait until all work that has begun is done; results can still be taken."""
-        self._wait_for(lambda: all(work.done for work in self._open))
+    @property
+    def is_busy(self) -> bool:
+        """Whether work that has begun is not done."""
+        return not all(work.done for work in list(self._open))
+
+    def settle(self) -> list[Deferred[Any]]:
+        """Wait until all work that has begun is done, at most a minute; results can still be taken. Returns what is left."""
+        self._wait_for(lambda: not self.is_busy, _SETTLE_S)
+        return [work for work in list(self._open) if not work.done]
 
     def cancel(self, last: int | None = None) -> None:
         """The run has ended: results can no longer be taken.

@@ -71,6 +71,11 @@ class RunStateMixin:
             self._at_pause.append(self._paused_call(fn))
 
     @property
+    def has_deferred_work(self) -> bool:
+        """Whether deferred work is in progress, for which `state_dict` would wait."""
+        return self._deferrals.is_busy
+
+    @property
     def resumed_from(self) -> Path | None:
         """The folder of the run that this one continues, as passed to `start(resume=...)`; None for a new run."""
         return self._resume
@@ -129,14 +134,20 @@ class RunStateMixin:
 
         Raises:
             RuntimeError: an iteration is running.
-            RunStateError: a kept field or a part is not plain data; the message names it.
+            RunStateError: a kept field or a part is not plain data, or deferred work has not ended after a minute; the message
+                names it.
         """
         if self._iterating and not self._is_paused:
             raise RuntimeError(
                 "task.state_dict() during an iteration, where its parts do not fit together: pass the function that calls it "
                 "to task.between_iterations()."
             )
-        self._deferrals.settle()
+        left = self._deferrals.settle()
+        if left:
+            raise RunStateError(
+                f"deferred work does not end, and a state cannot hold it: {'; '.join(work.description for work in left)}. Let "
+                "it end by itself; task.stopping becomes true only at the end of the run."
+            )
         self._warn_of_lost_memories()
         network = self._network if self._network is not None else self._resting_network()
         ctx = self._ctx if network is None else network.ctx

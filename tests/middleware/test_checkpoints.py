@@ -8,6 +8,8 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -20,7 +22,7 @@ from ding_lite.basics import RunFiles, row_files
 from ding_lite.config import DQNConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.data import PrioritizedReplayBuffer, ReplayBuffer, to_objects
-from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, load_checkpoint
+from ding_lite.engine import PipelineError, UnsavedError, WriteError, contract_of, deferrals, load_checkpoint
 from ding_lite.middleware import CkptSaver, checkpoints, online_logger
 
 
@@ -689,3 +691,53 @@ def test_a_state_that_no_file_can_hold_is_a_warning(tmp_path, value):
     with pytest.warns(UserWarning, match="this run cannot be resumed later, because its state cannot be saved: "):
         run([Holder(), CkptSaver(weight_of(0.0), tmp_path, train_freq=1)], 3)
     assert "final.pt" in names(tmp_path / "ckpt")
+
+
+@contract(stage="collect")
+def collect(ctx):
+    """Gives the run a second lane, so that it has threads."""
+
+
+class TestDeferredWork:
+    def test_a_regular_save_waits_for_an_iteration_without_it(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+        go_on, loop, busy, save = threading.Event(), Task(), [], RunFiles.save
+        monkeypatch.setattr(RunFiles, "save", lambda *args: busy.append(loop.has_deferred_work) or save(*args))
+
+        @contract(stage="learn")
+        def defer(ctx):
+            if ctx.total_step == 2:
+                loop.defer(go_on.wait, 20)
+            if ctx.total_step == 20:
+                go_on.set()
+
+        with loop.start(async_mode=True):
+            loop.use(collect).use(defer).use(CkptSaver(weight_of(0.0), tmp_path, train_freq=1)).run(60)
+        assert len(busy) > 2
+        assert not any(busy)
+
+    def test_work_that_does_not_end_is_named_instead_of_a_hang(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(deferrals, "_SETTLE_S", 0.2)
+        monkeypatch.setattr(checkpoints, "_LONGEST_WAIT_S", 0.05)
+        loop = Task()
+
+        def until_the_end():
+            while not loop.stopping:
+                time.sleep(0.01)
+
+        @contract(stage="learn")
+        def defer(ctx):
+            if ctx.total_step == 0:
+                loop.defer(until_the_end)
+            time.sleep(0.01)
+            if ctx.total_step == 20:
+                signal.raise_signal(signal.SIGINT)
+
+        with (
+            pytest.warns(UserWarning, match="cannot be resumed later.*deferred work does not end.*until_the_end") as caught,
+            pytest.raises(KeyboardInterrupt),
+            loop.start(async_mode=True),
+        ):
+            loop.use(collect).use(defer).use(CkptSaver(weight_of(0.0), tmp_path, train_freq=1)).run(50)
+        assert "final.pt" in names(tmp_path / "ckpt")
+        assert sum("has not been saved for" in str(it.message) for it in caught) == 1
