@@ -104,7 +104,7 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
     if isinstance(value, type):
         return _in_class(value)
     kind = type(value).__module__
-    if _is_of_script(kind):
+    if is_of_script(kind):
         return [*usual_parts(value), ("", type(value))]
     if is_data(value):
         return None
@@ -121,17 +121,17 @@ def _inside(saved: Container[int], value: Any) -> Parts | None:
 
 
 def _in_function(fn: FunctionType) -> Parts:
-    code, is_of_script = fn.__code__, _is_of_script(fn.__module__)
+    code = fn.__code__
     cells = zip(code.co_freevars, fn.__closure__ or ())
     found = [(f".{name}", cell.cell_contents) for name, cell in cells if cell != _EMPTY]
     found += [(f".<defaults>[{index}]", inner) for index, inner in enumerate(fn.__defaults__ or ())]
     found += [(f".{name}", inner) for name, inner in (fn.__kwdefaults__ or {}).items()]
-    if not is_of_script:  # only what it calls
+    if not is_of_script(fn.__module__):  # only what it calls
         return [(name, inner) for name, inner in found if _has_code_of_script(inner)]
     found += [(f".{fn.__name__}.{name}", inner) for name, inner in vars(fn).items() if not name.startswith("__")]
     known, names = fn.__globals__, sorted(_names_in(code))
     found += [(f".{name}", known.get(name, sys.modules.get(name))) for name in names if name in known or name in sys.modules]
-    modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and _is_of_script(it.__name__)]
+    modules = [(place, it) for place, it in found if isinstance(it, ModuleType) and is_of_script(it.__name__)]
     return found + [(f"{place}.{name}", vars(it)[name]) for place, it in modules for name in names if name in vars(it)]
 
 
@@ -144,8 +144,8 @@ def _names_in(code: CodeType) -> set[str]:
 def _in_class(cls: type) -> Parts:
     """The methods of a class of the script, and its attributes that can change."""
     found: list[tuple[str, Any]] = []
-    for base in cls.__mro__ if _is_of_script(cls.__module__) and not issubclass(cls, Enum) else ():
-        for name, value in vars(base).items() if _is_of_script(base.__module__) else ():
+    for base in cls.__mro__ if is_of_script(cls.__module__) and not issubclass(cls, Enum) else ():
+        for name, value in vars(base).items() if is_of_script(base.__module__) else ():
             inner = getattr(value, "__func__", getattr(value, "fget", value))  # of static and class methods, and properties
             if isinstance(inner, FunctionType) or (is_data(inner) and not name.startswith("__")):
                 found.append((f".{name}", inner))
@@ -166,7 +166,7 @@ def _has_code_of_script(value: Any) -> bool:
     if isinstance(value, functools.partial):
         return _has_code_of_script(value.func)
     owner = value if isinstance(value, FunctionType) else type(getattr(value, "__self__", value))
-    return _is_of_script(owner.__module__)
+    return is_of_script(owner.__module__)
 
 
 def _top_level(module: str) -> str:
@@ -174,7 +174,7 @@ def _top_level(module: str) -> str:
 
 
 @functools.cache
-def _is_of_script(module: str | None) -> bool:
+def is_of_script(module: str | None) -> bool:
     """Whether a module belongs neither to Python nor to an installed library."""
     top = _top_level(module or "builtins")
     if top in sys.stdlib_module_names or top == "ding_lite":

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from ding_lite.envs.env_memories import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
+
 _SEEDS = 16  # seeds per hash
 _LONGEST = 1_000_000  # recorded steps of an episode
 
@@ -75,7 +77,8 @@ class EpisodeStarts:
         self.number = -1
         """Number of the current episode."""
         self.start: dict[str, Any] = {}
-        """Start of the current episode: {"seed": ...} or the simulator's state, and {"options": ...} if there were any."""
+        """Start of the current episode: {"seed": ...} or the simulator's state, and, if there are any, {"options": ...} and
+        {"states": ...} of wrappers before the reset."""
         self.actions: deque[Any] = deque(maxlen=_LONGEST)
         """The actions of the current episode, at most a million."""
         self.earned = 0.0
@@ -84,6 +87,7 @@ class EpisodeStarts:
         """The previous episode and its return, saved while the current one has no steps, to check the replay with its
         rewards."""
         self._has_expensive_resets = hasattr(env.unwrapped, "ale")
+        self._with_state = layers_with_state(env)
         self._seeds: tuple[int, ...] = ()
         self._repeated: Mapping[str, Any] | None = None
         self.replayed: int | None = None
@@ -92,7 +96,12 @@ class EpisodeStarts:
     @property
     def described(self) -> str:
         """Number and start of the current episode, for messages."""
-        return f"episode {self.number}, which began with {self.start if 'seed' in self.start else 'a saved state'}"
+        return f"episode {self.number}, which began with {self._shown_start}"
+
+    @property
+    def _shown_start(self) -> Any:
+        shown = {name: value for name, value in self.start.items() if name != "states"}
+        return shown if "seed" in shown else "a saved state"
 
     @property
     def all_actions(self) -> tuple[Any, ...] | None:
@@ -109,7 +118,9 @@ class EpisodeStarts:
         if self._repeated is not None:
             self.start, self._repeated = dict(self._repeated), None
             return next(replay_episode(self.env, self.start, ()))
-        given = {} if options is None else {"options": copy.deepcopy(options)}
+        given = states_of(self._with_state)
+        if options is not None:
+            given["options"] = copy.deepcopy(options)
         if self._has_expensive_resets and self.number > 0:
             self.start = {**simulator_state(self.env), **given}
             return self.env.reset(options=options)
@@ -135,6 +146,7 @@ class EpisodeStarts:
                 "time limit."
             )
         state = {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
+        state["attributes"] = attributes_of(self.env)
         if self._previous is not None and not self.actions:
             state["previous"] = {**self._previous, "actions": _packed(self._previous["actions"])}
         return state
@@ -157,6 +169,7 @@ class EpisodeStarts:
                 rewards.append(result[1])
             if played is not None:
                 played(step)
+        warn_of_lost_attributes(self.env, self.index, state.get("attributes"))
         return obs, rewards
 
 
@@ -183,6 +196,7 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
         start: {"seed": episode.seed}, or `EpisodeStarts.start`.
         actions: the actions of the episode.
     """
+    load_states(env, start)
     if "ale" in start:
         from ale_py import ALEState  # installed, because this is an ALE environment
 
