@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from ding_lite.engine.memories import is_of_script
+from ding_lite.engine.run_parts import has_state
 
 _NUMBERS = (bool, int, float, str, type(None))
 
@@ -17,7 +18,7 @@ _NUMBERS = (bool, int, float, str, type(None))
 def layers_with_state(env: gymnasium.Env[Any, Any]) -> list[Any]:
     """The wrappers, the outermost one first, and the environment, as far as their classes have `state_dict` and
     `load_state_dict`."""
-    return [layer for layer in _layers(env) if _has_state(layer)]
+    return [layer for layer in _layers(env) if has_state(layer)]
 
 
 def states_of(layers: Sequence[Any]) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def load_states(env: gymnasium.Env[Any, Any], start: Mapping[str, Any]) -> None:
 
 def attributes_of(env: gymnasium.Env[Any, Any]) -> list[dict[str, str]]:
     """Numbers and strings that wrappers and environments of the script hold in attributes, as text, if they have no state."""
-    return [{} if _has_state(layer) else _attributes(layer) for layer in _layers(env)]
+    return [{} if has_state(layer) else _attributes(layer) for layer in _layers(env)]
 
 
 def warn_of_lost_attributes(env: gymnasium.Env[Any, Any], index: int, saved: Any) -> None:
@@ -72,10 +73,6 @@ def _layers(env: Any) -> Iterator[Any]:
         yield env
         env = env.env
     yield env
-
-
-def _has_state(layer: Any) -> bool:
-    return callable(getattr(type(layer), "state_dict", None)) and callable(getattr(type(layer), "load_state_dict", None))
 
 
 def _attributes(layer: Any) -> dict[str, str]:
