@@ -22,7 +22,7 @@ from ding_lite.pipeline.contexts import is_scalar, kept_fields
 from ding_lite.pipeline.pipeline_checks import Entry
 from ding_lite.pipeline.used_middleware import methods_of
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format of `Task.state_dict`."""
 
 _KEYS = ("format", "done", "max_lag", "pipeline", "context", "parts", "without_state", "lanes", "global_random")
@@ -224,14 +224,14 @@ class RunStateMixin:
             )
 
     def _require_fit(self, state: Mapping[str, Any]) -> None:
-        missing = [key for key in _KEYS if key not in state]
-        if missing:
-            raise RunStateError(f"the state has no {missing[0]!r}: pass what task.state_dict() returned.")
-        if state["format"] != FORMAT:
+        if state.get("format", FORMAT) != FORMAT:
             raise RunStateError(
                 f"the state has format {state['format']}, and this version reads format {FORMAT}: use the version of ding_lite "
                 "that saved it."
             )
+        missing = [key for key in _KEYS if key not in state]
+        if missing:
+            raise RunStateError(f"the state has no {missing[0]!r}: pass what task.state_dict() returned.")
         names = [entry.name for entry in self._entries]
         if state["pipeline"] != names:
             raise RunStateError(

@@ -172,7 +172,7 @@ class TestState:
         ("change", "message"),
         [
             (lambda s: s.pop("parts"), r"the state has no 'parts'"),
-            (lambda s: s.update(format=99), r"format 99, and this version reads format 1"),
+            (lambda s: s.update(format=99), r"format 99, and this version reads format 2"),
             (lambda s: s.update(max_lag=2), r"saved with max_lag=2, and this task has max_lag=0"),
             (lambda s: s.update(pipeline=["a", "b"]), r"belongs to the pipeline a, b; this one is"),
             (lambda s: s["parts"].update(other={}), r"with other objects: other is only in one of the two"),
