@@ -11,7 +11,7 @@ from typing import Any
 
 from ding_lite.basics import load_checkpoint
 from ding_lite.policy_base import Policy
-from ding_lite.policy_state import StateError, space_from
+from ding_lite.policy_state import StateError, settings_in, space_from
 
 _REGULAR = re.compile(r"iteration_(?P<number>[0-9]+)\.pt")
 
@@ -52,7 +52,7 @@ def load_policy(
         raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
     kind = _class_of(identity, path) if policy_class is None else policy_class
     config = {**identity["config"], **identity["settings"]}
-    lost = [place for place, value in _leaves(config) if isinstance(value, str) and value.startswith("<")]
+    lost = [place for place, value in settings_in(config) if isinstance(value, str) and value.startswith("<")]
     if lost:
         raise StateError(
             f"{path}: the setting {lost[0]} was an object, which a file does not keep: make the policy as in training, and "
@@ -108,11 +108,4 @@ def _class_of(identity: Mapping[str, Any], path: Path) -> type[Policy]:
         raise StateError(f"{start}, but {place} is no policy: {fix}")
     if found.lineage() != [algorithm, *identity["derived_from"]]:
         raise StateError(f"{start} derived from {', '.join(identity['derived_from'])}, but {place} is another one: {fix}")
-    return found
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        found += _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
     return found

@@ -244,16 +244,17 @@ def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) 
 def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """For each setting that both have and that differs: its dotted name, and a description of the difference."""
     for section, prefix in (("config", "cfg.policy."), ("settings", "")):
-        here, there = (dict(_leaves(one.get(section) or {})) for one in (own, saved))
+        here, there = (dict(settings_in(one.get(section) or {})) for one in (own, saved))
         for name in here:
             if name in there and here[name] != there[name]:
                 yield name, f"{prefix}{name} is {there[name]!r} in the state and {here[name]!r} in this policy"
 
 
-def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def settings_in(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each single setting of a recorded configuration, by its dotted name."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from settings_in(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
