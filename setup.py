@@ -36,10 +36,11 @@ setup(
         "tb": ["tensorboard>=2.14"],
         "wandb": ["wandb>=0.20"],
         "video": ["imageio-ffmpeg>=0.5", "pygame-ce>=2.3"],
-        "atari": ["ale-py>=0.11"],
+        "atari": ["ale-py>=0.11", "opencv-python-headless>=4.8"],  # opencv resizes frames
         "box2d": ["box2d>=2.3.10"],
         "mujoco": ["mujoco>=3.1,<3.12", "imageio>=2.14"],  # FetchReach of gymnasium-robotics fails with 3.12
         "agents": ["pettingzoo>=1.24.3", "mpe2>=1.0"],
+        "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
         "test": [
             *("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9"),
             *("setuptools>=68", "wheel"),  # build the wheel that is tested
