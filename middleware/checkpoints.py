@@ -32,6 +32,7 @@ from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Context, contract
 from ding_lite.middleware.arguments import require_count
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.policy import ActMode, LearnMode
 
 _COUNTERS = ("env_step", "env_episode", "train_iter", "train_epoch")
@@ -279,6 +280,7 @@ class CkptSaver:
     def _begin_record(self, done: int) -> None:
         with contextlib.suppress(WriteError):  # the first save fails as well, with a warning
             self._record.begin(self._record.folder if self._has_begun else own_run().resumed_from, done)
+            self._record.describe(describe_run(own_run()))
 
     def _begin(self) -> None:
         run_folder, resumed = self._folder.parent, own_run().resumed_from

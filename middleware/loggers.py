@@ -21,6 +21,7 @@ from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
+from ding_lite.middleware.run_descriptions import describe_run
 from ding_lite.sinks import (
     Csv,
     JsonLines,
@@ -134,6 +135,8 @@ class RunLogger:
         self._cfg, self._log = cfg, LogConfig() if cfg is None else cfg.log
         self._folder = None if cfg is None else Path(cfg.exp_name)
         self._record: RunRecord | None = None
+        self._facts: dict[str, Any] = {}
+        """What config.json says of the run, beside its settings."""
         self._run_log: RunLog | None = None
         self._has_logged_end = False
         if cfg is not None and self._folder is not None:
@@ -235,6 +238,7 @@ class RunLogger:
         record.lock.take()
         continued = self._folder if self._after is not None else task.resumed_from
         self._keep("the record of the run", "run.json", lambda path: record.begin(continued, done))
+        self._keep("the record of the run", "run.json", lambda path: self._facts.update(record.describe(describe_run(task))))
         self._keep("the log of the run", "run.log", lambda path: self._open_log(path, weakref.ref(task)))
         self._has_logged_end = False
         begins = "goes on" if done else "begins"
@@ -358,7 +362,8 @@ class RunLogger:
 
     def _write_config(self, path: Path) -> None:
         assert self._cfg is not None
-        write_atomically(path, json.dumps(self._cfg.to_dict(), indent=2).encode())
+        facts = {"run": self._facts} if self._facts else {}
+        write_atomically(path, json.dumps({**self._cfg.to_dict(), **facts}, indent=2).encode())
 
     def release(self) -> None:
         """Close the sinks, restore the terminal, and let other processes write to the folder; a later run continues with the

@@ -81,6 +81,18 @@ class RunRecord:
             move_aside(self.folder / LOG)
         self.save()
 
+    def describe(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Add facts about the run to `run.json`, plain data by name. Returns all that is known of the run.
+
+        Raises:
+            WriteError: it cannot be written.
+        """
+        if self._session is None:
+            return {}
+        self._session.describe(facts)
+        self.save()
+        return self._session.known()
+
     def count(self, done: int) -> None:
         """Note that this many iterations of the run are done."""
         if self._session is not None:
@@ -150,6 +162,14 @@ class _Session:
             "iterations": self.done - self._first,
         }
         return {**self._before, "sessions": [*self._before["sessions"], mine]}
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        sessions = self._before.pop("sessions")
+        self._before.update(facts, sessions=sessions)
+
+    def known(self) -> dict[str, Any]:
+        facts = {name: value for name, value in self._before.items() if name not in ("start", "sessions")}
+        return {**facts, "command": command_line(), "versions": _versions()}
 
     def described(self, error: BaseException) -> list[str]:
         """The lines of `error.txt`."""

@@ -1,4 +1,4 @@
-"""Commands: `ding-lite report`, `ding-lite plot`, `ding-lite watch` and `ding-lite replay`."""
+"""Commands: `ding-lite report`, `plot`, `watch`, `eval`, `play` and `replay`."""
 
 from ding_lite.commands.programs import main
 

@@ -14,8 +14,8 @@ from ding_lite.basics import printable, require_extra
 from ding_lite.reports import ReportError, plot_runs, watch_run, write_page
 
 _ABOUT = (
-    "Show runs of ding_lite: a report with all results, a plot of one metric, a live run in the terminal, or the replay of an "
-    "episode that ended in an error."
+    "Show runs of ding_lite: a report with all results, a plot of one metric, a live run in the terminal, the returns of its "
+    "saved policy on new episodes, episodes in a window or as a video, or the replay of an episode that ended in an error."
 )
 
 
@@ -75,6 +75,65 @@ def replay(file: Path) -> None:
     importlib.import_module("ding_lite.commands.replays").show_replay(file)  # imports torch, which takes a second
 
 
+def evaluate(
+    run_dirs: tuple[Path, ...],
+    episodes: int = 100,
+    which: str = "best",
+    seed: int | None = None,
+    env: str | None = None,
+    name: str | None = None,
+    policy_class: str | None = None,
+    explore: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Evaluate the saved policy of each run on new episodes: mean, interquartile mean and its 95% interval.
+
+    Modules that the files of a run name are imported: evaluate only runs that you trust.
+
+    Args:
+        run_dirs: Folders of runs.
+        episodes: Number of episodes.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        seed: Seed of the environments; None for one that is far from the usual seeds of training.
+        env: An id, or module:function for a function that makes an environment. None for the environments of the run's
+            evaluator.
+        name: Name of the policy, if the run has several.
+        policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
+        explore: Act as in training instead of greedily.
+        out: Path of a JSON file for all numbers, with the return of each episode.
+    """
+    shown = importlib.import_module("ding_lite.commands.evaluations")
+    shown.show_evaluations(run_dirs, episodes, which, seed, env, name, policy_class, explore, out)
+
+
+def play(
+    run_dir: Path,
+    which: str = "best",
+    video: Path | None = None,
+    episodes: int = 1,
+    seed: int | None = None,
+    env: str | None = None,
+    name: str | None = None,
+    policy_class: str | None = None,
+) -> None:
+    """Show episodes of the saved policy of a run in a window, or film them.
+
+    Modules that the files of a run name are imported: play only runs that you trust.
+
+    Args:
+        run_dir: Folder of the run.
+        which: The checkpoint: best, final, latest, or the name of a file in the folder ckpt, such as iteration_300.
+        video: Path of an mp4 file; several episodes get numbers. None opens a window.
+        episodes: Number of episodes.
+        seed: Seed of the first episode; None for one that is far from the usual seeds of training.
+        env: An id, or module:function for a function of render_mode that makes an environment. None for that of the run.
+        name: Name of the policy, if the run has several.
+        policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
+    """
+    shown = importlib.import_module("ding_lite.commands.evaluations")
+    shown.show_episodes(run_dir, which, video, episodes, seed, env, name, policy_class)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -101,6 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "report": _annotated(report, run_dirs=folders),
                 "plot": _annotated(plot, run_dirs=folders),
                 "watch": _annotated(watch, run_dir=folder),
+                "eval": _annotated(evaluate, run_dirs=folders),
+                "play": _annotated(play, run_dir=folder),
                 "replay": _annotated(replay, file=Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]),
             },
             prog="ding-lite",

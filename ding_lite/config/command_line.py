@@ -73,9 +73,9 @@ def _configuration_in(folder: str, default: ConfigType) -> ConfigType:
     """The configuration of the run in this folder, to continue it there. Ends the program if there is none that fits."""
     path = Path(folder) / "config.json"
     try:
-        saved = json.loads(path.read_bytes())
+        saved = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "run"}
         found: ConfigType = copy.deepcopy(default).override({**saved, "exp_name": folder, "resume": folder})
-    except (OSError, TypeError, ValueError) as error:  # TypeError: it is not a mapping
+    except (OSError, AttributeError, TypeError, ValueError) as error:  # AttributeError: it is not a mapping
         _end(f"--resume {folder}: the configuration of the run, {path}, cannot be read ({error}).")
     return found
 

@@ -14,6 +14,7 @@ from ding_lite.basics.messages import location_of, name_of
 from ding_lite.engine.deferrals import Deferrals
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.networks import Network
+from ding_lite.engine.run_parts import used_objects
 from ding_lite.pipeline.composites import Middleware, Parallel, Serial
 from ding_lite.pipeline.contexts import Context
 from ding_lite.pipeline.contracts import contract_of
@@ -133,6 +134,10 @@ class PipelineMixin(Lifecycle):
     def void() -> Middleware:
         """A middleware that `use` ignores, for a factory that has nothing to do in this process."""
         return _Void()
+
+    def used_objects(self) -> list[tuple[str, Any]]:
+        """(stage, object) for each object that the contracts of the pipeline name in `uses`, such as a policy's mode."""
+        return used_objects(self._entries)
 
     def describe(self) -> str:
         """Print the pipeline as a table: stage, middleware, reads, writes, objects filled and drawn from, lane. Returns it."""

@@ -37,6 +37,12 @@ def parts_of(entries: Sequence[Entry]) -> dict[str, Any]:
     return parts
 
 
+def used_objects(entries: Sequence[Entry]) -> list[tuple[str, Any]]:
+    """(stage, object) for each object that the contracts of a pipeline name in `uses`; the stage is empty if none is named."""
+    used = [it.terms for it in middleware_of(entries) if it.terms is not None]
+    return [(terms.stage or "", thing) for terms in used for thing in terms.uses]
+
+
 def holder_of(fn: Any) -> Any:
     """What holds the state of a middleware: the object of a bound method, else the middleware itself."""
     return getattr(fn, "__self__", fn)

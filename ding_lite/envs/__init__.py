@@ -4,13 +4,15 @@ from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
+from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.infos import number_of
-from ding_lite.envs.making import make_envs, registered_spec, stepper
+from ding_lite.envs.making import make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
+from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import (
     SpaceError,
@@ -53,13 +55,16 @@ __all__ = [
     "episode_seed",
     "integer_bounds",
     "is_number",
+    "layers_with_state",
     "load_random_state",
+    "made_from",
     "make_agent_envs",
     "make_envs",
     "name_of_envs",
     "number_of",
     "random_state",
     "registered_spec",
+    "rendering",
     "replay_episode",
     "replay_error",
     "same_layout",

@@ -124,6 +124,35 @@ def make_envs(
     return SplitVectorEnv(factories, seed, sizes, host)
 
 
+def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:
+    """A factory of environments like those of this one, made with this `render_mode`.
+
+    Args:
+        factory: of an environment, as `make_envs` passes it on, or a function with the argument `render_mode`.
+        render_mode: such as "rgb_array" or "human".
+
+    Raises:
+        ValueError: the function has no such argument.
+    """
+    if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
+        inner, *others = factory.args
+        return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
+    takes = factory is _made or (isinstance(factory, partial) and factory.func is _made)
+    if not takes and "render_mode" not in _parameters(factory):
+        raise ValueError(
+            f"the environment is made by {getattr(factory, '__name__', factory)!r:.80}, which has no argument render_mode: "
+            "give it one, and pass it to the environment."
+        )
+    return partial(factory, render_mode=render_mode)
+
+
+def _parameters(factory: Callable[..., Any]) -> Sequence[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some builtin functions
+        return []
+
+
 def stepper(env: VectorEnv[Any, Any, Any]) -> Stepper:
     """The adapter that steps this vector environment; always the same one for the same environment.
 

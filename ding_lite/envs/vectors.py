@@ -59,6 +59,11 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._seed(seed)
         self.action_space.seed(seed)
 
+    @property
+    def recipe(self) -> dict[str, Any] | str:
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
+        return recipe_of(self._factories[0])
+
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
         self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs, self.first_env)]

@@ -15,6 +15,7 @@ from ding_lite.basics import add_note, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
+from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import pieces_of, require_env_state
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import Step
@@ -74,6 +75,8 @@ class SplitVectorEnv(SameStepVectorEnv):
             release_hosts(self.hosts, for_good=True)
             raise
         self._describe(ends[-1], traits[0])
+        self.recipe = recipe_of(factories[0])
+        """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
         self.action_space.seed(seed)
         self.run_seed = seed
         self.current: Any = None

@@ -12,7 +12,7 @@ from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
 from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
 from ding_lite.policy.sac import SACConfig, SACPolicy, SACPolicyConfig
-from ding_lite.policy.saved_policies import load_policy
+from ding_lite.policy.saved_policies import checkpoint_path, load_policy
 from ding_lite.policy.td3 import TD3Config, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import (
     ActMode,
@@ -171,6 +171,7 @@ __all__ = [
     "Weights",
     "bootstrap_discount",
     "build_policy",
+    "checkpoint_path",
     "compute_advantages",
     "critic_regression",
     "episode_starts",

@@ -45,7 +45,7 @@ def load_policy(
         >>> policy = load_policy("runs/dqn")  # doctest: +SKIP
         >>> action, _ = policy.predict(obs)  # doctest: +SKIP
     """
-    path = _file_of(Path(run), which)
+    path = checkpoint_path(run, which)
     state = _chosen(load_checkpoint(path), name, path)
     identity = state.get("made_with")
     if not isinstance(identity, Mapping):
@@ -64,7 +64,9 @@ def load_policy(
     return policy
 
 
-def _file_of(run: Path, which: str) -> Path:
+def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:
+    """The file of a checkpoint; the arguments are those of `load_policy`. The file may not exist."""
+    run = Path(run)
     if run.is_file():
         return run
     folder = run / "ckpt" if (run / "ckpt").is_dir() else run

@@ -49,6 +49,10 @@ class ActingPolicy(Protocol):
         """Action space of one environment."""
 
     @property
+    def made_with(self) -> dict[str, Any]:
+        """The algorithm, its configuration and its spaces, as plain data."""
+
+    @property
     def hook_metrics(self) -> MetricsLogger:
         """The logger of the hooks."""
 
@@ -191,6 +195,11 @@ class ActMode:
         found = misfit_of(type(self._policy).__name__, self._policy.observation_space, obs)
         if found is not None:
             raise found from error
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """The policy's algorithm, configuration and spaces, as plain data; see `Policy.made_with`."""
+        return self._policy.made_with
 
     def require_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Check that an environment has the spaces that the policy was made for.

@@ -30,6 +30,10 @@ class LearningPolicy(Protocol):
         """The device of the networks."""
 
     @property
+    def made_with(self) -> dict[str, Any]:
+        """The algorithm, its configuration and its spaces, as plain data."""
+
+    @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns of a batch that the hooks read; None if unknown."""
 
@@ -115,6 +119,11 @@ class LearnMode:
         """The columns of a batch that the policy's hooks read, and `valid`."""
         read = self._policy.columns
         return {name: it for name, it in nested(batch).items() if read is None or name in read or name == "valid"}
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """The policy's algorithm, configuration and spaces, as plain data; see `Policy.made_with`."""
+        return self._policy.made_with
 
     @property
     def columns(self) -> tuple[str, ...] | None:

@@ -122,6 +122,7 @@ def load_run(folder: Path) -> Run:
         counts = ", ".join(f"{name} ({count} of {columns.count} rows)" for name, count in columns.not_finite.items())
         notes.append(f"NaN or infinite values, which are not drawn: {counts}.")
     config, problem = read_object(folder / CONFIG)
+    config.pop("run", None)  # what is known of the run beside its settings: versions, command line, spaces
     return Run(folder, config, columns, (*notes, problem) if problem else tuple(notes))
 
 

@@ -5,6 +5,7 @@ from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episo
 from ding_lite.rollout.evaluation import play_episodes
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
+from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
 from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
 from ding_lite.rollout.worker_rollouts import SplitWorker, make_worker
 
@@ -16,9 +17,12 @@ __all__ = [
     "EpisodeRollout",
     "LocalWorker",
     "Rollout",
+    "RunEvaluation",
     "SplitWorker",
     "VideoRecorder",
+    "evaluate_run",
     "make_worker",
     "play_episodes",
+    "play_run",
     "summarize_episodes",
 ]

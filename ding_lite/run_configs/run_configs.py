@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 from ding_lite.basics import Config, ConfigError, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
 from ding_lite.sinks import result_line
+
+ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 @dataclasses.dataclass
@@ -85,6 +88,12 @@ class RunConfig(Config):
             self.policy.seed = self.seed
         if name == "policy" and self.policy.seed is None:
             self.policy.seed = self.seed
+
+    @classmethod
+    def from_dict(cls: type[ConfigType], values: Mapping[str, Any]) -> ConfigType:
+        """The configuration from a result of `to_dict`, or from `config.json`, whose entry `run` is left out."""
+        settings = {name: value for name, value in values.items() if name != "run"}
+        return super().from_dict(settings)
 
     def report_and_exit_code(self, value: float) -> int:
         """Print the result of a run, and why it ended. Returns the exit status: 1 if stop_value was not reached, otherwise 0.

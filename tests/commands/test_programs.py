@@ -75,10 +75,12 @@ def test_what_is_no_command_or_option_is_explained_with_status_2(runs, capsys, a
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (None, ["report", "plot", "watch", "replay", "Show runs"]),
+        (None, ["report", "plot", "watch", "eval", "play", "replay", "Show runs"]),
         ("report", ["RUN_DIR ...", "--out", "report.html", "--videos"]),
         ("plot", ["RUN_DIR ...", "--metric", "--x", "--out", "--smooth", "learn/loss"]),
         ("watch", ["RUN_DIR", "--once", "--every", "--wait"]),
+        ("eval", ["RUN_DIR ...", "--episodes", "--which", "--seed", "--env", "--policy-class", "--explore", "--out"]),
+        ("play", ["RUN_DIR", "--video", "--episodes", "--env"]),
         ("replay", ["FILE", "env_error.pt"]),
     ],
 )

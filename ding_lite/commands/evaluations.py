@@ -1,0 +1,104 @@
+"""`ding-lite eval` and `ding-lite play`, apart from the other commands because they import torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ding_lite.basics import CheckpointError, printable, write_atomically
+from ding_lite.policy_state import StateError
+from ding_lite.reports import ReportError
+from ding_lite.rollout import RunEvaluation, evaluate_run, play_run
+from ding_lite.rollout.saved_runs import SEED
+
+Result = TypeVar("Result")
+
+
+def show_evaluations(
+    run_dirs: Sequence[Path],
+    episodes: int,
+    which: str,
+    seed: int | None,
+    env: str | None,
+    name: str | None,
+    policy_class: str | None,
+    explore: bool,
+    out: Path | None,
+) -> None:
+    """Evaluate the policies of these runs, print a line for each, and write all numbers to `out`.
+
+    Raises:
+        ReportError: a policy or an environment cannot be made.
+    """
+    if not run_dirs:
+        raise ReportError("no folder was given: pass the folder of a run, such as runs/dqn.")
+    options: dict[str, Any] = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore}
+    found: list[RunEvaluation] = []
+    for run in run_dirs:
+        found.append(_reported(partial(evaluate_run, run, episodes, which, seed=SEED if seed is None else seed, **options)))
+        for line in _lines(found[-1]):
+            print(printable(line), flush=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, json.dumps([one.to_dict() for one in found], indent=2).encode())
+
+
+def show_episodes(
+    run_dir: Path,
+    which: str,
+    video: Path | None,
+    episodes: int,
+    seed: int | None,
+    env: str | None,
+    name: str | None,
+    policy_class: str | None,
+) -> None:
+    """Show episodes in a window, or film them, and print a line for each.
+
+    Raises:
+        ReportError: the policy or the environment cannot be made, or there is no display.
+    """
+
+    def play() -> None:
+        shown = play_run(
+            run_dir,
+            which,
+            video=video,
+            episodes=episodes,
+            seed=SEED if seed is None else seed,
+            env=env,
+            name=name,
+            policy_class=policy_class,
+        )
+        for episode, path in shown:
+            where = "" if path is None else f": {path}"
+            print(printable(f"return {episode.return_:g} in {episode.length} steps{where}"), flush=True)
+
+    _reported(play)
+
+
+def _lines(found: RunEvaluation) -> list[str]:
+    low, high = found.interval
+    steps = "" if found.train_iter is None else f" after {found.train_iter:,} gradient steps"
+    length = sum(found.lengths) / len(found.lengths)
+    spread = f"min {min(found.returns):.6g}, max {max(found.returns):.6g}"
+    return [
+        f"{found.run}: {found.algorithm} on {found.env}, {found.which}{steps}",
+        f"  {len(found.returns)} episodes, seed {found.seed}, mean length {length:.6g}",
+        f"  return: mean {found.mean:.6g}, standard deviation {found.std:.4g}, {spread}",
+        f"  interquartile mean {found.iqm:.6g}, 95% interval {low:.6g} to {high:.6g}",
+    ]
+
+
+def _reported(work: Callable[[], Result]) -> Result:
+    """The result of `work`, with expected errors as errors of the command line."""
+    try:
+        return work()
+    except (CheckpointError, StateError) as error:
+        words = str(error).replace("load_policy(..., policy_class=", "--policy-class MODULE:NAME (in Python policy_class=")
+        raise ReportError(words.replace("load_policy(..., name=", "--name NAME (in Python name=")) from None
+    except ValueError as error:  # a number of episodes, or a seed, that is out of range
+        raise ReportError(str(error)) from None

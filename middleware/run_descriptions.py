@@ -1,0 +1,55 @@
+"""Run descriptions: the policies and the environments of a pipeline, as plain data, for the files of a run."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from typing import Any
+
+from ding_lite.engine import Task
+from ding_lite.envs import name_of_envs
+
+_KEPT = ("algorithm", "class", "observation_space", "action_space")
+
+
+def describe_run(task: Task) -> dict[str, Any]:
+    """What a program needs to know of a run to evaluate its policy: the policies and the environments of its pipeline.
+
+    Returns:
+        algorithm, the names of the policies' classes, joined; policies, for each its class and spaces; environments, for each
+        its stage, name, number, and how another program makes one; search_path, the folders of the script for its own modules.
+    """
+    policies: list[dict[str, Any]] = []
+    environments: dict[int, dict[str, Any]] = {}
+    for stage, thing in task.used_objects():
+        made_with = getattr(thing, "made_with", None)
+        if isinstance(made_with, dict):
+            policy = {name: _json_ready(made_with[name]) for name in _KEPT}
+            if policy not in policies:
+                policies.append(policy)
+        elif stage in ("evaluate", "collect") and hasattr(thing, "num_envs"):
+            environments.setdefault(id(thing), {"stage": stage, **_environments(thing)})
+    return {
+        "algorithm": ", ".join(dict.fromkeys(policy["algorithm"] for policy in policies)),
+        "policies": policies,
+        "environments": list(environments.values()),
+        "search_path": [os.path.abspath(folder) for folder in sys.path[:1]],
+    }
+
+
+def _json_ready(value: Any) -> Any:
+    """The value with infinite numbers as text, because JSON has none."""
+    if isinstance(value, dict):
+        return {name: _json_ready(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _environments(envs: Any) -> dict[str, Any]:
+    recipe = getattr(envs, "recipe", None)
+    if recipe is None:
+        agents = getattr(envs, "possible_agents", None)
+        recipe = f"it has the agents {', '.join(map(str, agents))}" if agents else "it is not made by make_envs()"
+    return {"name": name_of_envs(envs), "num_envs": int(envs.num_envs), "recipe": recipe}

@@ -1,0 +1,237 @@
+"""Saved runs: their policies in new environments, and what the files of a run say of it."""
+
+import json
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ding_lite import task
+from ding_lite.commands import main
+from ding_lite.config import DQNConfig, PPOConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer
+from ding_lite.envs import make_envs
+from ding_lite.middleware import (
+    CkptSaver,
+    OffPolicyLearner,
+    StepCollector,
+    data_pusher,
+    eps_greedy_handler,
+    gae_estimator,
+    interaction_evaluator,
+    multistep_trainer,
+    online_logger,
+)
+from ding_lite.policy import DQNPolicy, PPOPolicy
+from ding_lite.reports import ReportError, load_run
+from ding_lite.rollout import evaluate_run, play_run
+
+MODULE = """
+import gymnasium
+import numpy as np
+
+
+class Line(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, size=3, render_mode=None):
+        self.size, self.render_mode = size, render_mode
+        self.observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.steps = int(self.np_random.integers(-1, 2)), 0
+        return np.array([self.at], np.float32), {}
+
+    def step(self, action):
+        self.at += 1 if action else -1
+        self.steps += 1
+        return np.array([self.at], np.float32), float(self.at), abs(self.at) >= self.size, self.steps >= 9, {}
+
+    def render(self):
+        return np.full((16, 16, 3), 100 + 10 * self.at, np.uint8)
+
+
+def make_line(size=3):
+    return Line(size)
+"""
+
+
+@pytest.fixture
+def lines(tmp_path, monkeypatch):
+    """A module with an environment, as beside the script of a user."""
+    (tmp_path / "saved_lines.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield __import__("saved_lines")
+    sys.modules.pop("saved_lines", None)
+
+
+def train_dqn(folder, env, policy_class=DQNPolicy, logged=False, evaluated=True, **kwargs):
+    """Train for a moment; returns the policy."""
+    cfg = DQNConfig(exp_name=str(folder)).override(
+        {"env.n_evaluator_episode": 4, "policy.collect.n_sample": 8, "policy.learn.learning_starts": 8}
+    )
+    envs, evaluator_envs = make_envs(env, 2, **kwargs), make_envs(env, 2, seed=1, **kwargs)
+    policy = policy_class(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    buffer = ReplayBuffer(2000)
+    with task.start(ctx=OnlineRLContext()):
+        if evaluated:
+            task.use(interaction_evaluator(cfg, policy.eval_mode, evaluator_envs))
+        task.use(eps_greedy_handler(cfg))
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(data_pusher(cfg, buffer))
+        task.use(OffPolicyLearner(cfg, policy.learn_mode, buffer))
+        if logged:
+            task.use(online_logger(cfg, show_every_s=1e9))
+        task.use(CkptSaver(policy, cfg.exp_name))
+        task.run(max_step=2)
+    return policy
+
+
+def returns_by_hand(policy, make, seed, episodes):
+    """Greedy episodes in one environment after the other, with gymnasium alone."""
+    from ding_lite.envs import episode_seed
+
+    found = []
+    for number in range(episodes):
+        env = make()
+        obs, _ = env.reset(seed=episode_seed(seed, number, 0))
+        total, over = 0.0, False
+        while not over:
+            action, _ = policy.predict(obs)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, over = total + reward, terminated or truncated
+        found.append(total)
+    return tuple(found)
+
+
+def test_an_evaluation_has_the_returns_of_episodes_played_by_hand(tmp_path):
+    policy = train_dqn(tmp_path / "run", "CartPole-v1")
+    found = evaluate_run(tmp_path / "run", 6, "final", seed=5)
+
+    assert found.returns == returns_by_hand(policy, lambda: gymnasium.make("CartPole-v1"), 5, 6)
+    assert found.lengths == tuple(map(int, found.returns))
+    assert (found.algorithm, found.env, found.train_iter) == ("DQNPolicy", "CartPole-v1", policy.train_iter)
+    assert found.mean == np.mean(found.returns)
+    ordered = sorted(found.returns)
+    assert found.iqm == pytest.approx((0.5 * ordered[1] + ordered[2] + ordered[3] + 0.5 * ordered[4]) / 3)
+    assert found.interval[0] <= found.iqm <= found.interval[1]
+    assert json.loads(json.dumps(found.to_dict()))["returns"] == list(found.returns)
+
+
+def test_the_environments_are_made_with_the_settings_and_wrappers_of_the_evaluator(tmp_path):
+    wrappers = [gymnasium.wrappers.FlattenObservation]
+    train_dqn(tmp_path / "run", "FrozenLake-v1", wrappers=wrappers, is_slippery=False, max_episode_steps=7)
+    found = evaluate_run(tmp_path / "run", 3)
+
+    assert max(found.lengths) <= 7
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert "is_slippery" in json.dumps(record["environments"])
+    assert [known["stage"] for known in record["environments"]] == ["evaluate", "collect"]
+
+
+def test_an_environment_of_ones_own_is_made_from_its_module(lines, tmp_path):
+    policy = train_dqn(tmp_path / "run", lines.make_line)
+    assert evaluate_run(tmp_path / "run", 4, "final", seed=3).returns == returns_by_hand(policy, lines.make_line, 3, 4)
+
+
+def test_a_run_without_evaluator_is_evaluated_in_the_environments_for_collection(lines, tmp_path):
+    train_dqn(tmp_path / "run", lines.make_line, evaluated=False)
+    assert evaluate_run(tmp_path / "run", 2, "final").env == "Line"
+
+
+def test_what_cannot_be_imported_is_named_with_the_option_that_names_it(lines, tmp_path, capsys):
+    class Local(DQNPolicy):
+        pass
+
+    train_dqn(tmp_path / "run", lambda: lines.make_line(), Local)
+    with pytest.raises(ReportError, match=r"Line cannot be made here, because .*<lambda>.*--env module:function"):
+        evaluate_run(tmp_path / "run", 2)
+
+    assert main(["eval", str(tmp_path / "run"), "--env", "saved_lines:make_line", "--episodes", "2"]) == 2
+    assert "--policy-class MODULE:NAME" in capsys.readouterr().err
+    assert evaluate_run(tmp_path / "run", 2, env="saved_lines:make_line", policy_class=Local).algorithm == "Local"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["eval", "nowhere"], "there is no folder nowhere"),
+        (["eval"], "no folder was given"),
+        (["eval", "run", "--episodes", "0"], "at least 1 episode"),
+        (["eval", "run", "--which", "iteration_7"], "iteration_7.pt"),
+        (["eval", "run", "--env", "Nope-v0"], "Nope"),
+        (["eval", "run", "--env", "FrozenLake-v1"], "made for the spaces"),
+        (["eval", "run", "--policy-class", "saved_lines:Line"], "no class of policies at 'saved_lines:Line'"),
+        (["play", "run"], "there is no display"),
+        (["play", "run", "--env", "saved_lines:make_line", "--video", "o.mp4"], "has no argument render_mode"),
+    ],
+)
+def test_a_mistake_is_one_line_on_standard_error(lines, tmp_path, capsys, monkeypatch, argv, words):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    if len(argv) > 1 and argv[1] == "run":
+        train_dqn(tmp_path / "run", lines.Line)
+        capsys.readouterr()
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_prints_the_numbers_and_writes_them(lines, tmp_path, capsys):
+    train_dqn(tmp_path / "run", lines.Line)
+    capsys.readouterr()
+    assert main(["eval", "run", "run", "--episodes", "5", "--seed", "3", "--out", "deep/out.json"]) == 0
+    printed = capsys.readouterr().out
+    rows = json.loads((tmp_path / "deep/out.json").read_text())
+
+    assert len(rows) == 2
+    assert rows[0]["returns"] == list(evaluate_run("run", 5, seed=3).returns)
+    assert printed.count(f"mean {rows[0]['mean']:.6g}, ") == 2
+    assert "5 episodes, seed 3" in printed
+    assert "interquartile mean" in printed
+
+
+def test_each_episode_is_filmed(lines, tmp_path):
+    train_dqn(tmp_path / "run", lines.Line)
+    shown = list(play_run(tmp_path / "run", video=tmp_path / "deep/film.mp4", episodes=2, seed=4))
+
+    assert [path.name for _, path in shown] == ["film_1.mp4", "film_2.mp4"]
+    assert all(path.read_bytes()[4:8] == b"ftyp" for _, path in shown)
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["film_1.mp4", "film_2.mp4"]
+
+
+def test_statistics_of_a_wrapper_are_warned_of(tmp_path):
+    train_dqn(tmp_path / "run", "CartPole-v1", wrappers=[gymnasium.wrappers.NormalizeObservation])
+    with pytest.warns(UserWarning, match="NormalizeObservation has a state that it built up in training"):
+        evaluate_run(tmp_path / "run", 1)
+
+
+def test_the_configuration_says_what_made_the_run_and_is_read_without_it(tmp_path):
+    cfg = PPOConfig(exp_name=str(tmp_path / "run")).override({"policy.collect.n_sample": 8})
+    envs = make_envs("CartPole-v1", 2)
+    policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
+    with task.start(ctx=OnlineRLContext()):
+        task.use(StepCollector(cfg, policy.collect_mode, envs))
+        task.use(gae_estimator(cfg, policy.collect_mode))
+        task.use(multistep_trainer(cfg, policy.learn_mode))
+        task.use(online_logger(cfg, show_every_s=1e9))
+        task.run(max_step=1)
+    text = (tmp_path / "run/config.json").read_text()
+    facts, record = json.loads(text)["run"], json.loads((tmp_path / "run/run.json").read_text())
+
+    assert "Infinity" not in text
+    assert facts["algorithm"] == "PPOPolicy"
+    assert facts["id"] == record["id"]
+    assert facts["policies"][0]["class"] == "ding_lite.policy.ppo:PPOPolicy"
+    assert facts["policies"][0]["action_space"] == {"kind": "Discrete", "n": 2, "start": 0}
+    assert [known["name"] for known in facts["environments"]] == ["CartPole-v1"]
+    assert {"python", "ding_lite", "torch", "gymnasium", "numpy"} <= facts["versions"].keys()
+    assert "pytest" in facts["command"]
+    assert PPOConfig.from_dict(json.loads(text)) == cfg
+    assert "run" not in load_run(tmp_path / "run").config
