@@ -119,8 +119,9 @@ class _OneHot(nn.Module):
         self.register_buffer("offsets", torch.as_tensor(offsets), persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        places = obs.reshape(len(obs), -1).long() + self.offsets
-        return torch.zeros(len(obs), self.width, device=obs.device).scatter_(1, places, 1.0)
+        batch_size = obs.shape[0]  # not len(obs), which fixes the batch size of exported programs
+        places = obs.reshape(batch_size, -1).long() + self.offsets
+        return torch.zeros(batch_size, self.width, device=obs.device).scatter_(1, places, 1.0)
 
 
 class _Flat(nn.Module):
@@ -131,7 +132,7 @@ class _Flat(nn.Module):
         self.scale = 1 / 255 if is_bytes else 1.0
 
     def forward(self, obs: Tensor) -> Tensor:
-        return obs.reshape(len(obs), -1).float() * self.scale
+        return obs.reshape(obs.shape[0], -1).float() * self.scale
 
 
 class _Image(nn.Module):

@@ -4,6 +4,7 @@ from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
 from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig
 from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
 from ding_lite.policy.dqn import DQNConfig, DQNPolicy, DQNPolicyConfig
+from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
 from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
@@ -109,9 +110,11 @@ __all__ = [
     "EvalMode",
     "EvaluatorConfig",
     "ExplorationConfig",
+    "ExportError",
     "GaussianNoiseActing",
     "GaussianNoiseCollectConfig",
     "GreedyActing",
+    "GreedyPolicy",
     "HeadModelConfig",
     "HookError",
     "IMPALAConfig",
@@ -175,6 +178,7 @@ __all__ = [
     "compute_advantages",
     "critic_regression",
     "episode_starts",
+    "export_policy",
     "load_policy",
     "map_columns",
     "mean_stats",

@@ -93,5 +93,5 @@ class RainbowPolicy(C51Policy):
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute the actions with the highest mean return; if it explores, with new noise in each row and step."""
-        with noise(self.model, self.generator if explore else None, rows=len(first_leaf(nested(obs)))):
+        with noise(self.model, self.generator if explore else None, rows=first_leaf(nested(obs)).shape[0]):
             return super().compute_actions(obs, state, explore=explore, **kwargs)

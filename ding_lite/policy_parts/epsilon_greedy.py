@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from torch import Tensor
 
@@ -124,6 +125,8 @@ class GreedyActing(Base):
 
     def choose(self, q_value: Tensor, eps: float) -> Any:
         """Epsilon-greedy actions [B] int64 for values [B, A]."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # an export, which cannot follow numpy
+            return q_value.argmax(-1) + self.first_action
         action = to_arrays(q_value).argmax(-1)  # numpy's argmax takes half of the time of torch's for a few rows
         if eps not in (0, _MASKED):
             action = self.exploration.mix(action, eps)

@@ -1,0 +1,251 @@
+"""Exports: a policy's greedy actions as a torch module, a `torch.export` program, or an ONNX file."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ding_lite.basics import require_extra, temporary_beside, writing
+from ding_lite.data import flatten, map_leaves
+from ding_lite.envs import subspaces, to_nested, to_tensors
+from ding_lite.policy_base import Policy
+
+_SAMPLES = 32
+
+
+class ExportError(ValueError):
+    """A policy that cannot be exported, or whose export acts differently."""
+
+
+class GreedyPolicy(nn.Module):
+    """The greedy actions of a policy, as a torch module for `torch.export`, with a copy of its weights on the CPU.
+
+    The preprocessing of observations is a part of it: scaling of bytes, one-hot vectors, and normalisation.
+
+    Args:
+        policy: the policy; later changes to its weights do not reach the copy.
+
+    Example:
+        >>> from ding_lite.policy import DQNPolicy
+        >>> space = spaces.Box(-1.0, 1.0, (4,))
+        >>> GreedyPolicy(DQNPolicy(None, space, spaces.Discrete(2)))(torch.zeros(3, 4)).shape
+        torch.Size([3])
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._actor = policy.actor("predict", 0, torch.device("cpu"))
+        self._actor.copy_weights(policy)
+        self.model = self._actor.model
+        self._clip = _clamp(policy.action_space)
+
+    def initial_state(self, batch_size: int) -> tuple[Tensor, ...]:
+        """The recurrent state of `batch_size` episodes at their start; empty if the policy has none."""
+        parts = [torch.as_tensor(part) for part in self._actor.get_initial_state()]
+        return tuple(part.repeat(batch_size, *[1] * part.ndim) for part in parts)
+
+    def forward(self, obs: Any, state: Sequence[Tensor] = ()) -> Any:
+        """Compute actions.
+
+        Args:
+            obs: [B, *obs_shape] tensors with the dtypes of the space, as dicts nested like it; the parts of a Tuple space have
+                the names "0", "1" and so on.
+            state: the recurrent state, from `initial_state` or from the previous call.
+
+        Returns:
+            action [B, *action_shape], nested in the same way, clipped to its bounds; with a recurrent state, the action and the
+            next state.
+        """
+        action, state, _ = self._actor.compute_actions(obs, list(state), explore=False)
+        action = self._clip(map_leaves(torch.as_tensor, action))
+        return (action, tuple(state)) if state else action
+
+
+def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
+    """Write a policy's greedy actions to a file that runs without ding_lite, and check it.
+
+    The file is a `GreedyPolicy` for any batch size. The inputs of an ONNX file are called obs (or obs.KEY for each part of a
+    nested space) and state_0, state_1 and so on; the outputs action (or action.KEY) and next_state_0 and so on. Before
+    `export_policy` returns, the file is loaded again and must give the same actions on random observations.
+
+    Args:
+        policy: the policy.
+        path: the file: `.pt2` for `torch.export.load`, `.onnx` for ONNX.
+
+    Raises:
+        ValueError: another ending.
+        ExportError: a ValueError. The policy acts by operations that cannot be exported, such as numpy's in `compute_actions`;
+            or the file acts differently.
+        ImportError: ONNX without the extra `export`.
+        WriteError: the file cannot be written.
+
+    Example:
+        >>> export_policy(load_policy("runs/dqn"), "dqn.onnx")  # doctest: +SKIP
+    """
+    path = Path(path)
+    is_onnx = path.suffix == ".onnx"
+    if path.suffix not in (".pt2", ".onnx"):
+        raise ValueError(f"export_policy(path={str(path)!r}): the file ends in .pt2 for torch.export, or in .onnx.")
+    for module in ("onnx", "onnxscript", "onnxruntime") if is_onnx else ():
+        require_extra(module, "export", "an ONNX file")
+    greedy, obs = GreedyPolicy(policy).eval(), _samples(policy.observation_space)
+    args = _arguments(greedy, obs, 2)
+    program = _program(greedy, args)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(path)
+        unfinished = temporary.with_name(f"{temporary.name}{path.suffix}")  # torch wants the ending
+        try:
+            if is_onnx:
+                _write_onnx(program, args, unfinished)
+            else:
+                torch.export.save(program, unfinished)
+            _check(policy, greedy, obs, unfinished)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _program(greedy: GreedyPolicy, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    shapes = tuple(torch.utils._pytree.tree_map(lambda leaf: {0: batch}, arg) for arg in args)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # networks of actor and critic remember their last output
+            return torch.export.export(greedy, args, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+        raise ExportError(
+            f"{type(greedy._actor).__name__} cannot be exported, because torch.export cannot follow its compute_actions: use "
+            f"operations of torch alone there. ({reason})"
+        ) from error
+
+
+def _write_onnx(program: torch.export.ExportedProgram, args: tuple[Any, ...], path: Path) -> None:
+    with torch.no_grad():
+        found = program.module()(*args)
+    action, state = found if len(args) > 1 else (found, ())
+    places = range(len(state))
+    inputs = [*_names("obs", args[0]), *(f"state_{place}" for place in places)]
+    outputs = [*_names("action", action), *(f"next_state_{place}" for place in places)]
+    with _silent("torch.onnx"):  # it says that torchvision is not installed
+        torch.onnx.export(
+            program,
+            (),
+            str(path),
+            dynamo=True,
+            input_names=inputs,
+            output_names=outputs,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """No warnings, and no messages of this logger below errors."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _names(name: str, structure: Any) -> list[str]:
+    return [".".join((name, *map(str, path))) for path, _ in flatten(structure)]
+
+
+def _check(policy: Policy, greedy: GreedyPolicy, obs: Any, path: Path) -> None:
+    """Raise ExportError if the file at `path` gives other actions than the policy."""
+    run = _onnx_runner(path) if path.suffix == ".onnx" else torch.export.load(path).module()
+    mode = policy.predict_mode
+    for count in (1, _SAMPLES):
+        args = _arguments(greedy, obs, count)
+        wanted = mode.env_action(mode.forward(args[0], list(args[1]) if len(args) > 1 else None)[0])
+        with torch.no_grad():
+            found = run(*args)
+        action = dict(flatten(found[0] if len(args) > 1 else found))
+        for place, leaf in flatten(wanted):
+            other = np.asarray(action[place])
+            if not np.allclose(leaf, other, rtol=1e-4, atol=1e-5):  # other runtimes add numbers in another order
+                raise ExportError(
+                    f"the exported {type(policy).__name__} acts differently: {'.'.join(('action', *map(str, place)))} is "
+                    f"{other.tolist()!s:.60} instead of {leaf.tolist()!s:.60}. compute_actions must depend on its "
+                    "arguments and on the weights alone."
+                )
+
+
+def _onnx_runner(path: Path) -> Callable[..., Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    inputs, outputs = ([one.name for one in part] for part in (session.get_inputs(), session.get_outputs()))
+
+    def run(obs: Any, state: Sequence[Tensor] = ()) -> Any:
+        given = dict(zip([*_names("obs", obs), *(f"state_{place}" for place in range(len(state)))], _leaves(obs) + [*state]))
+        found = session.run(None, {name: given[name].numpy() for name in inputs})
+        action: Any = {}
+        for name, value in zip(outputs, found):
+            start, *path = name.split(".")
+            if start == "action":
+                _set(action, path, value)
+        action = action.get("", action)
+        return (action, found[len(found) - len(state) :]) if state else action
+
+    return run
+
+
+def _leaves(structure: Any) -> list[Tensor]:
+    return [leaf for _, leaf in flatten(structure)]
+
+
+def _set(structure: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set a nested entry; without a path, the entry ""."""
+    *around, last = path or [""]
+    for name in around:
+        structure = structure.setdefault(name, {})
+    structure[last] = value
+
+
+def _samples(space: gymnasium.Space[Any]) -> Any:
+    """Random observations as tensors [_SAMPLES, ...], nested like the space."""
+    space = copy.deepcopy(space)
+    space.seed(0)
+    rows = [to_nested(space, space.sample()) for _ in range(_SAMPLES)]
+    stacked = map_leaves(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
+    return to_tensors(stacked, torch.device("cpu"))
+
+
+def _arguments(greedy: GreedyPolicy, obs: Any, count: int) -> tuple[Any, ...]:
+    rows, state = map_leaves(lambda leaf: leaf[:count], obs), greedy.initial_state(count)
+    return (rows, state) if state else (rows,)
+
+
+def _clamp(space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
+    """A function that clips the Box parts of nested actions to their bounds, by operations of torch."""
+    parts = subspaces(space)
+    if parts is not None:
+        inner = {name: _clamp(part) for name, part in parts.items()}
+        return lambda action: {name: clip(action[name]) for name, clip in inner.items()}
+    if isinstance(space, spaces.Box):
+        low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
+        return lambda action: action.clamp(low, high)
+    return lambda action: action

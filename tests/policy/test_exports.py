@@ -1,0 +1,167 @@
+"""Exports: programs and ONNX files act as the policy does, on observations of any space."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ding_lite import policy as policies
+from ding_lite.policy import DQNPolicy, ExportError, GreedyPolicy, PPOPolicy, export_policy
+
+VECTOR = spaces.Box(-2.0, 2.0, (4,))
+NESTED = spaces.Dict(
+    {"x": VECTOR, "t": spaces.Tuple((spaces.Discrete(4), spaces.MultiBinary(3))), "a b": spaces.MultiDiscrete([2, 3])}
+)
+CHOICE, FORCE = spaces.Discrete(3, start=1), spaces.Box(-1.0, 3.0, (2,))
+PARTS = spaces.Dict({"g": spaces.Tuple((CHOICE, FORCE)), "m": spaces.MultiDiscrete([2, 3])})
+SMALL = {"model": {"encoder_hidden_size_list": [8]}}
+
+
+def make(name, observation_space=VECTOR, action_space=None, **model):
+    kind = getattr(policies, f"{name}Policy")
+    bounded = name in ("DDPG", "TD3", "SAC")
+    cfg = kind.config_type().override({"model": {**SMALL["model"], **model}, "seed": 3})
+    return kind(cfg, observation_space, action_space or (FORCE if bounded else CHOICE))
+
+
+def batch_of(space, count, seed=1):
+    """Observations of the environment, and the same as nested tensors."""
+    space.seed(seed)
+    rows = [space.sample() for _ in range(count)]
+    return rows, _stacked(space, rows)
+
+
+def _stacked(space, rows):
+    if isinstance(space, spaces.Dict):
+        return {name: _stacked(part, [row[name] for row in rows]) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return {str(at): _stacked(part, [row[at] for row in rows]) for at, part in enumerate(space.spaces)}
+    return torch.from_numpy(np.stack([np.asarray(row) for row in rows]))
+
+
+def same_actions(space, wanted, found):
+    """Whether actions of `predict` equal nested actions of an export, in row 0 of the latter."""
+    if isinstance(space, spaces.Dict):
+        return all(same_actions(part, wanted[name], found[name]) for name, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return all(same_actions(part, wanted[at], found[str(at)]) for at, part in enumerate(space.spaces))
+    return np.allclose(wanted, np.asarray(found)[0], rtol=1e-4, atol=1e-5)
+
+
+ALGORITHMS = ["DQN", "C51", "QRDQN", "IQN", "Rainbow", "PPO", "A2C", "IMPALA", "REINFORCE", "DDPG", "TD3", "SAC"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_program_of_each_algorithm_acts_as_its_predictions(name, tmp_path):
+    policy = make(name)
+    program = torch.export.load(export_policy(policy, tmp_path / "deep" / "policy.pt2")).module()
+    rows, obs = batch_of(VECTOR, 5)
+
+    for at, row in enumerate(rows):
+        assert same_actions(policy.action_space, policy.predict(row)[0], program(obs[at : at + 1]))
+    assert len(program(obs)) == 5
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["policy.pt2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "observation_space", "action_space", "model"),
+    [
+        ("PPO", NESTED, PARTS, {"normalize_obs": True}),
+        ("DQN", spaces.Box(0, 255, (4, 16, 16), np.uint8), CHOICE, {"conv_layers": [(2, 3, 2)]}),
+    ],
+    ids=["nested", "images"],
+)
+def test_a_file_for_onnx_takes_raw_observations_by_name(name, observation_space, action_space, model, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    policy = make(name, observation_space, action_space, **model)
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    rows, obs = batch_of(observation_space, 3)
+    leaves = {".".join(("obs", *path)): leaf.numpy() for path, leaf in policies_leaves(obs)}
+
+    assert {one.name for one in session.get_inputs()} == set(leaves)
+    names = [one.name for one in session.get_outputs()]
+    assert set(names) == ({"action"} if name == "DQN" else {"action.g.0", "action.g.1", "action.m"})
+    for at, row in enumerate(rows):
+        found = session.run(None, {key: leaf[at : at + 1] for key, leaf in leaves.items()})
+        action = nested_from(dict(zip(names, found)))
+        assert same_actions(action_space, policy.predict(row)[0], action)
+
+
+def policies_leaves(structure, path=()):
+    if not isinstance(structure, dict):
+        return [(path, structure)]
+    return [leaf for name, part in structure.items() for leaf in policies_leaves(part, (*path, name))]
+
+
+def nested_from(by_name):
+    found = {}
+    for name, value in by_name.items():
+        *around, last = name.split(".")
+        inner = found
+        for part in around:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return found["action"]
+
+
+@pytest.mark.parametrize(("name", "model"), [("PPO", {"lstm_size": 8}), ("R2D2", {})])
+@pytest.mark.parametrize("ending", ["pt2", "onnx"])
+def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
+    policy = make(name, **model)
+    path = export_policy(policy, tmp_path / f"policy.{ending}")
+    rows, obs = batch_of(VECTOR, 4)
+    mine, state = None, GreedyPolicy(policy).initial_state(1)
+    for at, row in enumerate(rows):
+        action, mine = policy.predict(row, mine)
+        if ending == "pt2":
+            found, state = torch.export.load(path).module()(obs[at : at + 1], state)
+        else:
+            session = pytest.importorskip("onnxruntime").InferenceSession(str(path))
+            inputs = {"obs": obs[at : at + 1].numpy(), **{f"state_{k}": np.asarray(part) for k, part in enumerate(state)}}
+            found, *state = session.run(["action", "next_state_0", "next_state_1"], inputs)
+        assert same_actions(CHOICE, action, found)
+        for part, other in zip(mine, state):
+            np.testing.assert_allclose(np.asarray(part), np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
+def test_later_training_does_not_reach_the_module():
+    policy = make("DQN")
+    greedy, obs = GreedyPolicy(policy), torch.randn(64, 4)
+    before = greedy(obs)
+    policy.set_weights({name: -weight for name, weight in policy.get_weights().items()})
+
+    assert torch.equal(greedy(obs), before)
+    assert not torch.equal(GreedyPolicy(policy)(obs), before)
+
+
+class ByNumpy(DQNPolicy):
+    def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
+        return np.argmax(self.model(obs).numpy(), -1) + 1, state, {}
+
+
+class Moody(PPOPolicy):
+    calls = 0
+
+    def compute_actions(self, obs, state=(), *, explore=True, **kwargs):
+        type(self).calls += 1
+        action, state, outputs = super().compute_actions(obs, state, explore=explore, **kwargs)
+        return (action % 3 + 1 if self.calls % 2 else action), state, outputs
+
+
+def test_what_cannot_be_exported_is_named_and_nothing_is_left(tmp_path):
+    with pytest.raises(ExportError, match="ByNumpy cannot be exported, .* operations of torch alone"):
+        export_policy(ByNumpy(DQNPolicy.config_type(), VECTOR, CHOICE), tmp_path / "policy.pt2")
+    with pytest.raises(ValueError, match=r"ends in \.pt2 for torch\.export, or in \.onnx"):
+        export_policy(make("DQN"), tmp_path / "policy.pt")
+    with pytest.raises(ExportError, match="the exported Moody acts differently: action is"):
+        export_policy(Moody(PPOPolicy.config_type(), VECTOR, CHOICE), tmp_path / "policy.pt2")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_without_its_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"\[export\]"):
+        export_policy(make("DQN"), tmp_path / "policy.onnx")
