@@ -94,7 +94,7 @@ def _trainer(name: str, cfg: object, policy: LearnMode) -> Callable[[AnyRLContex
             ctx.train_output.num_steps = [_num_steps(policy)]
             ctx.train_iter += policy.train_iter - before
             _require_finite(policy)
-        metrics.append(ctx.train_output, ctx)
+        metrics.append(ctx.train_output, ctx, policy.train_iter - before)
 
     train.__qualname__ = f"{name}.<locals>.train"  # its name in messages
     return train
@@ -128,8 +128,11 @@ class _Metrics:
         self._rewards = MetricsLogger(owner="the reward model")
         self._outputs, self._reward_outputs = Outputs(self.own), Outputs(self._rewards)
 
-    def append(self, train_output: TrainOutput, ctx: AnyRLContext, of_rewards: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Append the values of these gradient steps, and the metrics of the policy's hooks, to the context."""
+    def append(
+        self, train_output: TrainOutput, ctx: AnyRLContext, steps: int, of_rewards: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Append the values and the number of these gradient steps, and the metrics of the policy's hooks, to the context."""
+        self.own.log_value("gradient_steps", steps, reduce="sum", with_throughput=True)
         self._outputs.log(train_output, num_steps=train_output.num_steps)
         if of_rewards:
             self._reward_outputs.log(of_rewards)
@@ -212,7 +215,7 @@ class OffPolicyLearner:
         train_output, num_steps = TrainOutput(), list[Mapping[str, int]]()
         of_rewards: list[Mapping[str, Any]] = []
         lag = _lag(self._policy, ctx)  # before the first gradient step
-        begun = perf_counter()
+        first, begun = self._policy.train_iter, perf_counter()
         data: Any = None
         try:
             with closing(self._replay.batches(self._times)) as batches:
@@ -236,7 +239,7 @@ class OffPolicyLearner:
         train_output.num_steps = num_steps
         ctx.train_output = train_output
         self._metrics.own.log_value(_TIME, perf_counter() - begun)
-        self._metrics.append(train_output, ctx, of_rewards)
+        self._metrics.append(train_output, ctx, self._policy.train_iter - first, of_rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of rows that each buffer has given, if there are several; policy and buffers have their own state."""

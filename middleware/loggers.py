@@ -164,6 +164,8 @@ class RunLogger:
         self._shown = self._began, 0
         """Time and step of the last update of the console."""
         self._iterations = 0
+        self._processed = 0.0, 0
+        """Seconds of the stage process, and iterations, at the time of the last row."""
         self._task: Task | None = None
         needed = tuple(dict.fromkeys((*counters, *(("train_iter",) if train_show_freq is not None else ()))))
         contract(reads=needed, may_read=[it for it in _FIELDS if it not in needed], uses=(self,), stage="record")(self)
@@ -271,6 +273,7 @@ class RunLogger:
         self._began, self._began_at = time.monotonic(), time.time()
         self._written, self._first_progress = self._began, (self._began, 0.0)
         self._shown, self._iterations = (self._began, self._shown[1]), 0
+        self._processed = task.stage_seconds()["process"], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
             self._after, self._saved_rows = -1, 0
@@ -290,7 +293,14 @@ class RunLogger:
         self._sinks = SinkGroup([*sinks, *self._given])
 
     def _made(self, ctx: OnlineRLContext | OfflineRLContext, end: bool) -> dict[str, Any]:
-        return self._aggregator.row(ctx, end, round(self._spent_s(), 3))
+        row = self._aggregator.row(ctx, end, round(self._spent_s(), 3))
+        spent, iterations = own_run().stage_seconds().get("process", 0.0), self._iterations
+        before, first = self._processed
+        if spent > before and iterations > first:
+            row["time/process"] = (spent - before) / (iterations - first)
+        if end:
+            self._processed = spent, iterations
+        return row
 
     def _spent_s(self) -> float:
         """Seconds of the run so far, with its earlier parts."""

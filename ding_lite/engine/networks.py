@@ -118,6 +118,11 @@ class Network:
         """The context of the current iteration, or of the last one."""
         return self._learn.ctx
 
+    def lane_seconds(self) -> dict[str, float]:
+        """Seconds that the middleware of each lane has taken in the current run, here and in worker processes."""
+        elsewhere = self.timeline.elsewhere_ns
+        return {name: (lane.busy_ns + elsewhere[lane.number]) / 1e9 for name, lane in zip(LANES, self.lanes)}
+
     # Requests of middleware, on any lane.
 
     @property

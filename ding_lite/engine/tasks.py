@@ -26,11 +26,13 @@ from ding_lite.engine.paused_runs import PausedRun
 from ding_lite.engine.plans import Plan, make_plan
 from ding_lite.engine.roles import RolesMixin
 from ding_lite.engine.run_states import RunStateMixin
+from ding_lite.engine.stage_times import StageTimes
 from ding_lite.engine.sync_loops import iterate
 from ding_lite.engine.timeline_reports import TimelineMixin
 from ding_lite.engine.timelines import Timeline
 from ding_lite.engine.watchdogs import OutOfMemoryError, Watchdog, entry_in, running_in
 from ding_lite.pipeline.contexts import Context, family_of
+from ding_lite.pipeline.contracts import LANES
 from ding_lite.pipeline.guards import Checker
 from ding_lite.pipeline.pipeline_checks import check_pipeline
 from ding_lite.pipeline.pools import Pool
@@ -82,6 +84,7 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         caller = Caller(self._belongs_to_run, self._is_stopped, self._pool.resting, self._is_at_end, self._fail_at_once)
         self._deferrals = Deferrals(caller, self._changed)
         self._network: Network | None = None
+        self._stage_times: StageTimes | None = None
         self._paused: PausedRun | None = None
         self._checked: tuple[tuple[object, list[tuple[int, int]]], Checker] | None = None
         self._touches = Touches()
@@ -363,7 +366,10 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
                 self._finish = True
             is_checked = is_checked and checker.is_checked(self._ctx)
             is_watched = is_watched or watchdog.begin_in_time()
-            iterate(self._ctx, checker.guarded(self._entries) if is_checked else self._entries, self._own_waiting)
+            entries = checker.guarded(self._entries) if is_checked else self._entries
+            if self._stage_times is not None:
+                entries = self._stage_times.timed(entries)
+            iterate(self._ctx, entries, self._own_waiting)
             if self._at_pause and self.running and (self._asked is None or self.is_cut):
                 self._call_at_pause()
             if self._finish or not max_step or not self.running:
@@ -536,6 +542,21 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         """Do not raise this error at the end of the run any more, because its cause is gone."""
         self._errors_at_end[:] = [other for other in self._errors_at_end if other is not error]
         self._deferrals.withdraw(error)
+
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds that middleware have taken, for comparisons between two calls, by stage: evaluate, collect (with explore),
+        process, and learn (with record, and functions without a contract).
+
+        Where iterations overlap, these are the times of the lanes in the current or last run, with the work that they delegated
+        to worker processes. In a plain loop, they are the times of forward steps from the first call on.
+        """
+        if self._network is not None:
+            return self._network.lane_seconds()
+        if self._timeline is not None:  # iterations overlapped
+            return {name: busy / 1e9 for name, busy in zip(LANES, self._timeline.busy_ns)}
+        if self._stage_times is None:
+            self._stage_times = StageTimes()
+        return self._stage_times.seconds()
 
     @property
     def steps_left(self) -> int:

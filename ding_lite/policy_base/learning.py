@@ -101,7 +101,8 @@ class LearnMode:
         if not is_tree(batch):
             batch = _as_tree(batch, policy)
         if policy.device.type != "cpu":
-            batch = tree(to_device(self._read(batch), policy.device))
+            with policy.hook_metrics.log_time(("time", "device_copy"), reduce="mean"):
+                batch = tree(to_device(self._read(batch), policy.device))
         return policy.learn(batch)
 
     def dry_run(self) -> None:

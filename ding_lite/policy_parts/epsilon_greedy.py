@@ -125,7 +125,7 @@ class GreedyActing(Base):
 
     def choose(self, q_value: Tensor, eps: float) -> Any:
         """Epsilon-greedy actions [B] int64 for values [B, A]."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # an export, which cannot follow numpy
+        if torch.compiler.is_compiling():  # an export, which cannot follow numpy
             return q_value.argmax(-1) + self.first_action
         action = to_arrays(q_value).argmax(-1)  # numpy's argmax takes half of the time of torch's for a few rows
         if eps not in (0, _MASKED):

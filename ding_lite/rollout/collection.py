@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class LocalWorker:
         recurrent_state = RecurrentState(policy, self.env)
         self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
+        self._times = MetricsLogger(owner="the worker")
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -170,10 +172,19 @@ class LocalWorker:
         return play_episodes(self, count, is_stopping)
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """The metrics that the policy logged while acting, since the last call: a list with the result of its
-        `MetricsLogger.reduce()`, or an empty list."""
+        """What was logged since the last call, as results of `MetricsLogger.reduce()`.
+
+        These are the metrics of the policy while acting, and the mean seconds per rollout in which the policy acted and in
+        which the environments were stepped.
+        """
         metrics = getattr(self.policy, "metrics", None)  # a mode of another library may have none
-        return [metrics.reduce()] if isinstance(metrics, MetricsLogger) else []
+        loggers = [metrics, self._times] if isinstance(metrics, MetricsLogger) else [self._times]
+        return [logger.reduce() for logger in loggers]
+
+    def _log_times(self, acting_ns: int, stepping_ns: int) -> None:
+        """Log the seconds of a rollout in which the policy acted, and in which the environments were stepped."""
+        self._times.log_value(("time", "inference"), acting_ns / 1e9)
+        self._times.log_value(("time", "env_step"), stepping_ns / 1e9)
 
     def get_weights(self) -> dict[str, torch.Tensor]:
         """A copy of the weights that acted last."""
@@ -225,16 +236,22 @@ class LocalWorker:
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
+        clock, acting, stepping = perf_counter_ns, 0, 0
         with torch.inference_mode():
             for t in range(num_steps):
+                begun = clock()
                 outputs = act(obs)
                 obs = obs_at(t + 1)
+                acted = clock()
                 reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
+                stepped = clock()
+                acting, stepping = acting + acted - begun, stepping + stepped - acted
                 if recurrent_state is not None:
                     recurrent_state.observe_step(outputs["action"], reward)
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished
+        self._log_times(acting, stepping)
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((num_steps, self.num_envs), version))
         return Rollout(trajectories.with_limits(self.limits), episodes)
@@ -248,14 +265,17 @@ class LocalWorker:
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
         pausable = self.env if isinstance(self.env, LocalVectorEnv) else None
-        t = 0
+        t = acting = stepping = 0
         with torch.inference_mode():
             while not budget.is_used_up:
                 if t == storage.num_steps:
                     _grow(storage)
+                begun = perf_counter_ns()
                 outputs = self.act(obs, random, **kwargs)
                 obs = storage.obs_at(t + 1)
+                acted = perf_counter_ns()
                 step = self.step(outputs, obs)
+                acting, stepping = acting + acted - begun, stepping + perf_counter_ns() - acted
                 storage.add(t, outputs, *step[:-1])
                 t += 1
                 counted = budget.count(step.finished, t)
@@ -264,6 +284,7 @@ class LocalWorker:
                     ended = (episode.env - self.first_env for episode in counted)
                     pausable.pause(index for index in ended if not budget.due[index])
         storage.resize(t)
+        self._log_times(acting, stepping)
         return storage, episodes
 
 

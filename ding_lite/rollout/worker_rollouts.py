@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,9 @@ class SplitWorker:
 
     def _taken(self, asked: list[Any]) -> list[Any]:
         """The results of the pieces; their metrics are kept for `reduce_metrics`."""
+        begun = perf_counter()
         answers = self._results(asked)
+        self._metrics.log_value(("time", "env_wait"), perf_counter() - begun)
         self._logged += [one for _, copied in answers for one in copied.value[1] if one]
         if self.works_in_background:
             restarts = sum(getattr(host, "restarts", 0) for host in self.env.hosts)
@@ -147,8 +150,8 @@ class SplitWorker:
         return [EpisodeResult(*row) for copied in answers for row in copied.value[0]]
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """The metrics that copies of the policy logged while acting, since the last call, and `workers_unanswered`, the number
-        of restarts of failed processes."""
+        """The metrics of the workers since the last call, the mean seconds of waiting for a rollout of all workers, and
+        `workers_unanswered`, the number of restarts of failed processes."""
         reduced, self._logged = [*self._logged, self._metrics.reduce()], []
         return reduced
 
