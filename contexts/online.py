@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from ding_lite.contexts.foreign_names import FOREIGN_FIELDS
 from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
@@ -23,6 +25,8 @@ _KEPT = {"kept": True}
 @dataclasses.dataclass
 class OnlineRLContext(Context):
     """One iteration of online RL. Counters are kept from iteration to iteration, data is not."""
+
+    foreign_fields: ClassVar[Mapping[str, str]] = FOREIGN_FIELDS
 
     total_step: int = 0
     """Iterations finished before this one. Counted by the task."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from ding_lite.basics import Config, ConfigError, ranged_field, seed_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
@@ -39,6 +40,8 @@ class LogConfig(Config):
 @dataclasses.dataclass
 class RunConfig(Config):
     """The configuration of a run. Each algorithm has its own subclass, with its own type of `policy`."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.RUN
 
     exp_name: str = "runs/default"
     """Folder of the run, for metrics, configuration and checkpoints."""
