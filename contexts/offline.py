@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from ding_lite.contexts.foreign_names import FOREIGN_OFFLINE_FIELDS
 from ding_lite.contexts.train_outputs import TrainOutput
@@ -18,7 +17,7 @@ _LEARNER = {"provider": "a learner such as trainer", "copied_to": "learn_metrics
 class OfflineRLContext(Context):
     """One iteration of offline RL. Counters are kept from iteration to iteration, data is not."""
 
-    foreign_fields: ClassVar[Mapping[str, str]] = FOREIGN_OFFLINE_FIELDS
+    foreign_fields = FOREIGN_OFFLINE_FIELDS
 
     total_step: int = 0
     """Iterations finished before this one. Counted by the task."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from ding_lite.contexts.foreign_names import FOREIGN_FIELDS
 from ding_lite.contexts.train_outputs import TrainOutput
@@ -26,7 +25,7 @@ _KEPT = {"kept": True}
 class OnlineRLContext(Context):
     """One iteration of online RL. Counters are kept from iteration to iteration, data is not."""
 
-    foreign_fields: ClassVar[Mapping[str, str]] = FOREIGN_FIELDS
+    foreign_fields = FOREIGN_FIELDS
 
     total_step: int = 0
     """Iterations finished before this one. Counted by the task."""
