@@ -22,7 +22,7 @@ _DI_ENGINE = {
     "Parallel": f"one process learns: {_WORKERS}",
     "StepTimer": "`online_logger(cfg)` writes the seconds of collection, learning and evaluation.",
     "Supervisor": 'worker processes are restarted with `make_envs(cfg.env.id, 8, backend="process", restart=True)`.',
-    "VoidMiddleware": "leave a middleware out that is to do nothing.",
+    "VoidMiddleware": "`task.void()` is a middleware that does nothing.",
     "compile_config": "`DQNConfig().override(main_config)`, with `from ding_lite.config import DQNConfig`.",
     "ding_init": "leave it out: `online_logger(cfg)` writes to the folder cfg.exp_name.",
     "set_pkg_seed": _SEEDS,

@@ -32,11 +32,11 @@ _DI_ENGINE = {
     "IMetric": _SCORE,
     "ModelExchanger": _WORKERS,
     "OfflineMemoryDataFetcher": _DATASET,
-    "PPOFStepCollector": "for PPO too it is `StepCollector(cfg, policy.collect_mode, env)`.",
+    "PPOFStepCollector": "PPO has the same collector as other algorithms, `StepCollector(cfg, policy.collect_mode, env)`.",
     "PeriodicalModelExchanger": _WORKERS,
     "StepTimer": _SECONDS,
     "TransitionList": "a list is enough, `rolloutor(policy.collect_mode, env, transitions=[])`.",
-    "VoidMiddleware": "leave a middleware out that is to do nothing, as in `if cfg.log.tensorboard: ...`.",
+    "VoidMiddleware": "`task.void()` is a middleware that does nothing.",
     "buffer_saver": _SAVED_DATA,
     "ddp_termination_checker": "one process learns: `termination_checker(max_env_step=100_000)`.",
     "epoch_timer": _SECONDS,
@@ -47,14 +47,14 @@ _DI_ENGINE = {
     "offline_data_fetcher": _DATASET,
     "offline_data_fetcher_from_mem": _DATASET,
     "offline_data_saver": _SAVED_DATA,
-    "ppof_adv_estimator": "for PPO it is `gae_estimator(cfg, policy.collect_mode)`.",
+    "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
     "qgpo_offline_data_fetcher": _DATASET,
     "qgpo_support_data_generator": _DATASET,
     "sqil_data_pusher": (
         "SQIL does not exist yet. Until it does, a middleware of your own sets the rewards before `data_pusher(cfg, buffer_)`, "
         "and `OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)])` samples from two buffers."
     ),
-    "wandb_offline_logger": 'set `cfg.log.wandb = "offline"` and use `offline_logger(cfg)`.',
+    "wandb_offline_logger": 'set `cfg.log.wandb = "online"` and use `offline_logger(cfg)`.',
     "wandb_online_logger": 'set `cfg.log.wandb = "online"` and use `online_logger(cfg)`.',
 }
 _STABLE_BASELINES3 = {

@@ -159,6 +159,7 @@ def test_a_name_of_another_library_gives_advice(package, library, name):
     advice = str(caught.value)
     assert advice.startswith(f"{package} has no {name!r}, a name of {library}: ")
     assert advice.endswith(".")
+    assert "`" in advice
     require_code(advice)
 
 

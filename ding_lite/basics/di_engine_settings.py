@@ -53,7 +53,9 @@ POLICY = {
     "discount_factor": _GAMMA,
     "learn_unroll_len": _SEQUENCE,
     "load_path": _SAVED,
+    "multi_agent": "several policies learn in one run with AgentsCollector and for_policy.",
     "multi_gpu": _ONE_DEVICE,
+    "noisy_net": "RainbowConfig has noisy networks.",
     "nstep": "DQN, Rainbow and their kind have policy.nstep; on-policy algorithms estimate returns over the whole rollout.",
     "nstep_return": "returns of several steps are those of gae_estimator, with policy.collect.gae_lambda.",
     "on_policy": _CLASS,
@@ -88,11 +90,13 @@ LEARN = {
     "c_clip_ratio": "it is policy.learn.c_clip of IMPALAConfig.",
     "cuda": 'the device of the networks is policy.device, "cpu" or "cuda".',
     "discount_factor": _GAMMA,
+    "epoch_per_collect": "PPO and IMPALA have policy.learn.epoch_per_collect.",
     "ignore_done": "leave it out: the value after an episode is 0 if it terminated, and bootstrapped if it was truncated.",
     "kappa": "it is policy.kappa of QRDQNConfig and IQNConfig.",
     "lambda_": "it is policy.collect.gae_lambda.",
     "learner": _SHOWN,
     "multi_gpu": _ONE_DEVICE,
+    "normalize_advantage": "it is policy.learn.adv_norm.",
     "ppo_param_init": "leave it out: the networks of actor-critic policies have an orthogonal initialisation.",
     "recompute_adv": _ADVANTAGES,
     "resume_training": _SAVED,
@@ -104,6 +108,7 @@ LEARN = {
 COLLECT = {
     "collector": _SHOWN,
     "discount_factor": _GAMMA,
+    "each_iter_n_sample": "it is policy.collect.n_sample.",
     "env_num": _COLLECTOR_ENVS,
     "gae_lambda": "on-policy algorithms have policy.collect.gae_lambda.",
     "noise_sigma": "DDPGConfig and TD3Config have policy.collect.noise_sigma.",
@@ -117,6 +122,7 @@ EVALUATOR = {
     "stop_value": "it is env.stop_value.",
 }
 REPLAY = {
+    "commander": "policy.eval and policy.learn say when to evaluate and to learn.",
     "eps": "DQN, C51, QR-DQN, IQN and R2D2 have policy.other.eps; other algorithms explore by their own noise.",
     "replay_buffer": _REPLAY,
 }

@@ -6,7 +6,7 @@ _MADE = "it is `make_envs(cfg.env.id, cfg.env.collector_env_num, seed=cfg.seed)`
 _PROCESSES = 'it is `make_envs(cfg.env.id, 8, seed=cfg.seed, workers=4, backend="process")`.'
 _RESTARTED = 'it is `make_envs(cfg.env.id, 8, seed=cfg.seed, backend="process", restart=True)`.'
 _ENV = (
-    "a gymnasium environment needs no wrapper, and `gymnasium.Env` is the class of your own: "
+    "a gymnasium environment needs no wrapper, and `gymnasium.Env` is the base class of your own: "
     "`make_envs(lambda: MyEnv(), 8, seed=cfg.seed)`."
 )
 _ATARI = (

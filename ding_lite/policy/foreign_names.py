@@ -3,9 +3,11 @@
 from ding_lite.basics import foreign_names
 
 _OWN = "`Policy.with_updates` changes a policy that exists, and a subclass of `Policy` is one of your own."
-_DISCRETE = f"for Discrete actions there are `DQNPolicy` and `PPOPolicy`. {_OWN}"
-_BOX = f"for Box actions there are `SACPolicy`, `TD3Policy` and `DDPGPolicy`. {_OWN}"
-_DISTRIBUTION = f"of the distributions over returns, there are `QRDQNPolicy`, `IQNPolicy` and `C51Policy`. {_OWN}"
+_ABSENT = "this algorithm does not exist;"
+_DISCRETE = f"{_ABSENT} for Discrete actions there are `DQNPolicy` and `PPOPolicy`. {_OWN}"
+_BOX = f"{_ABSENT} for Box actions there are `SACPolicy`, `TD3Policy` and `DDPGPolicy`. {_OWN}"
+_DISTRIBUTION = f"{_ABSENT} for distributions over returns there are `QRDQNPolicy`, `IQNPolicy` and `C51Policy`. {_OWN}"
+_RECURRENT = f"{_ABSENT} for recurrent Q-learning there is `R2D2Policy`. {_OWN}"
 _OFFLINE = (
     f"learning from a dataset does not exist yet. Until it does, `trainer(cfg, policy.learn_mode)` learns from batches that a "
     f"middleware of your own sets as ctx.train_data. {_OWN}"
@@ -15,8 +17,8 @@ _AGENTS = (
     "`for_policy(name, multistep_trainer(cfg, policy.learn_mode))` train each policy by itself."
 )
 _LATE = (
-    "PPO learns from each rollout by itself, with `PPOPolicy`; `IMPALAPolicy` corrects for the weights that have acted, which "
-    "may be older."
+    f"{_ABSENT} `PPOPolicy` learns from each rollout by itself, and `IMPALAPolicy` corrects for the weights that have acted, "
+    "which may be older."
 )
 _ACTING = "one policy learns, collects and is evaluated: `policy.learn_mode`, `policy.collect_mode`, `policy.eval_mode`."
 _MADE = "name the class: `DQNPolicy(cfg.policy, observation_space, action_space)`."
@@ -24,12 +26,13 @@ _RANDOM = "`StepCollector(cfg, policy.collect_mode, env, random_collect_size=100
 _PREDICTED = "`policy.predict(obs)` gives the action for one observation, or for a batch."
 
 _DI_ENGINE = {
-    **dict.fromkeys(("PPOFPolicy", "PPOPGPolicy"), "it is `PPOPolicy`."),
+    "PPOFPolicy": "it is `PPOPolicy`.",
+    "PPOPGPolicy": f"{_ABSENT} the nearest are `PPOPolicy` and `REINFORCEPolicy`.",
     **dict.fromkeys(("ACERPolicy", "PPGOffPolicy", "PPGPolicy", "PPOOffPolicy"), _LATE),
     **dict.fromkeys(("BDQPolicy", "DQNSTDIMPolicy", "DiscreteSACPolicy", "MDQNPolicy", "SQNPolicy", "SQLPolicy"), _DISCRETE),
     "FQFPolicy": _DISTRIBUTION,
     **dict.fromkeys(("D4PGPolicy", "PDQNPolicy", "SQILSACPolicy", "TD3VAEPolicy"), _BOX),
-    **dict.fromkeys(("NGUPolicy", "R2D2GTrXLPolicy", "R2D3Policy"), f"of recurrent Q-learning there is `R2D2Policy`. {_OWN}"),
+    **dict.fromkeys(("NGUPolicy", "R2D2GTrXLPolicy", "R2D3Policy"), _RECURRENT),
     **dict.fromkeys(("BCQPolicy", "BehaviourCloningPolicy", "CQLPolicy", "DTPolicy", "DiscreteCQLPolicy"), _OFFLINE),
     **dict.fromkeys(("EDACPolicy", "IBCPolicy", "ILPolicy", "ProcedureCloningBFSPolicy", "QGPOPolicy"), _OFFLINE),
     "TD3BCPolicy": _OFFLINE,

@@ -61,6 +61,7 @@ def test_the_lines_of_an_example_that_change_are_those_in_the_page(name):
     changes = {there: new for names, there, new in CHANGED if name in names.split(", ")}
     expected = [changes.get(line, line) for line in USES[name]]
 
+    assert len(CHANGED) == 5
     assert set(changes) <= set(USES[name])
     assert here == [line for line in expected if line]
 
