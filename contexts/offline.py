@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ding_lite.contexts.foreign_names import FOREIGN_OFFLINE_FIELDS
 from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.engine import Context
 
@@ -15,6 +16,8 @@ _LEARNER = {"provider": "a learner such as trainer", "copied_to": "learn_metrics
 @dataclasses.dataclass
 class OfflineRLContext(Context):
     """One iteration of offline RL. Counters are kept from iteration to iteration, data is not."""
+
+    foreign_fields = FOREIGN_OFFLINE_FIELDS
 
     total_step: int = 0
     """Iterations finished before this one. Counted by the task."""

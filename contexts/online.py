@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ding_lite.contexts.foreign_names import FOREIGN_FIELDS
 from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
@@ -23,6 +24,8 @@ _KEPT = {"kept": True}
 @dataclasses.dataclass
 class OnlineRLContext(Context):
     """One iteration of online RL. Counters are kept from iteration to iteration, data is not."""
+
+    foreign_fields = FOREIGN_FIELDS
 
     total_step: int = 0
     """Iterations finished before this one. Counted by the task."""

@@ -1,5 +1,7 @@
 """Middleware: what a script chains with `task.use`."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.middleware.checkpoints import CkptSaver
 from ding_lite.middleware.collectors import EpisodeCollector, StepCollector
 from ding_lite.middleware.enhancers import nstep_reward_enhancer, priority_calculator
@@ -16,6 +18,9 @@ from ding_lite.middleware.pushers import data_pusher, sequence_pusher
 from ding_lite.middleware.reward_normalizers import reward_normalizer
 from ding_lite.middleware.rewards import reward_estimator
 from ding_lite.middleware.terminations import termination_checker
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.middleware.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "AgentsCollector",

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 from gymnasium.vector import VectorEnv
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import PendingWork, contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_mode, require_same_algorithm
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
@@ -189,6 +191,7 @@ class EpisodeCollector:
         MemoryError: in an iteration, an episode does not fit into memory.
     """
 
+    @foreign_arguments(ARGUMENTS["EpisodeCollector"])
     def __init__(
         self,
         cfg: RunConfig,

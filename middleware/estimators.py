@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import OnPolicyRunConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import has_leaf, with_leaves
@@ -13,11 +14,13 @@ from ding_lite.engine import contract
 from ding_lite.functional import discounted_return, gae
 from ding_lite.middleware.arguments import discount_factor_of, require, require_mode
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch, require_single_steps
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import CollectMode
 
 _FIX = "Leave nstep_reward_enhancer out: returns reach to the end of each episode by themselves."
 
 
+@foreign_arguments(ARGUMENTS["gae_estimator"])
 def gae_estimator(cfg: OnPolicyRunConfig, policy: CollectMode) -> Callable[[OnlineRLContext], None]:
     """Make a training batch with advantages from this iteration's data.
 

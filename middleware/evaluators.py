@@ -9,12 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, Task, WorkCancelled, contract
 from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.metrics_aggregators import evaluation_of
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.middleware.own_runs import own_run
@@ -22,6 +24,7 @@ from ding_lite.policy import EvalMode
 from ding_lite.rollout import VideoRecorder, make_worker, summarize_episodes
 
 
+@foreign_arguments(ARGUMENTS["interaction_evaluator"])
 def interaction_evaluator(
     cfg: RunConfig, policy: EvalMode, env: VectorEnv[Any, Any, Any], recorder: VideoRecorder | None = None
 ) -> InteractionEvaluator:

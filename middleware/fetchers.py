@@ -7,16 +7,19 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OnlineRLContext, train_output_of
 from ding_lite.data import Batch, Batches, Buffers, Tree, has_leaf, nested, sampler
 from ding_lite.engine import contract, current_task
 from ding_lite.middleware.arguments import require_mode, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, copied_batch
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.policy import LearnMode
 from ding_lite.policy_base import LEFT_OUT
 
 
+@foreign_arguments(ARGUMENTS["offpolicy_data_fetcher"])
 def offpolicy_data_fetcher(
     cfg: DQNConfig, buffer_: Buffers, policy: LearnMode | None = None, reward_model: Any = None
 ) -> Callable[[OnlineRLContext], Iterator[None] | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from gymnasium.vector import VectorEnv
 
-from ding_lite.basics import seed_of
+from ding_lite.basics import foreign_arguments, seed_of
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import Trajectories, holds_objects, map_leaves, stack_rows, tree
 from ding_lite.engine import contract
@@ -16,6 +16,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import require_mode
 from ding_lite.middleware.collectors import ROLLOUT_DATA, write_rollout
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
 from ding_lite.rollout import LocalWorker
@@ -69,6 +70,7 @@ def inferencer(
     return with_state_of(worker, infer)
 
 
+@foreign_arguments(ARGUMENTS["rolloutor"])
 def rolloutor(
     policy: CollectMode, env: VectorEnv[Any, Any, Any], transitions: list[Trajectories] | None = None
 ) -> Callable[[OnlineRLContext], None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import DQNConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext, TrainOutput
 from ding_lite.data import Buffers, has_leaf, is_tree
@@ -17,6 +18,7 @@ from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.arguments import require, require_mode, require_same_algorithm, require_transitions
 from ding_lite.middleware.collected import batch_of
 from ding_lite.middleware.fetchers import Replay
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import Outputs, append_metrics
 from ding_lite.middleware.rewards import estimate_rewards, require_reward_model
 from ding_lite.policy import LearnMode
@@ -26,6 +28,7 @@ AnyRLContext = OnlineRLContext | OfflineRLContext
 _TIME = ("time", "learn")
 
 
+@foreign_arguments(ARGUMENTS["trainer"])
 def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
     """Learn from one batch. Does nothing while there is no batch.
 
@@ -45,6 +48,7 @@ def trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]
     return _trainer("trainer", cfg, policy)
 
 
+@foreign_arguments(ARGUMENTS["multistep_trainer"])
 def multistep_trainer(cfg: RunConfig, policy: LearnMode) -> Callable[[AnyRLContext], None]:
     """Learn from a rollout, in as many gradient steps as the policy takes, such as PPO's epochs of minibatches.
 
@@ -178,6 +182,7 @@ class OffPolicyLearner:
             GPU.
     """
 
+    @foreign_arguments(ARGUMENTS["OffPolicyLearner"])
     def __init__(
         self,
         cfg: DQNConfig,

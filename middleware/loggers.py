@@ -12,13 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.basics import FolderInUseError, RunRecord, WriteError, command_line, remove_leftovers, write_atomically, writing
+from ding_lite.basics import (
+    FolderInUseError,
+    RunRecord,
+    WriteError,
+    command_line,
+    foreign_arguments,
+    remove_leftovers,
+    write_atomically,
+    writing,
+)
 from ding_lite.config import LogConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Task, contract, current_task
 from ding_lite.engine.manual_control import running_task
 from ding_lite.envs import save_env_error
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count
+from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.metrics_aggregators import COUNTERS, MetricsAggregator, evaluation_of
 from ding_lite.middleware.own_runs import own_run
 from ding_lite.middleware.run_descriptions import describe_run
@@ -46,6 +56,7 @@ _STEPS = {"env_step": "environment steps", "train_iter": "gradient steps", "tota
 _logger = logging.getLogger(__name__)
 
 
+@foreign_arguments(ARGUMENTS["online_logger"])
 def online_logger(
     cfg: RunConfig | None = None,
     show_every_s: float | None = None,

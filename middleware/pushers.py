@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.config import R2D2Config, RunConfig
 from ding_lite.contexts import OnlineRLContext
 from ding_lite.data import ReplayBuffer, SequenceWindow, Trajectories, cut_sequences
@@ -14,8 +15,10 @@ from ding_lite.engine import contract
 from ding_lite.functional import sequence_priority
 from ding_lite.middleware.arguments import require, require_settings
 from ding_lite.middleware.collected import COLLECTED_TERMS, collected_data, rollout_of
+from ding_lite.middleware.foreign_names import ARGUMENTS
 
 
+@foreign_arguments(ARGUMENTS["data_pusher"])
 def data_pusher(cfg: RunConfig, buffer_: ReplayBuffer) -> Callable[[OnlineRLContext], None]:
     """Put this iteration's transitions into the replay buffer.
 

@@ -18,6 +18,7 @@ from ding_lite.basics.files import (
     write_atomically,
     writing,
 )
+from ding_lite.basics.foreign_names import foreign_arguments, foreign_attributes, foreign_names
 from ding_lite.basics.messages import add_note, did_you_mean, printable, require_extra
 from ding_lite.basics.nesting import unflatten
 from ding_lite.basics.row_files import RowsInPieces
@@ -42,6 +43,9 @@ __all__ = [
     "bounded",
     "command_line",
     "did_you_mean",
+    "foreign_arguments",
+    "foreign_attributes",
+    "foreign_names",
     "load_checkpoint",
     "move_aside",
     "plain",

@@ -92,10 +92,19 @@ class Config:
     foreign: ClassVar[Mapping[str, str]] = {}
     """Names of other libraries for settings of such a section, each with a sentence of advice."""
 
+    di_engine: ClassVar[Mapping[str, str]] = {}
+    """The same for names of DI-engine, which may also be names of a user's own settings."""
+
     @classmethod
-    def about(cls, name: str) -> str | None:
-        """Advice about a name of other libraries; None if the name is unknown."""
-        return next((names[name] for base in cls.__mro__ if name in (names := vars(base).get("foreign", {}))), None)
+    def about(cls, name: str, *tables: str) -> str | None:
+        """Advice about a name of other libraries; None if the name is unknown.
+
+        Args:
+            name: the name.
+            tables: where to look it up, "foreign" or "di_engine"; both if there are none.
+        """
+        found = (vars(base).get(table, {}) for base in cls.__mro__ for table in tables or ("foreign", "di_engine"))
+        return next((names[name] for names in found if name in names), None)
 
     def __new__(cls: type[ConfigType], *args: Any, **kwargs: Any) -> ConfigType:
         for name in kwargs:

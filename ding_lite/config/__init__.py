@@ -1,5 +1,7 @@
 """Configurations of runs: typed and nested, set from Python, a file or the command line."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.basics import Config, ConfigError
 from ding_lite.config.command_line import from_command_line
 from ding_lite.config.rnd import RNDConfig
@@ -33,6 +35,9 @@ from ding_lite.policy import (
     TD3PolicyConfig,
 )
 from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.config.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "A2CConfig",

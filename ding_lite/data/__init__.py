@@ -1,5 +1,7 @@
 """Data: trees, columns, rollouts and replay."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.basics import unflatten
 from ding_lite.data.batches import Batch, Batches
 from ding_lite.data.column_arrays import (
@@ -39,6 +41,9 @@ from ding_lite.data.trees import (
     tree,
     with_leaves,
 )
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.data.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "Batch",

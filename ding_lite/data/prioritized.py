@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from ding_lite.basics import foreign_arguments
 from ding_lite.data.column_arrays import Spec, as_array
+from ding_lite.data.foreign_names import ARGUMENTS
 from ding_lite.data.replay import Draw, Pushed, ReplayBuffer, named_rows
 from ding_lite.data.restoring import state_error, whole_number
 from ding_lite.data.sum_trees import Floats, Places, SumTree
@@ -60,6 +62,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _SAVED: ClassVar[tuple[str, ...]] = (*ReplayBuffer._SAVED, "alpha", "scaled", "highest", "sampled")
     _CALLED: ClassVar[str] = "prioritised replay buffer"
 
+    @foreign_arguments(ARGUMENTS)
     def __init__(
         self,
         capacity: int,

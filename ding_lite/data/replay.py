@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, seed_of
+from ding_lite.basics import RowsInPieces, foreign_arguments, foreign_attributes, seed_of
 from ding_lite.data.column_arrays import (
     Spec,
     as_array,
@@ -20,6 +20,7 @@ from ding_lite.data.column_arrays import (
     write_rows,
 )
 from ding_lite.data.episodes import Episodes
+from ding_lite.data.foreign_names import ARGUMENTS, ATTRIBUTES
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.restoring import require_generator, require_state, restored_columns, state_error, whole_number
@@ -66,6 +67,10 @@ class ReplayBuffer:
     """Keys of a saved state."""
     _CALLED: ClassVar[str] = "replay buffer"
 
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any attribute
+        __getattr__ = foreign_attributes(ATTRIBUTES)
+
+    @foreign_arguments(ARGUMENTS)
     def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
         if not isinstance(capacity, SupportsIndex) or isinstance(capacity, bool):
             raise TypeError(f"ReplayBuffer(capacity={capacity!r}) wants an integer, got a {type(capacity).__name__}.")

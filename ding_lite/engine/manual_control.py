@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ding_lite.basics.messages import HelperContext, add_note, name_of
 from ding_lite.engine.lanes import current_lane
@@ -19,6 +19,8 @@ from ding_lite.pipeline.pipeline_checks import require_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+Self_ = TypeVar("Self_", bound="ManualControl")
 
 _current: ContextVar[Any] = ContextVar("current_task", default=None)
 
@@ -79,8 +81,8 @@ class ManualControl(PipelineMixin):
             ctx = self.ctx if ctx is None else ctx
             return forward_step(fn, fn(ctx), ctx)
 
-    def sync(self) -> None:
-        """Wait for all calls of `forward(..., async_mode=True)`.
+    def sync(self: Self_) -> Self_:
+        """Wait for all calls of `forward(..., async_mode=True)`. Returns itself.
 
         Raises:
             BaseException: the first error in the order of the calls; later ones are added as notes.
@@ -102,12 +104,17 @@ class ManualControl(PipelineMixin):
                 add_note(first, f"beside it, {type(error).__name__}: {error}", place=f"beside it {others}")
         if first is not None:
             raise first
+        return self
 
-    def backward(self, backward_stack: list[WaitingGenerator] | None = None) -> None:
-        """Run the waiting backward steps, last first: all of this task's, or only those given. Calls `sync` first."""
+    def backward(self: Self_, backward_stack: list[WaitingGenerator] | None = None) -> Self_:
+        """Run the waiting backward steps, last first: all of this task's, or only those given. Calls `sync` first.
+
+        Returns itself.
+        """
         self.sync()
         with self._current():
             unwind(self._waiting if backward_stack is None else backward_stack)
+        return self
 
     def wrap(self, fn: Middleware, lock: bool | AbstractContextManager[Any] = False) -> Callable[[Any], Backward]:
         """Wrap `fn` for use inside another middleware: a call runs its forward step and returns a function for the other one.

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
+from ding_lite.basics.foreign_names import foreign_attributes
 from ding_lite.basics.messages import add_note
 from ding_lite.basics.run_files import RunFiles
 from ding_lite.engine.deferrals import Caller, Deferrals, Deferred, Origin, middleware_around, warn_of
 from ding_lite.engine.deferred_inputs import require_work
 from ding_lite.engine.endings import EndingMixin, EndReason, settle, where_set
 from ding_lite.engine.events import Events, EventsMixin
+from ding_lite.engine.foreign_names import ATTRIBUTES
 from ding_lite.engine.interrupts import Interrupts, interruptible
 from ding_lite.engine.lanes import current_lane
 from ding_lite.engine.manual_control import ManualControl, running_task
@@ -59,6 +61,9 @@ class Task(ManualControl, EndingMixin, EventsMixin, RolesMixin, RunStateMixin, T
         iteration 0
         iteration 1
     """
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any attribute
+        __getattr__ = foreign_attributes(ATTRIBUTES)
 
     def __init__(self) -> None:
         self._ctx: Any = Context()

@@ -1,5 +1,7 @@
 """Environments: making, seeding, stepping and replaying them."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
@@ -30,6 +32,9 @@ from ding_lite.envs.spaces import (
 from ding_lite.envs.steps import Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.envs.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "ENV",

@@ -1,5 +1,7 @@
 """Networks: layers, encoders, heads, distributions over actions, and initialization."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.bounded import (
     ActionBounds,
@@ -26,6 +28,9 @@ from ding_lite.nn.recurrent_networks import (
     make_recurrent_q_network,
 )
 from ding_lite.nn.value_distributions import AtomHead, CosineEmbedding, ImplicitQuantileNetwork, make_atom_network
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.nn.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "ACTIVATIONS",

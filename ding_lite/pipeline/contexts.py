@@ -10,7 +10,7 @@ import numbers
 import types
 import warnings
 import weakref
-from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ding_lite.basics.messages import did_you_mean
@@ -163,6 +163,8 @@ class Context:
     total_step: int = dataclasses.field(default=0, kw_only=True)
     """Iterations finished before this one. Written by `renew`."""
 
+    foreign_fields: ClassVar[Mapping[str, str]] = types.MappingProxyType({"has_attr": "write hasattr(ctx, name)."})
+    """Fields and methods of other libraries' contexts, with what to write instead; those of base classes count too."""
     _plan: ClassVar[_Plan]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -261,6 +263,9 @@ class Context:
         cls = type(self).__name__
         if name in self._plan.declared:
             raise UndeclaredFieldError(f"{cls}.{name} is declared, but was never set: give it a default.")
+        advice = foreign_field_advice(type(self), name)
+        if advice is not None:
+            raise UndeclaredFieldError(f"cannot {verb} {cls}.{name}, the class declares no such field: {advice}")
         hint = _hint(name, frozenset(self._plan.declared))
         raise UndeclaredFieldError(f"cannot {verb} {cls}.{name}, the class declares no such field{hint} Declare it in {cls}.")
 
@@ -300,6 +305,12 @@ def same_iteration(ctx: ContextType) -> ContextType:
     fresh = ctx.renew()
     fresh.total_step = ctx.total_step
     return fresh
+
+
+def foreign_field_advice(cls: type[Context], name: str) -> str | None:
+    """What to write instead of a field of another library's context; None if the name is unknown."""
+    tables = (vars(base).get("foreign_fields", {}) for base in cls.__mro__)
+    return next((table[name] for table in tables if name in table), None)
 
 
 def declared_fields(ctx: Context) -> frozenset[str]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ding_lite.basics.messages import call_of, describe_call, did_you_mean, name_of
-from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, kept_fields
+from ding_lite.pipeline.contexts import Context, declared_fields, fields_at_start, foreign_field_advice, kept_fields
 from ding_lite.pipeline.contracts import Contract
 from ding_lite.pipeline.flows import flow_problems, owner_problems, settings_problems, sharing_problems
 from ding_lite.pipeline.properties import expand_reads, fields_behind, is_property
@@ -300,6 +300,9 @@ def _undeclared(used: UsedMiddleware, verb: str, ctx: Context, name: str) -> str
     meant = next((one for one in context_classes_of(used.fn) if name in _fields_of(one)), None)
     if meant is not None and not used.scope and (issubclass(meant, type(ctx)) or _are_of_one_package(meant, type(ctx))):
         return f"{start}, {meant.__name__} does: pass ctx={meant.__name__}() to task.start(), or a subclass of your own."
+    advice = foreign_field_advice(type(ctx), name)
+    if advice is not None:
+        return f"{start}: {advice}"
     hint = did_you_mean(name, declared_fields(ctx))
     return f"{start}{hint} Add `{name}` with a default to {cls}."
 

@@ -1,5 +1,7 @@
 """Policies: one file per algorithm; and the names of `policy_base` and `policy_parts` for policies of your own."""
 
+from typing import TYPE_CHECKING
+
 from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
 from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig
 from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
@@ -76,6 +78,9 @@ from ding_lite.policy_parts import (
 )
 from ding_lite.policy_state import StateError
 from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
+    from ding_lite.policy.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
     "A2CConfig",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from ding_lite.basics import Config, ranged_field, seed_field
+from ding_lite.basics import Config, di_engine_settings, ranged_field, seed_field
 
 _BURN_IN = "the number of burn-in steps is policy.learn.burn_in of R2D2Config."
 _ACTOR_STEPS = "the actor learns in each gradient step; TD3Config alone has policy.learn.actor_update_freq."
@@ -23,6 +23,8 @@ _WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_
 class EvaluatorConfig(Config):
     """When to evaluate."""
 
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.EVALUATOR
+
     eval_freq: int = ranged_field(500, low=1)
     """Gradient steps between two evaluations."""
 
@@ -33,6 +35,8 @@ class EvaluatorConfig(Config):
 @dataclasses.dataclass
 class EvalConfig(Config):
     """Evaluation."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.EVAL
 
     evaluator: EvaluatorConfig = dataclasses.field(default_factory=EvaluatorConfig)
     """When to evaluate."""
@@ -45,6 +49,7 @@ class ModelConfig(Config):
     foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("actor_head_hidden_size", "critic_head_hidden_size", "actor_head_layer_num", "critic_head_layer_num"), _WIDTHS
     )
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.MODEL
 
     encoder_hidden_size_list: list[int] = ranged_field(default_factory=lambda: [128, 128], low=1, high=16_384)
     """Width of each hidden layer."""
@@ -68,6 +73,7 @@ class LearnConfig(Config):
         **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), _ROLLOUT),
         "value_norm": "values are not normalised; reward_normalizer(cfg, policy.learn_mode) scales rewards.",
     }
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.LEARN
 
     batch_size: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions per gradient step."""
@@ -89,6 +95,8 @@ class LearnConfig(Config):
 @dataclasses.dataclass
 class CollectConfig(Config):
     """Collection."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.COLLECT
 
     n_sample: int = ranged_field(64, low=1, high=10_000_000)
     """Transitions per iteration, rounded up to whole steps of all environments."""
@@ -112,6 +120,7 @@ class PolicyConfig(Config):
         **dict.fromkeys(("buffer_size", "replay_buffer_config"), _BUFFER),
         "num_gpus": 'the device of the networks is policy.device, such as "cuda".',
     }
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.POLICY
 
     seed: int | None = seed_field(None)
     """Random seed of the weights and of exploration; None takes the seed of the run."""

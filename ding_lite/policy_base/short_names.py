@@ -120,7 +120,7 @@ def _warn_of_slip(name: str, cfg: Config) -> None:
         place: found[0] for place in ("", "learn", "model", "collect") if (found := _lookup(cfg, place) if place else [cfg])
     }
     has = [f"{place}.{name}" for place, section in sections.items() if place and hasattr(section, name)]
-    hint = next((hint for section in sections.values() if (hint := type(section).about(name)) is not None), None)
+    hint = next((hint for section in sections.values() if (hint := type(section).about(name, "foreign")) is not None), None)
     if hint is not None and not has:
         warnings.warn(f"{type(cfg).__name__} has no setting {name!r}: {hint} {kept}", stacklevel=4)
         return

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, di_engine_settings, ranged_field
 from ding_lite.policy_base import LearnConfig, ModelConfig, PolicyConfig
 
 
@@ -35,6 +35,8 @@ class OffPolicyLearnConfig(LearnConfig):
 @dataclasses.dataclass
 class ReplayConfig(Config):
     """Replay."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.REPLAY
 
     replay_buffer_size: int = ranged_field(50_000, low=1, high=1_000_000_000)
     """Capacity of the buffer, in transitions."""

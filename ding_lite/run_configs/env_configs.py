@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from ding_lite.basics import Config, ranged_field
+from ding_lite.basics import Config, di_engine_settings, ranged_field
 
 
 @dataclasses.dataclass
 class EnvConfig(Config):
     """The environments for collection and for evaluation."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.ENV
 
     id: str = "CartPole-v1"
     """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for

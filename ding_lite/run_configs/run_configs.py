@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, ConfigError, ranged_field, seed_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field, seed_field
 from ding_lite.engine import current_task
 from ding_lite.policy_base import OnPolicyConfig, PolicyConfig
 from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
@@ -42,6 +42,8 @@ class LogConfig(Config):
 @dataclasses.dataclass
 class RunConfig(Config):
     """The configuration of a run. Each algorithm has its own subclass, with its own type of `policy`."""
+
+    di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.RUN
 
     exp_name: str = "runs/default"
     """Folder of the run, for metrics, configuration and checkpoints."""

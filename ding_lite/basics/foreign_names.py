@@ -1,0 +1,90 @@
+"""Foreign names: names of other libraries, each with its counterpart here or with what to write instead."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def foreign_names(
+    package: str, advice: Mapping[str, Mapping[str, str]], aliases: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """The `__getattr__` of a package, for names of other libraries.
+
+    Args:
+        package: the package, such as "ding_lite.data".
+        advice: for each library, its names with what to write instead.
+        aliases: names that give an object of this library, with its full name, such as "ding_lite.data.ReplayBuffer". Its
+            module is imported when the name is first used.
+
+    Returns:
+        A function of a name that raises an ImportError with the advice, or an AttributeError if it does not know the name. With
+        an AttributeError, `from package import name` would not show the advice.
+    """
+
+    def get(name: str) -> Any:
+        if aliases is not None and name in aliases:
+            module, _, attribute = aliases[name].rpartition(".")
+            return getattr(importlib.import_module(module), attribute)
+        for library, names in advice.items():
+            if name in names:
+                raise ImportError(f"{package} has no {name!r}, a name of {library}: {names[name]}", name=package)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get
+
+
+def foreign_attributes(advice: Mapping[str, str]) -> Callable[[Any, str], Any]:
+    """The `__getattr__` of a class, for attributes of other libraries.
+
+    Args:
+        advice: the attributes with what to write instead.
+
+    Returns:
+        A method that raises an AttributeError, with the advice if it knows the name.
+    """
+
+    def get(self: Any, name: str) -> Any:
+        kind = type(self).__name__
+        if name in advice:
+            raise AttributeError(f"{kind} has no {name!r}: {advice[name]}")
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+
+    return get
+
+
+def foreign_arguments(advice: Mapping[str, str]) -> Callable[[Function], Function]:
+    """A decorator of a function or an `__init__` that refuses arguments of other libraries.
+
+    Args:
+        advice: the arguments with what to write instead. Positional arguments in excess are taken for these, in order.
+
+    Example:
+        >>> @foreign_arguments({"colour": "the color is ink=."})
+        ... def paint(ink="blue"): ...
+        >>> paint(colour="red")
+        Traceback (most recent call last):
+            ...
+        TypeError: paint() has no argument 'colour': the color is ink=.
+    """
+
+    def decorate(fn: Function) -> Function:
+        name = fn.__qualname__.removesuffix(".__init__")
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        room = sum(it.kind in positional for it in inspect.signature(fn).parameters.values())
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            for argument in (*kwargs, *[*advice][: max(len(args) - room, 0)]):
+                if argument in advice:
+                    raise TypeError(f"{name}() has no argument {argument!r}: {advice[argument]}")
+            return fn(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,74 @@
+"""Names of other libraries' data and replay buffers, with what to write instead."""
+
+from ding_lite.basics import foreign_names
+
+_REPLAY = "it is `ReplayBuffer(cfg.policy.other.replay_buffer_size, seed=cfg.seed)`, which stores a column for each leaf."
+_PRIORITIZED = (
+    "it is a buffer of its own, used in place of ReplayBuffer: `PrioritizedReplayBuffer(20_000, seed=cfg.seed, alpha=0.6, "
+    "beta=0.4)`. The policy needs no setting for it."
+)
+_SEQUENCES = "`sequence_pusher(cfg, buffer_)` stores sequences of equal length, each of one environment."
+_COPIES = "leave it out: `ReplayBuffer(20_000)` stores copies, and its batches are copies."
+_USES = (
+    "transitions are not limited in their uses or their age, the oldest are overwritten: make the buffer smaller, "
+    "`ReplayBuffer(5_000)`, or lower `cfg.policy.learn.update_per_collect`."
+)
+_SHARED = (
+    'leave it out: the worker processes of `make_envs(cfg.env.id, 8, workers=4, backend="process")` return rollouts through '
+    "shared memory, and get the newest weights by themselves."
+)
+_DATASET = (
+    "learning from a dataset does not exist yet. Until it does, a middleware of your own sets ctx.train_data to a batch, "
+    '`tree({"obs": obs, "action": action})`.'
+)
+
+_DI_ENGINE = {
+    **dict.fromkeys(
+        ("AdvancedReplayBuffer", "Buffer", "DequeBuffer", "DequeBufferWrapper", "EpisodeReplayBuffer", "IBuffer"), _REPLAY
+    ),
+    **dict.fromkeys(("NaiveReplayBuffer", "create_buffer", "get_buffer_cls"), _REPLAY),
+    "PriorityExperienceReplay": _PRIORITIZED,
+    "BufferedData": "`buffer_.sample(64)` gives the batch itself, a tree of tensors [64, ...].",
+    "apply_middleware": "a subclass of `ReplayBuffer` overrides `ReplayBuffer.push` or `ReplayBuffer.draw`.",
+    "clone_object": _COPIES,
+    **dict.fromkeys(("staleness_check", "use_time_check"), _USES),
+    **dict.fromkeys(("SequenceReplayBuffer", "group_sample", "padding"), _SEQUENCES),
+    "sample_range_view": "a buffer samples from all of its transitions: to sample from the newest, make a smaller "
+    "`ReplayBuffer(5_000)`.",
+    **dict.fromkeys(("FileModelLoader", "FileStorageLoader", "ModelLoader", "StorageLoader"), _SHARED),
+    **dict.fromkeys(("ShmBuffer", "ShmBufferContainer"), _SHARED),
+    **dict.fromkeys(("create_dataset", "offline_data_save_type"), _DATASET),
+}
+_OTHERS = {
+    "Stable-Baselines3": {
+        "HerReplayBuffer": "hindsight experience replay does not exist yet. Until it does, a middleware of your own relabels "
+        "ctx.episodes before `data_pusher(cfg, buffer_)`."
+    },
+    "Tianshou": {
+        "VectorReplayBuffer": _REPLAY,
+        "PrioritizedVectorReplayBuffer": _PRIORITIZED,
+        "to_torch": "a batch is a tree of tensors already, and `to_device(batch, policy.device)` moves it.",
+    },
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, **_OTHERS}
+"""For each library, its names with what to write instead, as code in backticks."""
+
+ARGUMENTS = {
+    "size": "the number of transitions is `ReplayBuffer(capacity=20_000)`.",
+    "sliced": "leave it out: batches are copies.",
+}
+"""Arguments of DI-engine's DequeBuffer, with what to write instead."""
+
+ATTRIBUTES = {
+    "use": "there is no middleware of buffers: prioritised replay is `PrioritizedReplayBuffer(20_000, seed=cfg.seed)`.",
+    "update": "`PrioritizedReplayBuffer.update_priority` sets priorities; transitions themselves are not changed.",
+    "delete": "the oldest transitions are overwritten, and `buffer_.clear()` removes all.",
+    "get": "`buffer_.sample(1)` draws a transition; there is no access by index.",
+    "save_data": "`save_checkpoint(buffer_.state_dict(), path)` of ding_lite.engine saves the buffer.",
+    "load_data": "`buffer_.load_state_dict(load_checkpoint(path))` restores it, with load_checkpoint of ding_lite.engine.",
+    "size": "the number of transitions that fit is `buffer_.capacity`, the number that it holds `len(buffer_)`.",
+}
+"""Attributes of DI-engine's buffers, with what to write instead."""
+
+__getattr__ = foreign_names("ding_lite.data", NAMES)

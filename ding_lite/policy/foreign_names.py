@@ -1,0 +1,62 @@
+"""Names of other libraries' policies, with what to write instead."""
+
+from ding_lite.basics import foreign_names
+
+_OWN = "`Policy.with_updates` changes a policy that exists, and a subclass of `Policy` is one of your own."
+_ABSENT = "this algorithm does not exist;"
+_DISCRETE = f"{_ABSENT} for Discrete actions there are `DQNPolicy` and `PPOPolicy`. {_OWN}"
+_BOX = f"{_ABSENT} for Box actions there are `SACPolicy`, `TD3Policy` and `DDPGPolicy`. {_OWN}"
+_DISTRIBUTION = f"{_ABSENT} for distributions over returns there are `QRDQNPolicy`, `IQNPolicy` and `C51Policy`. {_OWN}"
+_RECURRENT = f"{_ABSENT} for recurrent Q-learning there is `R2D2Policy`. {_OWN}"
+_OFFLINE = (
+    f"learning from a dataset does not exist yet. Until it does, `trainer(cfg, policy.learn_mode)` learns from batches that a "
+    f"middleware of your own sets as ctx.train_data. {_OWN}"
+)
+_AGENTS = (
+    "algorithms that train agents jointly do not exist: `AgentsCollector(cfg, policies, envs, policy_of)` and "
+    "`for_policy(name, multistep_trainer(cfg, policy.learn_mode))` train each policy by itself."
+)
+_LATE = (
+    f"{_ABSENT} `PPOPolicy` learns from each rollout by itself, and `IMPALAPolicy` corrects for the weights that have acted, "
+    "which may be older."
+)
+_ACTING = "one policy learns, collects and is evaluated: `policy.learn_mode`, `policy.collect_mode`, `policy.eval_mode`."
+_MADE = "name the class: `DQNPolicy(cfg.policy, observation_space, action_space)`."
+_RANDOM = "`StepCollector(cfg, policy.collect_mode, env, random_collect_size=1000)` begins with random actions."
+_PREDICTED = "`policy.predict(obs)` gives the action for one observation, or for a batch."
+
+_DI_ENGINE = {
+    "PPOFPolicy": "it is `PPOPolicy`.",
+    "PPOPGPolicy": f"{_ABSENT} the nearest are `PPOPolicy` and `REINFORCEPolicy`.",
+    **dict.fromkeys(("ACERPolicy", "PPGOffPolicy", "PPGPolicy", "PPOOffPolicy"), _LATE),
+    **dict.fromkeys(("BDQPolicy", "DQNSTDIMPolicy", "DiscreteSACPolicy", "MDQNPolicy", "SQNPolicy", "SQLPolicy"), _DISCRETE),
+    "FQFPolicy": _DISTRIBUTION,
+    **dict.fromkeys(("D4PGPolicy", "PDQNPolicy", "SQILSACPolicy", "TD3VAEPolicy"), _BOX),
+    **dict.fromkeys(("NGUPolicy", "R2D2GTrXLPolicy", "R2D3Policy"), _RECURRENT),
+    **dict.fromkeys(("BCQPolicy", "BehaviourCloningPolicy", "CQLPolicy", "DTPolicy", "DiscreteCQLPolicy"), _OFFLINE),
+    **dict.fromkeys(("EDACPolicy", "IBCPolicy", "ILPolicy", "ProcedureCloningBFSPolicy", "QGPOPolicy"), _OFFLINE),
+    "TD3BCPolicy": _OFFLINE,
+    **dict.fromkeys(("PromptAWRPolicy", "PromptPGPolicy"), f"policies of language models do not exist. {_OWN}"),
+    **dict.fromkeys(("ATOCPolicy", "COMAPolicy", "CollaQPolicy", "HAPPOPolicy", "QMIXPolicy", "QTRANPolicy"), _AGENTS),
+    "WQMIXPolicy": _AGENTS,
+    "CommandModePolicy": _ACTING,
+    **dict.fromkeys(("create_policy", "get_policy_cls"), _MADE),
+    **dict.fromkeys(("PolicyFactory", "get_random_policy"), _RANDOM),
+    **dict.fromkeys(("single_env_forward_wrapper", "single_env_forward_wrapper_ttorch"), _PREDICTED),
+    "default_preprocess_learn": "leave it out: `Policy.loss` gets a tree of tensors on its device.",
+}
+_STABLE_BASELINES3 = {
+    "ActorCriticPolicy": "the networks of PPO and A2C are made by `make_actor_critic` of ding_lite.nn, as cfg.policy.model "
+    "says."
+}
+
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3}
+"""For each library, its names with what to write instead, as code in backticks."""
+
+ALIASES = {
+    "PGPolicy": "ding_lite.policy.reinforce.REINFORCEPolicy",
+    "RainbowDQNPolicy": "ding_lite.policy.rainbow.RainbowPolicy",
+}
+"""DI-engine's names of algorithms that are the same."""
+
+__getattr__ = foreign_names("ding_lite.policy", NAMES, ALIASES)

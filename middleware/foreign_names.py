@@ -1,0 +1,95 @@
+"""Names and arguments of other libraries' middleware, with what to write instead."""
+
+from ding_lite.basics import foreign_names
+
+_WORKERS = (
+    "one process learns, and the worker processes of its environments get the newest weights by themselves: "
+    '`make_envs(cfg.env.id, 8, seed=cfg.seed, workers=4, backend="process")`.'
+)
+_DATASET = (
+    "learning from a dataset does not exist yet. Until it does, a middleware of your own sets ctx.train_data to a batch, "
+    '`tree({"obs": obs, "action": action})`, before `trainer(cfg, policy.learn_mode)`, in an `OfflineRLContext()`.'
+)
+_SAVED_DATA = (
+    "datasets cannot be written yet. `CkptSaver(policy, cfg.exp_name, train_freq=100)` saves replay buffers with the run, and "
+    "`save_checkpoint(buffer_.state_dict(), path)` of ding_lite.engine saves one by itself."
+)
+_HINDSIGHT = (
+    "hindsight experience replay does not exist yet. Until it does, a middleware of your own relabels ctx.episodes, between "
+    "`EpisodeCollector(cfg, policy.collect_mode, env)` and `data_pusher(cfg, buffer_)`."
+)
+_SECONDS = "`online_logger(cfg)` writes the seconds of collection, learning and evaluation, as time/collect and so on."
+_SCORE = (
+    "evaluating on a dataset does not exist yet. A middleware of your own sets ctx.eval_value, and `offline_logger(cfg)` logs "
+    "it as evaluate/score."
+)
+
+_DI_ENGINE = {
+    "Barrier": _WORKERS,
+    "BarrierRuntime": _WORKERS,
+    "ContextExchanger": _WORKERS,
+    "HERLearner": _HINDSIGHT,
+    "IMetric": _SCORE,
+    "ModelExchanger": _WORKERS,
+    "OfflineMemoryDataFetcher": _DATASET,
+    "PPOFStepCollector": "PPO has the same collector as other algorithms, `StepCollector(cfg, policy.collect_mode, env)`.",
+    "PeriodicalModelExchanger": _WORKERS,
+    "StepTimer": _SECONDS,
+    "TransitionList": "a list is enough, `rolloutor(policy.collect_mode, env, transitions=[])`.",
+    "VoidMiddleware": "`task.void()` is a middleware that does nothing.",
+    "buffer_saver": _SAVED_DATA,
+    "ddp_termination_checker": "one process learns: `termination_checker(max_env_step=100_000)`.",
+    "epoch_timer": _SECONDS,
+    "final_ctx_saver": "`CkptSaver(policy, cfg.exp_name)` writes the counters into final.pt.",
+    "her_data_enhancer": _HINDSIGHT,
+    "interaction_evaluator_ttorch": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`.",
+    "metric_evaluator": _SCORE,
+    "offline_data_fetcher": _DATASET,
+    "offline_data_fetcher_from_mem": _DATASET,
+    "offline_data_saver": _SAVED_DATA,
+    "ppof_adv_estimator": "it is `gae_estimator(cfg, policy.collect_mode)`.",
+    "qgpo_offline_data_fetcher": _DATASET,
+    "qgpo_support_data_generator": _DATASET,
+    "sqil_data_pusher": (
+        "SQIL does not exist yet. Until it does, a middleware of your own sets the rewards before `data_pusher(cfg, buffer_)`, "
+        "and `OffPolicyLearner(cfg, policy.learn_mode, [(expert_buffer, 0.5), (buffer_, 0.5)])` samples from two buffers."
+    ),
+    "wandb_offline_logger": 'set `cfg.log.wandb = "online"` and use `offline_logger(cfg)`.',
+    "wandb_online_logger": 'set `cfg.log.wandb = "online"` and use `online_logger(cfg)`.',
+}
+_STABLE_BASELINES3 = {
+    "CheckpointCallback": "it is `CkptSaver(policy, cfg.exp_name, train_freq=1000)`.",
+    "EvalCallback": "it is `interaction_evaluator(cfg, policy.eval_mode, env)`, which also ends the run at cfg.env.stop_value.",
+    "StopTrainingOnRewardThreshold": "`interaction_evaluator(cfg, policy.eval_mode, env)` ends the run at cfg.env.stop_value.",
+}
+_TIANSHOU = {"Collector": "it is `StepCollector(cfg, policy.collect_mode, env)`, or EpisodeCollector for whole episodes."}
+
+NAMES = {"DI-engine": _DI_ENGINE, "Stable-Baselines3": _STABLE_BASELINES3, "Tianshou": _TIANSHOU}
+"""For each library, its names with what to write instead, as code in backticks."""
+
+_LOG_FREQ = "`online_logger(cfg, train_show_freq=50)` sets how often learning is logged."
+ARGUMENTS = {
+    "EpisodeCollector": {
+        "random_collect_size": "it acts with the policy from its first episode; only "
+        "`StepCollector(cfg, policy.collect_mode, env, random_collect_size=1000)` begins with random actions."
+    },
+    "OffPolicyLearner": {"log_freq": _LOG_FREQ},
+    "data_pusher": {"group_by_env": "for sequences of each environment, use `sequence_pusher(cfg, buffer_)`."},
+    "gae_estimator": {
+        "buffer_": "PPO learns from each rollout by itself, with `multistep_trainer(cfg, policy.learn_mode)`, and "
+        "from rollouts of older weights too, with `task.start(async_mode=True, max_lag=2)`."
+    },
+    "interaction_evaluator": {"render": "`cfg.log.video_every = 1` records a video of each evaluation."},
+    "multistep_trainer": {"log_freq": f"write `multistep_trainer(cfg, policy.learn_mode)`; {_LOG_FREQ}"},
+    "offpolicy_data_fetcher": {
+        "data_shortage_warning": "ctx.train_data is None until the buffer holds `cfg.policy.learn.learning_starts` transitions."
+    },
+    "online_logger": {
+        "record_train_iter": "each row of metrics has both counters, env_step and train_iter: `online_logger(cfg)`."
+    },
+    "rolloutor": {"collect_print_freq": "`online_logger(cfg, show_every_s=10.0)` sets how often progress is shown."},
+    "trainer": {"log_freq": _LOG_FREQ},
+}
+"""Arguments of DI-engine's middleware, by middleware, with what to write instead."""
+
+__getattr__ = foreign_names("ding_lite.middleware", NAMES)
