@@ -56,9 +56,8 @@ def slow_process(ctx):
 
 def last_row(folder, collector, **options):
     workers = options.pop("workers", None)
-    cfg = DQNConfig(exp_name=str(folder)).override(
-        {"policy.collect.n_sample": 2, "policy.collect.n_episode": 1, "log.every_s": 1e9}
-    )
+    settings = {"policy.collect.n_sample": 2, "policy.collect.n_episode": 1, "log.every_s": 1e9}
+    cfg = DQNConfig(exp_name=str(folder)).override(settings)
     cfg.policy.override({"learn.learning_starts": 2, "learn.batch_size": 2})
     envs = make_envs(SlowEnv, 2, workers=2, backend=workers) if workers else make_envs(SlowEnv, 1)
     policy = SlowDQN(cfg.policy, envs.single_observation_space, envs.single_action_space)
