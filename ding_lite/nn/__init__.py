@@ -13,12 +13,12 @@ from ding_lite.nn.bounded import (
 )
 from ding_lite.nn.distributions import ActionDistribution, BoundDistribution, action_distribution
 from ding_lite.nn.eager_optimizers import Adam, RMSprop
-from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
+from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
 from ding_lite.nn.initialization import orthogonal, seeded
 from ding_lite.nn.layers import ACTIVATIONS, MLP
 from ding_lite.nn.noisy import NoisyLinear, NoisyMLP, noise
-from ding_lite.nn.normalization import RunningNorm, make_normalizer
+from ding_lite.nn.normalization import Normalized, RunningNorm, make_normalizer, normalized_inputs
 from ding_lite.nn.q_networks import DuelingHead, make_q_network
 from ding_lite.nn.recurrent import RecurrentFeatures
 from ding_lite.nn.recurrent_networks import (
@@ -46,10 +46,12 @@ __all__ = [
     "ConvLayers",
     "CosineEmbedding",
     "DuelingHead",
+    "EncoderAndHead",
     "EnsembleMLP",
     "ImplicitQuantileNetwork",
     "NoisyLinear",
     "NoisyMLP",
+    "Normalized",
     "RMSprop",
     "RecurrentActorCritic",
     "RecurrentFeatures",
@@ -68,6 +70,7 @@ __all__ = [
     "make_recurrent_actor_critic",
     "make_recurrent_q_network",
     "noise",
+    "normalized_inputs",
     "orthogonal",
     "seeded",
 ]

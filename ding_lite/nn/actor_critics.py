@@ -17,6 +17,8 @@ from ding_lite.nn.normalization import make_normalizer
 class ActorCritic(nn.Module):
     """An actor and a critic, with or without a shared encoder.
 
+    `forward(obs)` is `from_features(encode(obs))`. Without a shared encoder, the features are the normalised observations.
+
     Args:
         actor: maps observations, or features, to the logit, [..., width].
         critic: maps observations, or features, to the value, [..., 1]; None for no critic.
@@ -42,16 +44,25 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Compute logit [..., width] and value [...] of observations."""
-        features = self._features(obs)
-        return self._logits(features), self._values(features)
+        return self.from_features(self.encode(obs))
 
     def logits(self, obs: Any) -> Tensor:
         """The logit of observations, [..., width]: the parameters of the distribution over actions."""
-        return self._logits(self._features(obs))
+        return self._logits(self.encode(obs))
 
     def values(self, obs: Any) -> Tensor:
         """V(obs) [...]."""
-        return self._values(self._features(obs))
+        return self._values(self.encode(obs))
+
+    def encode(self, obs: Any) -> Any:
+        """The features of observations, which actor and critic take."""
+        if self.normalizer is not None:
+            obs = self.normalizer(obs)
+        return obs if self.encoder is None else self.encoder(obs)
+
+    def from_features(self, features: Any) -> tuple[Tensor, Tensor]:
+        """Compute logit [..., width] and value [...] from the features that `encode` returned."""
+        return self._logits(features), self._values(features)
 
     def from_batch(self, batch: Any) -> tuple[Tensor, list[Any]]:
         """The logit [..., width] of `batch.obs`; and the next recurrent state, which is empty."""
@@ -64,11 +75,6 @@ class ActorCritic(nn.Module):
     def value_function(self) -> Tensor:
         """V(obs) [...] of the observations whose logit was last computed."""
         return self._values(self._last["features"])
-
-    def _features(self, obs: Any) -> Any:
-        if self.normalizer is not None:
-            obs = self.normalizer(obs)
-        return obs if self.encoder is None else self.encoder(obs)
 
     def _logits(self, features: Any) -> Tensor:
         logit: Tensor = self.actor(features)
@@ -92,6 +98,7 @@ def make_actor_critic(
     conv_layers: ConvLayers | None = None,
     share_encoder: bool = False,
     normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> ActorCritic:
     """Make an actor and a critic for these spaces, with orthogonal initialization.
 
@@ -99,7 +106,7 @@ def make_actor_critic(
 
     Args:
         observation_space, action_space: spaces of one environment.
-        hidden_sizes, activation, conv_layers: see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         share_encoder: use one encoder for both.
         normalize_obs: normalise observations, see `make_normalizer`.
 
@@ -107,7 +114,7 @@ def make_actor_critic(
         Huang et al. (2022), "The 37 Implementation Details of Proximal Policy Optimization", detail 2.
     """
     distribution = action_distribution(action_space)
-    options = (activation, conv_layers)
+    options = (activation, conv_layers, layer_norm)
     normalizer = make_normalizer(observation_space) if normalize_obs else None
     if share_encoder:
         encoder = orthogonal(make_network(observation_space, hidden_sizes, None, *options))

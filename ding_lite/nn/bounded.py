@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 from ding_lite.functional import squashed_gaussian_sample
 from ding_lite.nn.encoders import ConvLayers, make_encoder, make_network
 from ding_lite.nn.ensembles import EnsembleMLP
+from ding_lite.nn.normalization import make_normalizer
 
 LOG_STD_RANGE = (-20.0, 2.0)
 """Range of log_std of a squashed Gaussian, as in the code of Haarnoja et al. (2018)."""
@@ -143,15 +144,22 @@ class BoundedActorCritic(nn.Module):
         actor: maps observations to unit actions, or to a distribution over them.
         critic: maps observations and unit actions to values.
         bounds: converts unit actions to actions of the Box.
+        normalizer: the normalizer in actor and critic, whose statistics are updated after learning; None for none.
     """
 
     actor: TanhActor | SquashedGaussianActor
     critic: ActionCritic
     bounds: ActionBounds
 
-    def __init__(self, actor: TanhActor | SquashedGaussianActor, critic: ActionCritic, bounds: ActionBounds) -> None:
+    def __init__(
+        self,
+        actor: TanhActor | SquashedGaussianActor,
+        critic: ActionCritic,
+        bounds: ActionBounds,
+        normalizer: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        self.actor, self.critic, self.bounds = actor, critic, bounds
+        self.actor, self.critic, self.bounds, self.normalizer = actor, critic, bounds, normalizer
 
 
 def make_bounded_actor_critic(
@@ -163,20 +171,26 @@ def make_bounded_actor_critic(
     *,
     num_critics: int = 2,
     stochastic: bool = False,
+    normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> BoundedActorCritic:
     """Make an actor and critics for these spaces.
 
     Args:
         observation_space: observation space of one environment.
         action_space: a Box of floats with finite bounds.
-        hidden_sizes, activation, conv_layers: see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         num_critics: number of critics.
         stochastic: make a SquashedGaussianActor instead of a TanhActor.
+        normalize_obs: normalise observations, see `make_normalizer`; actor and critics share the statistics.
     """
     bounds = ActionBounds(action_space)
     outputs = 2 * bounds.width if stochastic else bounds.width
-    network = make_network(observation_space, hidden_sizes, outputs, activation, conv_layers)
-    actor = SquashedGaussianActor(network) if stochastic else TanhActor(network)
+    network: nn.Module = make_network(observation_space, hidden_sizes, outputs, activation, conv_layers, layer_norm)
     encoder, features = make_encoder(observation_space, conv_layers)
-    critics = EnsembleMLP(num_critics, [features + bounds.width, *hidden_sizes, 1], activation)
-    return BoundedActorCritic(actor, ActionCritic(encoder, critics), bounds)
+    normalizer = make_normalizer(observation_space) if normalize_obs else None
+    if normalizer is not None:
+        network, encoder = nn.Sequential(normalizer, network), nn.Sequential(normalizer, encoder)
+    actor = SquashedGaussianActor(network) if stochastic else TanhActor(network)
+    critics = EnsembleMLP(num_critics, [features + bounds.width, *hidden_sizes, 1], activation, layer_norm)
+    return BoundedActorCritic(actor, ActionCritic(encoder, critics), bounds, normalizer)

@@ -27,7 +27,8 @@ def make_network(
     out: int | None = None,
     activation: str = "relu",
     conv_layers: ConvLayers | None = None,
-) -> nn.Module:
+    layer_norm: bool = False,
+) -> MLP | Network:
     """Make a network for observations of this space: preprocessing and an MLP.
 
     Images go through convolutions before the MLP. Discrete values become one-hot vectors. The features of the parts of Dict and
@@ -40,9 +41,11 @@ def make_network(
         activation: one of `ACTIVATIONS`.
         conv_layers: (channels, kernel size, stride) of each layer for images; None for those of the Nature DQN, or for two
             layers of 3x3 if the image is smaller than 36 pixels.
+        layer_norm: layer normalisation in the hidden layers of the MLP.
 
     Returns:
-        A module from [B, *obs_shape], nested like the space, to [B, out] or, without `out`, [B, hidden_sizes[-1]].
+        A module from [B, *obs_shape], nested like the space, to [B, out] or, without `out`, [B, hidden_sizes[-1]]. Its
+        `encode` and `from_features` are the two parts of its `forward`.
 
     Raises:
         SpaceError: the space has no fixed layout, or an image is too small for `conv_layers`.
@@ -58,8 +61,47 @@ def make_network(
     if not hidden_sizes and out is None:
         raise ValueError("make_network() without hidden layers and without `out` has no layers: set encoder_hidden_size_list.")
     inputs, width = _features(space, conv_layers)
-    mlp = MLP([width, *hidden_sizes, *([] if out is None else [out])], activation, activate_last=out is None)
-    return mlp if isinstance(inputs, nn.Identity) else nn.Sequential(inputs, mlp)
+    mlp = MLP([width, *hidden_sizes, *([] if out is None else [out])], activation, out is None, layer_norm)
+    return mlp if isinstance(inputs, nn.Identity) else Network(inputs, mlp)
+
+
+class _Parts(nn.Sequential):
+    """Two modules, one after the other. Modules that are added to it later, such as heads of other losses, are not called."""
+
+    def _part(self, name: str) -> Any:
+        return self._modules[name]  # faster than self[0]
+
+
+class Network(_Parts):
+    """Preprocessing of observations, and an MLP."""
+
+    def forward(self, obs: Any) -> Tensor:
+        """The output [B, out] of the MLP."""
+        return self._part("1")(self._part("0")(obs))  # type: ignore[no-any-return]
+
+    def encode(self, obs: Any) -> Tensor:
+        """The features [B, width] that the last layer of the MLP takes."""
+        return self._part("1").encode(self._part("0")(obs))  # type: ignore[no-any-return]
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """The output of the network for the features that `encode` returned."""
+        return self._part("1").from_features(features)  # type: ignore[no-any-return]
+
+
+class EncoderAndHead(_Parts):
+    """An encoder from observations to features, and a head from features to the output."""
+
+    def forward(self, obs: Any) -> Tensor:
+        """The output of the head."""
+        return self.from_features(self.encode(obs))
+
+    def encode(self, obs: Any) -> Tensor:
+        """The features of observations, [B, F]."""
+        return self._part("0")(obs)  # type: ignore[no-any-return]
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """The output of the network for the features that `encode` returned."""
+        return self._part("1")(features)  # type: ignore[no-any-return]
 
 
 def _features(space: gymnasium.Space[Any], conv_layers: ConvLayers | None) -> tuple[nn.Module, int]:

@@ -36,25 +36,34 @@ class MLP(nn.Module):
     results differ from torch's by rounding only. Forward hooks of single layers are not called; to use them, make an
     `nn.Sequential` in `make_model`.
 
+    The output is `from_features(encode(x))`.
+
     Args:
         sizes: widths of all layers, from input to output.
         activation: one of `ACTIVATIONS`.
         activate_last: whether the activation follows the last layer too.
+        layer_norm: normalise the output of each linear layer before its activation. Such a network never uses numpy.
 
     Raises:
         ValueError: the activation does not exist.
+
+    Reference:
+        Ba et al. (2016), https://arxiv.org/abs/1607.06450, for layer normalisation.
 
     Example:
         >>> MLP([4, 64, 64, 2])(torch.zeros(8, 4)).shape
         torch.Size([8, 2])
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str = "relu", activate_last: bool = False) -> None:
+    def __init__(
+        self, sizes: Sequence[int], activation: str = "relu", activate_last: bool = False, layer_norm: bool = False
+    ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             hint = did_you_mean(activation, ACTIVATIONS)
             raise ValueError(f"there is no activation {activation!r}{hint} Use one of {', '.join(ACTIVATIONS)}.")
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(sizes))
+        self.norms = nn.ModuleList(map(nn.LayerNorm, sizes[1:] if activate_last else sizes[1:-1])) if layer_norm else None
         self.activation, self.activate_last = activation, activate_last
         self._few = _SMALL // max([1, *(before * after for before, after in pairwise(sizes))])  # rows
         self._arrays: list[Any] = []
@@ -69,15 +78,37 @@ class MLP(nn.Module):
             few = x.dtype is torch.float32 and x.ndim > 0 and x.numel() <= self._few * x.shape[-1] and x.device.type == "cpu"
             if few and self._find_arrays():
                 return torch.from_numpy(self._infer(x.numpy()))
+        pairs = self._pairs()
+        last = None if self.activate_last else pairs.pop()
+        x = self._hidden(x, pairs)
+        return x if last is None else functional.linear(x, *last)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The features that the last layer takes: the output of the last activation, [..., width]."""
+        pairs = self._pairs()
+        return self._hidden(x, pairs if self.activate_last else pairs[:-1])
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """The output [..., sizes[-1]] for the features that `encode` returned."""
+        return features if self.activate_last else functional.linear(features, *self._pairs()[-1])
+
+    def _hidden(self, x: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The output of these layers, each with an activation."""
         activation = ACTIVATIONS[self.activation]
+        if self.norms is None:
+            for weight, bias in pairs:
+                x = activation(functional.linear(x, weight, bias))
+        else:
+            for (weight, bias), norm in zip(pairs, self.norms, strict=True):
+                x = activation(norm(functional.linear(x, weight, bias)))
+        return x
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of each layer."""
         params = self._params()
         if len(params) != 2 * len(self.layers):  # parametrized
             params = [param for layer in self.layers for param in (layer.weight, layer.bias)]
-        pairs = list(zip(params[::2], params[1::2]))
-        last = None if self.activate_last else pairs.pop()
-        for weight, bias in pairs:
-            x = activation(functional.linear(x, weight, bias))
-        return x if last is None else functional.linear(x, *last)
+        return list(zip(params[::2], params[1::2]))
 
     def _params(self) -> list[Any]:
         # Through the dicts, because access to the attributes of an nn.Module is slow.
@@ -89,7 +120,7 @@ class MLP(nn.Module):
 
         The arrays keep the memory of the weights alive, so an unchanged address means unchanged tensors.
         """
-        if self.activation not in _IN_NUMPY:
+        if self.activation not in _IN_NUMPY or self.norms is not None:
             return False
         params = self._params()
         try:

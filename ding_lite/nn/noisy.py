@@ -60,18 +60,21 @@ class NoisyMLP(nn.Module):
         sizes: widths of all layers, from input to output.
         activation: one of `ACTIVATIONS`.
         sigma: see NoisyLinear.
+        layer_norm: normalise the output of each linear layer before its activation, see `MLP`.
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str = "relu", sigma: float = 0.5) -> None:
+    def __init__(self, sizes: Sequence[int], activation: str = "relu", sigma: float = 0.5, layer_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(NoisyLinear(before, after, sigma) for before, after in pairwise(sizes))
+        self.norms = nn.ModuleList(map(nn.LayerNorm, sizes[1:-1])) if layer_norm else None
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., sizes[0]] to [..., sizes[-1]]."""
         *hidden, last = self.layers
-        for layer in hidden:
-            x = self.activation(layer(x))
+        for k, layer in enumerate(hidden):
+            x = layer(x)
+            x = self.activation(x if self.norms is None else self.norms[k](x))
         return last(x)  # type: ignore[no-any-return]
 
 

@@ -106,6 +106,36 @@ def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Modu
     return RunningNorm(space.shape or (), limit) if is_float and len(space.shape or ()) != 3 else _Untouched()
 
 
+class Normalized(nn.Module):
+    """A network behind a normalizer of its observations.
+
+    Args:
+        normalizer: the result of `make_normalizer`.
+        network: takes normalised observations, and may take other arguments after them.
+    """
+
+    def __init__(self, normalizer: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.normalizer, self.network = normalizer, network
+
+    def forward(self, obs: Any, *args: Any) -> Any:
+        """The output of the network for observations that are not normalised yet."""
+        return self.network(self.normalizer(obs), *args)
+
+    def encode(self, obs: Any) -> Any:
+        """The network's features of observations that are not normalised yet."""
+        return self.network.encode(self.normalizer(obs))  # type: ignore[operator]
+
+    def from_features(self, features: Any, *args: Any) -> Any:
+        """The output of the network for the features that `encode` returned."""
+        return self.network.from_features(features, *args)  # type: ignore[operator]
+
+
+def normalized_inputs(space: gymnasium.Space[Any], network: nn.Module, normalize_obs: bool = True) -> nn.Module:
+    """The network behind a normalizer of observations of this space; or, without `normalize_obs`, the network alone."""
+    return Normalized(make_normalizer(space), network) if normalize_obs else network
+
+
 class _Untouched(nn.Module):
     """The identity, for parts that are not normalised."""
 

@@ -8,7 +8,8 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
-from ding_lite.nn.encoders import ConvLayers, make_network
+from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_network
+from ding_lite.nn.normalization import normalized_inputs
 
 
 def make_q_network(
@@ -19,19 +20,25 @@ def make_q_network(
     conv_layers: ConvLayers | None = None,
     *,
     dueling: bool = False,
+    normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Make a network from observations to Q-values [B, A].
+
+    `encode(obs)` returns the features [B, F] of the last hidden layer, and `from_features(features)` the Q-values.
 
     Args:
         space: observation space.
         num_actions: A.
-        hidden_sizes, activation, conv_layers: see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         dueling: split the head into state value and advantage.
+        normalize_obs: normalise observations, see `make_normalizer`.
     """
-    if not dueling:
-        return make_network(space, hidden_sizes, num_actions, activation, conv_layers)
-    encoder = make_network(space, hidden_sizes, None, activation, conv_layers)
-    return nn.Sequential(encoder, DuelingHead(hidden_sizes[-1], num_actions))
+    out = None if dueling else num_actions
+    network: nn.Module = make_network(space, hidden_sizes, out, activation, conv_layers, layer_norm)
+    if dueling:
+        network = EncoderAndHead(network, DuelingHead(hidden_sizes[-1], num_actions))
+    return normalized_inputs(space, network, normalize_obs)
 
 
 class DuelingHead(nn.Module):

@@ -18,7 +18,8 @@ from ding_lite.nn.recurrent import RecurrentFeatures
 
 
 class RecurrentActorCritic(ActorCritic):
-    """An actor and a critic with shared recurrent features. `forward`, `logits` and `values` take features.
+    """An actor and a critic with shared recurrent features. `forward`, `logits` and `values` take features, which
+    `memory.unroll` returns.
 
     Args:
         memory: maps observations and recurrent state to features.
@@ -39,8 +40,9 @@ class RecurrentActorCritic(ActorCritic):
         super().__init__(actor, critic, distribution, normalizer=normalizer)
         self.memory = memory
 
-    def _features(self, obs: Any) -> Any:
-        return obs  # these are features
+    def encode(self, obs: Any) -> Any:
+        """Return the argument, because the methods of this class take features."""
+        return obs
 
     def from_batch(self, batch: Any) -> tuple[Tensor, list[Any]]:
         """Not supported, because a batch of rows does not have the order of steps.
@@ -77,11 +79,12 @@ class RecurrentQNetwork(nn.Module):
     Args:
         memory: maps observations and recurrent state to features.
         head: maps features [..., F] to values [..., A].
+        normalizer: the normalizer in the encoder of `memory`, whose statistics are updated after learning; None for none.
     """
 
-    def __init__(self, memory: RecurrentFeatures, head: nn.Module) -> None:
+    def __init__(self, memory: RecurrentFeatures, head: nn.Module, normalizer: nn.Module | None = None) -> None:
         super().__init__()
-        self.memory, self.head = memory, head
+        self.memory, self.head, self.normalizer = memory, head, normalizer
 
     def initial_state(self) -> list[Tensor]:
         """The recurrent state at the start of an episode."""
@@ -110,6 +113,7 @@ def make_recurrent_actor_critic(
     activation: str = "tanh",
     conv_layers: ConvLayers | None = None,
     normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> RecurrentActorCritic:
     """Make an actor and a critic with an LSTM for these spaces, with orthogonal initialization.
 
@@ -117,12 +121,12 @@ def make_recurrent_actor_critic(
 
     Args:
         observation_space, action_space: spaces of one environment.
-        hidden_sizes, activation, conv_layers: the encoder, see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: the encoder, see `make_network`.
         lstm_size: width of the LSTM.
         normalize_obs: normalise observations, see `make_normalizer`.
     """
     distribution = action_distribution(action_space)
-    encoder = orthogonal(make_network(observation_space, hidden_sizes, None, activation, conv_layers))
+    encoder = orthogonal(make_network(observation_space, hidden_sizes, None, activation, conv_layers, layer_norm))
     normalizer = make_normalizer(observation_space) if normalize_obs else None
     encoder = encoder if normalizer is None else nn.Sequential(normalizer, encoder)
     actor = orthogonal(nn.Linear(lstm_size, distribution.width), 0.01)
@@ -140,15 +144,21 @@ def make_recurrent_q_network(
     conv_layers: ConvLayers | None = None,
     *,
     dueling: bool = True,
+    normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> RecurrentQNetwork:
     """Make a network with an LSTM from observations to Q-values [B, A].
 
     Args:
         space: observation space.
         num_actions: A.
-        hidden_sizes, activation, conv_layers: the encoder, see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: the encoder, see `make_network`.
         lstm_size: width of the LSTM.
         dueling: split the head into state value and advantage.
+        normalize_obs: normalise observations, see `make_normalizer`.
     """
-    memory = RecurrentFeatures(make_network(space, hidden_sizes, None, activation, conv_layers), hidden_sizes[-1], lstm_size)
-    return RecurrentQNetwork(memory, (DuelingHead if dueling else nn.Linear)(lstm_size, num_actions))
+    encoder: nn.Module = make_network(space, hidden_sizes, None, activation, conv_layers, layer_norm)
+    normalizer = make_normalizer(space) if normalize_obs else None
+    encoder = encoder if normalizer is None else nn.Sequential(normalizer, encoder)
+    memory = RecurrentFeatures(encoder, hidden_sizes[-1], lstm_size)
+    return RecurrentQNetwork(memory, (DuelingHead if dueling else nn.Linear)(lstm_size, num_actions), normalizer)

@@ -10,14 +10,17 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from ding_lite.nn.encoders import ConvLayers, make_network
+from ding_lite.nn.encoders import ConvLayers, EncoderAndHead, make_network
 from ding_lite.nn.layers import MLP
+from ding_lite.nn.normalization import normalized_inputs
 
 
 class AtomHead(nn.Module):
     """A head with N numbers for each of A actions: logits of atoms, or quantiles.
 
     With `value`, the head is dueling: Z(s, a) = V(s) + A(s, a) - mean_a' A(s, a'), for each atom.
+
+    Without `value`, and if `advantage` has `encode` and `from_features`, such as an `MLP`, this class has them too.
 
     Args:
         num_actions: A.
@@ -35,10 +38,21 @@ class AtomHead(nn.Module):
 
     def forward(self, features: Any) -> Tensor:
         """Map [..., F] to [..., A, N]."""
-        atoms: Tensor = self.advantage(features).unflatten(-1, (self.num_actions, -1))
+        atoms = self._by_action(self.advantage(features))
         if self.value is None:
             return atoms
         return self.value(features).unsqueeze(-2) + atoms - atoms.mean(-2, keepdim=True)  # type: ignore[no-any-return]
+
+    def encode(self, obs: Any) -> Tensor:
+        """The features of observations, [..., F], if `advantage` takes observations."""
+        return self.advantage.encode(obs)  # type: ignore[operator, no-any-return]
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """The numbers [..., A, N] for the features that `encode` returned."""
+        return self._by_action(self.advantage.from_features(features))  # type: ignore[operator]
+
+    def _by_action(self, flat: Any) -> Tensor:
+        return flat.unflatten(-1, (self.num_actions, -1))  # type: ignore[no-any-return]
 
 
 def make_atom_network(
@@ -50,22 +64,30 @@ def make_atom_network(
     conv_layers: ConvLayers | None = None,
     *,
     dueling: bool = False,
+    normalize_obs: bool = False,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Make a network from observations to N numbers for each action, [B, A, N].
+
+    `encode(obs)` returns the features [B, F] of the last hidden layer, and `from_features(features)` the numbers.
 
     Args:
         space: observation space.
         num_actions: A.
         num_atoms: N.
-        hidden_sizes, activation, conv_layers: see `make_network`.
+        hidden_sizes, activation, conv_layers, layer_norm: see `make_network`.
         dueling: split the head into state value and advantage.
+        normalize_obs: normalise observations, see `make_normalizer`.
     """
-    options = (activation, conv_layers)
-    if not dueling:
-        return AtomHead(num_actions, make_network(space, hidden_sizes, num_actions * num_atoms, *options))
-    encoder, width = make_network(space, hidden_sizes, None, *options), hidden_sizes[-1]
-    head = AtomHead(num_actions, nn.Linear(width, num_actions * num_atoms), nn.Linear(width, num_atoms))
-    return nn.Sequential(encoder, head)
+    options = (activation, conv_layers, layer_norm)
+    network: nn.Module
+    if dueling:
+        encoder, width = make_network(space, hidden_sizes, None, *options), hidden_sizes[-1]
+        head = AtomHead(num_actions, nn.Linear(width, num_actions * num_atoms), nn.Linear(width, num_atoms))
+        network = EncoderAndHead(encoder, head)
+    else:
+        network = AtomHead(num_actions, make_network(space, hidden_sizes, num_actions * num_atoms, *options))
+    return normalized_inputs(space, network, normalize_obs)
 
 
 class CosineEmbedding(nn.Module):
@@ -111,5 +133,12 @@ class ImplicitQuantileNetwork(nn.Module):
 
     def forward(self, obs: Any, tau: Tensor) -> Tensor:
         """Compute quantiles [B, A, N] for observations [B, ...] and levels [B, N]; levels [N] are shared by all rows."""
-        features = self.encoder(obs).unsqueeze(-2) * self.embedding(tau)
-        return self.head(features).transpose(-1, -2)  # type: ignore[no-any-return]
+        return self.from_features(self.encode(obs), tau)
+
+    def encode(self, obs: Any) -> Tensor:
+        """The features of observations, [B, F]."""
+        return self.encoder(obs)  # type: ignore[no-any-return]
+
+    def from_features(self, features: Tensor, tau: Tensor) -> Tensor:
+        """The quantiles [B, A, N] for the features that `encode` returned."""
+        return self.head(features.unsqueeze(-2) * self.embedding(tau)).transpose(-1, -2)  # type: ignore[no-any-return]

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ConfigError, ranged_field
-from ding_lite.data import Tree
+from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, TargetNetwork, bootstrap_discount, weighted_loss
+from ding_lite.policy_check import require_output
+from ding_lite.policy_parts import GreedyActing, ScheduledLearningRate, TargetNetwork, bootstrap_discount, weighted_loss
 from ding_lite.run_configs import RunConfig
 
 
@@ -57,7 +58,7 @@ class C51Config(RunConfig):
     """The algorithm."""
 
 
-class C51Policy(GreedyActing, TargetNetwork, Policy):
+class C51Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Categorical distributional Q-learning, for Discrete actions and observations of any space."""
 
     config_type: ClassVar[type[C51PolicyConfig]] = C51PolicyConfig
@@ -74,8 +75,22 @@ class C51Policy(GreedyActing, TargetNetwork, Policy):
     def make_model(self) -> nn.Module:
         """Make the network from observations to logits [B, A, N] of the atoms of each action."""
         model, actions = self.cfg.model, self.num_actions
-        layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
-        return make_atom_network(self.observation_space, actions, model.n_atom, *layers, dueling=model.dueling)
+        return make_atom_network(
+            self.observation_space,
+            actions,
+            model.n_atom,
+            model.encoder_hidden_size_list,
+            model.activation,
+            model.conv_layers,
+            dueling=model.dueling,
+            normalize_obs=model.normalize_obs,
+            layer_norm=model.layer_norm,
+        )
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the logits."""
+        shape = (len(first_leaf(obs)), self.num_actions, None)
+        require_output(self, "forward(obs)", self.model(obs), shape, "logits [B, A, N] of the atoms of each action")
 
     def q_values(self, obs: Any) -> Tensor:
         """The mean return of each action, [B, A]."""

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from ding_lite.data import Tree
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import BoxConfig, GaussianNoiseActing, GaussianNoiseCollectConfig, TargetNetwork, critic_regression
+from ding_lite.policy_parts import (
+    BoxConfig,
+    GaussianNoiseActing,
+    GaussianNoiseCollectConfig,
+    ScheduledLearningRate,
+    TargetNetwork,
+    critic_regression,
+)
 from ding_lite.run_configs import PendulumRunConfig
 
 
@@ -36,7 +43,7 @@ class DDPGConfig(PendulumRunConfig):
     """The algorithm."""
 
 
-class DDPGPolicy(GaussianNoiseActing, TargetNetwork, Policy):
+class DDPGPolicy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Deep deterministic policy gradient, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = DDPGPolicyConfig

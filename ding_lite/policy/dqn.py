@@ -17,7 +17,14 @@ from ding_lite.data import Tree
 from ding_lite.functional import q_target
 from ding_lite.nn import make_q_network
 from ding_lite.policy_base import ModelConfig, Policy
-from ding_lite.policy_parts import GreedyActing, TargetNetwork, ValueBasedConfig, bootstrap_discount, weighted_loss
+from ding_lite.policy_parts import (
+    GreedyActing,
+    ScheduledLearningRate,
+    TargetNetwork,
+    ValueBasedConfig,
+    bootstrap_discount,
+    weighted_loss,
+)
 from ding_lite.run_configs import RunConfig
 
 
@@ -54,7 +61,7 @@ class DQNConfig(RunConfig):
     """The algorithm."""
 
 
-class DQNPolicy(GreedyActing, TargetNetwork, Policy):
+class DQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Q-learning with a target network, for Discrete actions and observations of any space."""
 
     config_type = DQNPolicyConfig
@@ -71,6 +78,8 @@ class DQNPolicy(GreedyActing, TargetNetwork, Policy):
             model.activation,
             model.conv_layers,
             dueling=model.dueling,
+            normalize_obs=model.normalize_obs,
+            layer_norm=model.layer_norm,
         )
 
     def loss(self, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
@@ -90,6 +99,11 @@ class DQNPolicy(GreedyActing, TargetNetwork, Policy):
         Reference:
             van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, eq. 4.
         """
+        return self.td_loss(self.model(batch.obs), batch)
+
+    def td_loss(self, q_values: Tensor, batch: Tree) -> tuple[Tensor, dict[str, Any]]:
+        """`loss` for values [B, A] of `batch.obs` that were computed before, for example from features that another loss uses
+        too."""
         with torch.no_grad():
             next_q = self.target_model(batch.next_obs)
             if self.cfg.double:
@@ -101,7 +115,7 @@ class DQNPolicy(GreedyActing, TargetNetwork, Policy):
                 batch.reward, next_value, batch.terminated, gamma=bootstrap_discount(batch, self.cfg.discount_factor)
             )
         index = self.action_index(batch.action)
-        q_value = self.model(batch.obs).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        q_value = q_values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         loss = nn.functional.smooth_l1_loss(q_value, target, reduction="none")
         mean_loss, stats = weighted_loss(loss, target - q_value, batch)
         return mean_loss, {**stats, "q_value": q_value.detach().mean()}

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree
+from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network
+from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network, normalized_inputs
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, HeadModelConfig, TargetNetwork, quantile_regression
+from ding_lite.policy_check import require_output
+from ding_lite.policy_parts import GreedyActing, HeadModelConfig, ScheduledLearningRate, TargetNetwork, quantile_regression
 from ding_lite.run_configs import RunConfig
 
 
@@ -61,7 +62,7 @@ class IQNConfig(RunConfig):
     """The algorithm."""
 
 
-class IQNPolicy(GreedyActing, TargetNetwork, Policy):
+class IQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Distributional Q-learning with implicit quantiles, for Discrete actions and observations of any space."""
 
     config_type = IQNPolicyConfig
@@ -71,13 +72,23 @@ class IQNPolicy(GreedyActing, TargetNetwork, Policy):
     def make_model(self) -> nn.Module:
         """Make the network from observations [B, *obs_shape] and quantile levels tau [B, N] to quantiles [B, A, N]."""
         model = self.cfg.model
-        hidden, activation = model.encoder_hidden_size_list, model.activation
-        encoder = make_network(self.observation_space, hidden, None, activation, model.conv_layers)
+        hidden, activation, norm = model.encoder_hidden_size_list, model.activation, model.layer_norm
+        encoder = make_network(self.observation_space, hidden, None, activation, model.conv_layers, norm)
         width = [hidden[-1], *model.head_hidden_size_list]
-        head: nn.Module = MLP([*width, self.num_actions], activation)
+        head: nn.Module = MLP([*width, self.num_actions], activation, layer_norm=norm)
         if model.dueling:
-            head = nn.Sequential(MLP(width, activation, activate_last=True), DuelingHead(width[-1], self.num_actions))
-        return ImplicitQuantileNetwork(encoder, CosineEmbedding(model.quantile_embedding_size, hidden[-1]), head)
+            body = MLP(width, activation, activate_last=True, layer_norm=norm)
+            head = nn.Sequential(body, DuelingHead(width[-1], self.num_actions))
+        network = ImplicitQuantileNetwork(encoder, CosineEmbedding(model.quantile_embedding_size, hidden[-1]), head)
+        return normalized_inputs(self.observation_space, network, model.normalize_obs)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the quantiles at given levels."""
+        count, places = len(first_leaf(obs)), 5
+        tau = torch.rand(count, places, device=self.device, generator=self.generator)
+        what = "quantiles [B, A, N] of the return of each action, at the levels tau [B, N], or [N] for all rows"
+        for levels in (tau, tau[0]):
+            require_output(self, "forward(obs, tau)", self.model(obs, levels), (count, self.num_actions, places), what)
 
     def q_values(self, obs: Any) -> Tensor:
         """The mean return of each action, [B, A]."""

@@ -123,8 +123,12 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         Reference:
             Schulman et al. (2017), https://arxiv.org/abs/1707.06347, eq. 8 and 9.
         """
+        return self.clipped_loss(*self.evaluate_batch(batch))
+
+    def clipped_loss(self, logit: Tensor, value: Tensor, batch: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        """`loss` for logit [N, width] and value [N] of `batch.obs` that were computed before, for example from features that
+        another loss uses too."""
         learn = self.cfg.learn
-        logit, value, batch = self.evaluate_batch(batch)
         log_prob, entropy = self.model.distribution.evaluate(logit, batch.action)
         advantage = self.advantages(batch.advantage)
         policy_loss, log_ratio = ppo_policy_loss(log_prob, batch.log_prob, advantage, clip_ratio=learn.clip_ratio)

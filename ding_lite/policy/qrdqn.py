@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree
+from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
 from ding_lite.nn import make_atom_network
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import GreedyActing, TargetNetwork, quantile_regression
+from ding_lite.policy_check import require_output
+from ding_lite.policy_parts import GreedyActing, ScheduledLearningRate, TargetNetwork, quantile_regression
 from ding_lite.run_configs import RunConfig
 
 
@@ -54,7 +55,7 @@ class QRDQNConfig(RunConfig):
     """The algorithm."""
 
 
-class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):
+class QRDQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Distributional Q-learning by quantile regression, for Discrete actions and observations of any space."""
 
     config_type = QRDQNPolicyConfig
@@ -64,8 +65,22 @@ class QRDQNPolicy(GreedyActing, TargetNetwork, Policy):
     def make_model(self) -> nn.Module:
         """Make the network from observations to quantiles [B, A, N] of the return of each action."""
         model, actions = self.cfg.model, self.num_actions
-        layers = (model.encoder_hidden_size_list, model.activation, model.conv_layers)
-        return make_atom_network(self.observation_space, actions, model.num_quantiles, *layers, dueling=model.dueling)
+        return make_atom_network(
+            self.observation_space,
+            actions,
+            model.num_quantiles,
+            model.encoder_hidden_size_list,
+            model.activation,
+            model.conv_layers,
+            dueling=model.dueling,
+            normalize_obs=model.normalize_obs,
+            layer_norm=model.layer_norm,
+        )
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the quantiles."""
+        shape = (len(first_leaf(obs)), self.num_actions, None)
+        require_output(self, "forward(obs)", self.model(obs), shape, "quantiles [B, A, N] of the return of each action")
 
     def q_values(self, obs: Any) -> Tensor:
         """The mean return of each action, [B, A]."""

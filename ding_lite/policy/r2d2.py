@@ -16,17 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, map_leaves, with_leaves
+from ding_lite.data import Tree, first_leaf, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
 from ding_lite.nn import make_recurrent_q_network
 from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy
-from ding_lite.policy_check import map_columns
+from ding_lite.policy_check import map_columns, require_members, require_output
 from ding_lite.policy_parts import (
     EpsConfig,
     ExplorationConfig,
     GreedyActing,
     OffPolicyLearnConfig,
     PriorityConfig,
+    ScheduledLearningRate,
     TargetNetwork,
     ValueBasedConfig,
     episode_starts,
@@ -137,7 +138,7 @@ class R2D2Config(RunConfig):
     """The algorithm."""
 
 
-class R2D2Policy(GreedyActing, TargetNetwork, Policy):
+class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Recurrent Q-learning with a target network, for Discrete actions and observations of any space."""
 
     config_type = R2D2PolicyConfig
@@ -155,7 +156,31 @@ class R2D2Policy(GreedyActing, TargetNetwork, Policy):
             model.activation,
             model.conv_layers,
             dueling=model.dueling,
+            normalize_obs=model.normalize_obs,
+            layer_norm=model.layer_norm,
         )
+
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The module.
+
+        Raises:
+            TypeError: it lacks a method of a recurrent Q-network.
+        """
+        members = {
+            "initial_state": "initial_state() -> list of tensors",
+            "step": "step(obs, state) -> (Q-values [B, A], next state)",
+            "advance": "advance(obs, state, restart) -> state after T steps",
+            "unroll_ahead": "unroll_ahead(obs, next_obs, state, restart) -> Q-values of both, each [T, B, A]",
+        }
+        require_members(self, model, members)
+        return super().take_model(model)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the Q-values of a step."""
+        count = len(first_leaf(obs))
+        state = [torch.stack([element] * count).to(self.device) for element in self.model.initial_state()]
+        shape, what = (count, self.num_actions), "Q-values [B, A], one for each action"
+        require_output(self, "step(obs, state)", self.model.step(obs, state)[0], shape, what)
 
     def get_initial_state(self) -> list[Any]:
         """The state of the LSTM at the start of an episode: zeros."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
 from ding_lite.data import first_leaf, nested
-from ding_lite.nn import AtomHead, NoisyMLP, make_network, noise
+from ding_lite.nn import AtomHead, EncoderAndHead, NoisyMLP, make_network, noise, normalized_inputs
 from ding_lite.policy.c51 import C51ModelConfig, C51Policy, C51PolicyConfig
 from ding_lite.policy_parts import HeadModelConfig, PriorityConfig
 from ding_lite.run_configs import RunConfig
@@ -72,11 +72,12 @@ class RainbowPolicy(C51Policy):
         """Make the network from observations to logits [B, A, N] of the atoms of each action."""
         model, actions = self.cfg.model, self.num_actions
         hidden = model.encoder_hidden_size_list
-        encoder = make_network(self.observation_space, hidden, None, model.activation, model.conv_layers)
-        widths, options = [hidden[-1], *model.head_hidden_size_list], (model.activation, model.noise_sigma)
+        encoder = make_network(self.observation_space, hidden, None, model.activation, model.conv_layers, model.layer_norm)
+        widths, options = [hidden[-1], *model.head_hidden_size_list], (model.activation, model.noise_sigma, model.layer_norm)
         value = NoisyMLP([*widths, model.n_atom], *options) if model.dueling else None
         advantage = NoisyMLP([*widths, actions * model.n_atom], *options)
-        return nn.Sequential(encoder, AtomHead(actions, advantage, value))
+        network = EncoderAndHead(encoder, AtomHead(actions, advantage, value))
+        return normalized_inputs(self.observation_space, network, model.normalize_obs)
 
     def logits(self, network: nn.Module, obs: Any) -> Tensor:
         """The logits of the online or target network in the loss, [B, A, N], with new noise in each call.

@@ -19,7 +19,14 @@ from ding_lite.data import Tree
 from ding_lite.functional import temperature_loss
 from ding_lite.nn import BoundedActorCritic
 from ding_lite.policy_base import Policy
-from ding_lite.policy_parts import BoxActing, BoxConfig, BoxLearnConfig, TargetNetwork, critic_regression
+from ding_lite.policy_parts import (
+    BoxActing,
+    BoxConfig,
+    BoxLearnConfig,
+    ScheduledLearningRate,
+    TargetNetwork,
+    critic_regression,
+)
 from ding_lite.run_configs import PendulumRunConfig
 
 
@@ -59,7 +66,7 @@ class SACConfig(PendulumRunConfig):
     """The algorithm."""
 
 
-class SACPolicy(BoxActing, TargetNetwork, Policy):
+class SACPolicy(BoxActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Soft actor-critic, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = SACPolicyConfig
@@ -69,8 +76,17 @@ class SACPolicy(BoxActing, TargetNetwork, Policy):
 
     def make_model(self) -> BoundedActorCritic:
         """Make the actor, the critics, the bounds of actions, and the logarithm of the temperature."""
-        learn, model = self.cfg.learn, super().make_model()
-        model.log_alpha = nn.Parameter(torch.tensor(math.log(learn.alpha)), requires_grad=learn.auto_alpha)
+        return self._with_temperature(super().make_model())  # type: ignore[no-any-return]
+
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The module, with `bounds` and `log_alpha` if it has none."""
+        return self._with_temperature(super().take_model(model))  # type: ignore[no-any-return]
+
+    def _with_temperature(self, model: Any) -> Any:
+        """The model with the logarithm of the temperature, and set the target entropy."""
+        learn = self.cfg.learn
+        if not hasattr(model, "log_alpha"):
+            model.log_alpha = nn.Parameter(torch.tensor(math.log(learn.alpha)), requires_grad=learn.auto_alpha)
         self.target_entropy = -float(model.bounds.width) if learn.target_entropy is None else learn.target_entropy
         return model
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from ding_lite.basics import load_checkpoint
 from ding_lite.policy_base import Policy
@@ -23,6 +26,7 @@ def load_policy(
     name: str | None = None,
     policy_class: type[Policy] | None = None,
     device: str = "cpu",
+    model: nn.Module | None = None,
 ) -> Policy:
     """The policy that a `CkptSaver` has saved, made anew with its configuration and spaces, and with the saved weights.
 
@@ -36,10 +40,13 @@ def load_policy(
         name: of the policy, if the run has saved several.
         policy_class: the class; None for the one that the file names.
         device: of its networks.
+        model: the network of a policy that was made with `model=`, which a file does not hold: a module of the same class and
+            sizes. Its weights become the saved ones.
 
     Raises:
         CheckpointError: there is no such file, or it is damaged.
-        StateError: a ValueError. The file holds no policy; its class cannot be imported; or a part of it cannot be restored.
+        StateError: a ValueError. The file holds no policy; its class cannot be imported; its network was given to it and is not
+            given here; or a part of it cannot be restored.
 
     Example:
         >>> policy = load_policy("runs/dqn")  # doctest: +SKIP
@@ -51,6 +58,12 @@ def load_policy(
     if not isinstance(identity, Mapping):
         raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
     kind = _class_of(identity, path) if policy_class is None else policy_class
+    given = identity.get("given_model")
+    if given is not None and model is None and policy_class is None:
+        raise StateError(
+            f"{path} holds a {identity['algorithm']} that was made with model=, a network of the class {given}: pass such a "
+            f"network, load_policy(..., model={given.rpartition(':')[2]}(...)), or a policy_class that makes it."
+        )
     config = {**identity["config"], **identity["settings"]}
     lost = [place for place, value in settings_in(config) if isinstance(value, str) and value.startswith("<")]
     if lost:
@@ -59,7 +72,8 @@ def load_policy(
             "call policy.load_state_dict(load_checkpoint(path))."
         )
     spaces = (space_from(identity[f"{which}_space"]) for which in ("observation", "action"))
-    policy = kind({**config, "device": device}, *spaces)
+    make: Any = kind if model is None else functools.partial(kind, model=model)  # constructors of users may not take it
+    policy: Policy = make({**config, "device": device}, *spaces)
     policy.load_state_dict(state)
     return policy
 

@@ -19,6 +19,7 @@ from ding_lite.policy_parts import (
     BoxLearnConfig,
     GaussianNoiseActing,
     GaussianNoiseCollectConfig,
+    ScheduledLearningRate,
     TargetNetwork,
     critic_regression,
 )
@@ -64,7 +65,7 @@ class TD3Config(PendulumRunConfig):
     """The algorithm."""
 
 
-class TD3Policy(GaussianNoiseActing, TargetNetwork, Policy):
+class TD3Policy(GaussianNoiseActing, TargetNetwork, ScheduledLearningRate, Policy):
     """Twin delayed DDPG, for actions in a Box with finite bounds and observations of any space."""
 
     config_type = TD3PolicyConfig

@@ -21,6 +21,7 @@ from ding_lite.policy_base.devices import available_device
 from ding_lite.policy_base.hooks import set_up_by_hooks
 from ding_lite.policy_base.learning import LearnMode
 from ding_lite.policy_base.nonfinite_steps import LEFT_OUT
+from ding_lite.policy_base.optimizers import configured_optimizer
 from ding_lite.policy_base.policy import Policy
 from ding_lite.policy_base.weights import Weights
 
@@ -47,5 +48,6 @@ __all__ = [
     "Weights",
     "available_device",
     "build_policy",
+    "configured_optimizer",
     "set_up_by_hooks",
 ]

@@ -60,6 +60,13 @@ class ModelConfig(Config):
     conv_layers: list[tuple[int, int, int]] | None = ranged_field(None, low=1, high=16_384)
     """For images: (channels, kernel size, stride) of each convolution; None chooses by image size."""
 
+    normalize_obs: bool = False
+    """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from; with
+    replay, these are the sampled batches. Images, bytes and discrete parts are not normalised."""
+
+    layer_norm: bool = False
+    """Layer normalisation in each hidden layer, before the activation; not in convolutions and LSTMs."""
+
 
 @dataclasses.dataclass
 class LearnConfig(Config):
@@ -82,7 +89,20 @@ class LearnConfig(Config):
     """Learning rate of the optimizer."""
 
     lr_schedule: list[tuple[float, float]] | None = ranged_field(None, low=0)
-    """Points (gradient step, learning rate), linearly interpolated; None for constant. Needs the mixin LearningRateSchedule."""
+    """Points (gradient step, learning rate), linearly interpolated; None for constant. Rates of their own, such as that of an
+    actor, keep their ratio to learning_rate. A policy of build_policy needs the mixin LearningRateSchedule."""
+
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """The optimizer."""
+
+    optimizer_eps: float | None = ranged_field(None, low=0)
+    """Epsilon of the optimizer, added to the denominator; None for 1e-8 with Adam and 1e-5 with RMSProp."""
+
+    rmsprop_decay: float = ranged_field(0.99, low=0, high=1)
+    """Decay of RMSProp's running mean of squared gradients, alpha in torch."""
+
+    rmsprop_momentum: float = ranged_field(0.0, low=0)
+    """Momentum of RMSProp."""
 
     grad_clip_norm: float | None = ranged_field(None, low=0, finite=False)
     """Clip the gradient to this norm; None for no clipping."""
@@ -157,10 +177,6 @@ class ActorCriticModelConfig(ModelConfig):
     share_encoder: bool = False
     """Actor and critic share one encoder; useful for images."""
 
-    normalize_obs: bool = False
-    """Normalise observations to mean 0 and standard deviation 1, by running statistics of the batches learned from. Images,
-    bytes and discrete parts are not normalised."""
-
 
 @dataclasses.dataclass
 class OnPolicyLearnConfig(LearnConfig):
@@ -192,9 +208,6 @@ class ActorCriticLearnConfig(OnPolicyLearnConfig):
 
     adv_norm: bool = True
     """Normalise the advantages of each gradient step to mean 0 and standard deviation 1."""
-
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    """The optimizer."""
 
 
 @dataclasses.dataclass

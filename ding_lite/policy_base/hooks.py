@@ -10,9 +10,10 @@ import gymnasium
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.data import Tree, has_leaf, map_leaves, nested
-from ding_lite.nn import Adam, make_actor_critic
+from ding_lite.data import Tree, map_leaves, nested
+from ding_lite.nn import action_distribution, make_actor_critic
 from ding_lite.policy_base.configs import PolicyConfig
+from ding_lite.policy_base.optimizers import configured_optimizer
 
 
 def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
@@ -31,6 +32,11 @@ def set_up_by_hooks(init: Callable[..., None]) -> Callable[..., None]:
             super(owner, self).__init__(*args, **kwargs)
 
     return __init__
+
+
+def _valid_rows(obs: Any, valid: Tensor | None) -> Any:
+    """The observations where `valid`; all of them if it is None."""
+    return obs if valid is None else map_leaves(lambda leaf: leaf[valid], obs)
 
 
 class Hooks:
@@ -83,12 +89,31 @@ class Hooks:
             model.activation,
             model.conv_layers,
             getattr(model, "share_encoder", False),
-            getattr(model, "normalize_obs", False),
+            model.normalize_obs,
+            model.layer_norm,
         )
 
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The networks, if the constructor was called with `model`; `make_model` is not called then.
+
+        By default, this is the module, with a `distribution` over actions if it has `logits` but no distribution. Policies that
+        need more of a model check it here, or add to it.
+        """
+        if hasattr(model, "logits") and not hasattr(model, "distribution"):
+            model.distribution = action_distribution(self.action_space)
+        return model
+
+    def check_model(self, obs: Any) -> None:
+        """Check the outputs of the model for dummy observations [B, *obs_shape]. Called by the dry run, if the constructor was
+        called with `model`.
+
+        Raises:
+            HookError: an output has another shape than the hooks expect.
+        """
+
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """Make the optimizer. By default Adam with `cfg.learn.learning_rate`."""
-        return Adam(params, lr=self.cfg.learn.learning_rate, fused=True)
+        """Make the optimizer. By default, the one of `cfg.learn.optimizer`: Adam or RMSProp with `cfg.learn.learning_rate`."""
+        return configured_optimizer(self.cfg.learn, params)
 
     def before_loss_init(self) -> None:
         """Called in the constructor, before the loss is first called. By default, calls `set_up` of each mixin that has it."""
@@ -179,12 +204,20 @@ class Hooks:
     def after_learning(self, batch: Tree) -> None:
         """Called after `learn_on_batch`. By default, updates the statistics of the model's normalizer, if there is one.
 
+        The statistics are those of the batches learned from. A rollout counts once. A transition from replay counts each time
+        it is sampled, so older transitions count more than with statistics of the collected data. In return, statistics only
+        change where weights change: they are published, saved and copied with the weights, also if iterations overlap, and
+        learning from a data set has them too.
+
         The update comes after learning because columns such as log_prob were computed with the earlier statistics.
         """
         normalizer = getattr(self.model, "normalizer", None)
-        if normalizer is not None and has_leaf(batch, "obs"):
-            obs = nested(batch.obs)
-            normalizer.update(map_leaves(lambda leaf: leaf[batch.valid], obs) if has_leaf(batch, "valid") else obs)
+        if normalizer is None:
+            return
+        columns = nested(batch)
+        for part in [columns] if "obs" in columns else columns.values():  # a batch, or batches of several buffers
+            if isinstance(part, dict) and "obs" in part:
+                normalizer.update(_valid_rows(part["obs"], part.get("valid")))
 
     def dummy_batch(self, batch: Tree) -> Tree:
         """The dummy batch of the dry run, changed as the pipeline changes its batches: a rollout, or rows of a rollout."""

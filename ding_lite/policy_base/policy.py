@@ -86,9 +86,11 @@ class Policy(PolicyState):
         cfg: `cfg.policy` of a run's configuration; or a mapping of settings by short names, such as
             `{"lr": 1e-3, "gamma": 0.99}`; None for the defaults. May also be the last argument, as in RLlib.
         observation_space, action_space: spaces of one environment.
+        model: a network of one's own, used as it is instead of the result of `make_model`; see "A network of your own" in
+            docs/policies.md. None makes the networks.
 
     Raises:
-        TypeError: an argument has the wrong type.
+        TypeError: an argument has the wrong type; or the model lacks a method that the policy calls.
         SpaceError: the algorithm does not support the spaces.
         ValueError: the device is not available.
     """
@@ -98,6 +100,8 @@ class Policy(PolicyState):
         cfg: PolicyConfig | Mapping[str, Any] | None = None,
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
+        *,
+        model: nn.Module | None = None,
     ) -> None:
         if isinstance(cfg, gymnasium.Space):
             cfg, observation_space, action_space = action_space, cfg, observation_space
@@ -142,8 +146,15 @@ class Policy(PolicyState):
         kind = type(self).__name__
         self.before_init()
         self.check_spaces()
+        if model is not None:
+            require_model(f"{kind}(model=...)", model, is_given=True)
+        self.given_model = None if model is None else f"{type(model).__module__}:{type(model).__qualname__}"
+        """The class of the argument `model`, as module:name; None if the policy has made its networks."""
         with seeded(self.seed):  # also for networks that hooks add
-            model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
+            if model is not None:
+                model = self.take_model(model)
+            else:
+                model = require_model(f"make_model of {kind}", self.make_model()) if self._needs_model else nn.Module()
             self.model = model.to(self.device)
             self.params = list(self.model.parameters())
             if self.params:

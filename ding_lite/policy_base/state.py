@@ -43,6 +43,7 @@ class PolicyState(PolicyWeights):
     hook_metrics: MetricsLogger
     seed: int
     config: Settings
+    given_model: str | None
     optimizer: Optimizer
     params: list[nn.Parameter]
     _attached: dict[str, Any]
@@ -129,7 +130,8 @@ class PolicyState(PolicyWeights):
     @property
     def made_with(self) -> dict[str, Any]:
         """The algorithm, its configuration and its spaces, as plain data; saved to check that a state fits."""
-        return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, self.observation_space, self.action_space)
+        spaces = self.observation_space, self.action_space
+        return identity_of(type(self), self.lineage(), self.cfg, self.config.extra, *spaces, self.given_model)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the whole state: weights, optimizer, counters, attached objects, random generators, metrics of the hooks.

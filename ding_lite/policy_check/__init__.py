@@ -3,6 +3,7 @@
 from ding_lite.policy_check.columns import STANDARD, ColumnError, HookReads, described, explain_missing, map_columns
 from ding_lite.policy_check.declarations import require_declarations, require_methods, warn_of_idle_settings
 from ding_lite.policy_check.dry_run import try_out
+from ding_lite.policy_check.given_models import require_members, require_output
 from ding_lite.policy_check.hook_results import (
     HookError,
     LossError,
@@ -39,9 +40,11 @@ __all__ = [
     "require_declarations",
     "require_finite",
     "require_mapping",
+    "require_members",
     "require_methods",
     "require_model",
     "require_optimizer",
+    "require_output",
     "state_like_before",
     "try_out",
     "warn_of_idle_settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -71,6 +72,14 @@ class ConfiguredPolicy(Protocol):
         """Whether `learn_on_batch` is overridden."""
 
     @property
+    def model(self) -> Any:
+        """The networks."""
+
+    @property
+    def given_model(self) -> str | None:
+        """The class of the model that was given to the constructor; None if the policy has made it."""
+
+    @property
     def params(self) -> Sequence[nn.Parameter]:
         """The parameters that learn."""
 
@@ -90,11 +99,67 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
             f"{kind.__name__}.with_updates(mixins=[LearningRateSchedule]).",
             stacklevel=4,
         )
+    _warn_of_optimizer_settings(policy)
+    _warn_of_model_settings(policy)
     if not policy.params and policy.has_own_learning and not policy.has_own_weights:
         warnings.warn(
             f"{kind.__name__} learns, but has neither networks nor get_weights and set_weights: define these. Otherwise the "
             "copies that collect and evaluate do not see what it learns, or see partly updated arrays.",
             stacklevel=4,
+        )
+
+
+def _changed(section: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those of these settings that differ from the defaults of their class."""
+    fields = {it.name: it for it in dataclasses.fields(section)} if dataclasses.is_dataclass(section) else {}
+    changed = {}
+    for name in (it for it in names if it in fields):
+        make = fields[name].default_factory
+        default = fields[name].default if make is dataclasses.MISSING else make()
+        if getattr(section, name) != default:
+            changed[name] = getattr(section, name)
+    return changed
+
+
+def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
+    """Warn of settings of another optimizer, and of settings that a `make_optimizer` of the user's does not read."""
+    learn, kind = policy.cfg.learn, type(policy)
+    changed = _changed(learn, ("optimizer", "optimizer_eps", "rmsprop_decay", "rmsprop_momentum"))
+    if not changed or not policy.params:
+        return
+    make: Any = kind.make_optimizer  # type: ignore[attr-defined]
+    reads_all = any(_reads_setting(make, name) for name in ("configured_optimizer", "make_optimizer"))  # or super()'s
+    for name, value in changed.items():
+        if not reads_all and not _reads_setting(make, name):
+            fix = f"{kind.__name__} makes its own optimizer. Leave it out, or read it there."
+        elif name.startswith("rmsprop_") and learn.optimizer != "rmsprop":
+            fix = f"the optimizer is {learn.optimizer}. Leave it out, or set learn.optimizer to 'rmsprop'."
+        else:
+            continue
+        warnings.warn(f"learn.{name} = {value!r} has no effect: {fix}", stacklevel=5)
+
+
+def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:
+    """Warn of settings of networks that only `make_model` reads, if the model was given; and of a missing normalizer."""
+    kind, section = type(policy), policy.cfg.model
+    if policy.given_model is None:
+        has_none = policy.params and getattr(policy.model, "normalizer", None) is None
+        if section.normalize_obs and has_none and not _reads_setting(kind.make_model, "normalize_obs"):  # type: ignore[attr-defined]
+            warnings.warn(
+                f"model.normalize_obs = True has no effect: the model that make_model of {kind.__name__} returns has no "
+                "`normalizer`. Pass normalize_obs on to the function that makes the network, or leave the setting out.",
+                stacklevel=5,
+            )
+        return
+    changed = _changed(section, [field.name for field in dataclasses.fields(section)])
+    functions = [it for base in kind.__mro__ for name, it in vars(base).items() if name != "make_model"]
+    idle = [name for name in changed if not any(_reads_setting(function, name) for function in functions)]
+    if idle:
+        given = " and ".join(f"model.{name} = {changed[name]!r}" for name in idle)
+        have, them = ("have", "them") if len(idle) > 1 else ("has", "it")
+        warnings.warn(
+            f"{given} {have} no effect: this {kind.__name__} was made with model=, a network of your own. Leave {them} out.",
+            stacklevel=5,
         )
 
 

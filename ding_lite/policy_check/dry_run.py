@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
-from ding_lite.envs import space_spec, subspaces, to_arrays
+from ding_lite.envs import space_spec, subspaces, to_arrays, to_tensors
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -85,6 +85,13 @@ class DryRunPolicy(RestorablePolicy, PolicyWithModel, Protocol):
     def has_loss(self) -> bool:
         """Whether `loss` is overridden."""
 
+    @property
+    def given_model(self) -> str | None:
+        """The class of the model that was given to the constructor; None if the policy has made it."""
+
+    def check_model(self, obs: Any, /) -> None:
+        """Check the outputs of the model for dummy observations."""
+
     def dummy_batch(self, batch: Tree, /) -> Tree:
         """The dummy batch, changed as the pipeline changes its batches."""
 
@@ -127,6 +134,8 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
             if the policy does not learn.
     """
     with restoring_state(policy):
+        if policy.given_model is not None:
+            _check_model(policy)
         try:
             columns, outputs = _acted(policy, make_mode(policy))
         except HookCallError:
@@ -139,6 +148,14 @@ def try_out(policy: P, make_mode: Callable[[P], DryRunMode]) -> HookReads:
         except NotImplementedError:
             read = HookReads(None, None)
     return read._replace(outputs=outputs)
+
+
+def _check_model(policy: DryRunPolicy) -> None:
+    """Check the outputs of a model that was given to the constructor."""
+    obs = to_tensors(dummy_elements(policy.observation_space, _ENVS), policy.device)
+    name = f"the model of {type(policy).__name__}, a {type(policy.model).__name__},"
+    with _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
+        policy.check_model(obs)
 
 
 def _only_acts(policy: DryRunPolicy) -> bool:

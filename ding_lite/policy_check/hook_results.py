@@ -43,26 +43,33 @@ class HookError(ValueError):
     """A hook raises an error on the dummy batch, or returns something of the wrong shape or type."""
 
 
-def require_model(hook: str, model: Any) -> nn.Module:
-    """Check the model that a hook returned, and return it.
+def require_model(hook: str, model: Any, is_given: bool = False) -> nn.Module:
+    """Check the model that a hook returned, or that a user has given, and return it.
+
+    Args:
+        hook: name of the hook, or of the argument, for messages.
+        model: the model.
+        is_given: whether it is an argument.
 
     Raises:
         TypeError: it is not a module, or contains a scripted module, or parameters that are not initialized.
     """
+    returns, give = ("got", "pass") if is_given else ("returns", "return")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{hook} returns a {type(model).__name__}: return a torch.nn.Module.")
+        found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"{hook} {returns} {found}: {give} a torch.nn.Module.")
     for name, part in model.named_modules():
         place = f" with {name}," if name else ","
         if isinstance(part, torch.jit.ScriptModule):
             raise TypeError(
-                f"{hook} returns a {type(model).__name__}{place} a module of torch.jit, which acting copies and workers cannot "
-                "copy: return the module without torch.jit.script or torch.jit.trace."
+                f"{hook} {returns} a {type(model).__name__}{place} a module of torch.jit, which acting copies and workers "
+                f"cannot copy: {give} the module without torch.jit.script or torch.jit.trace."
             )
         if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
             raise TypeError(
-                f"{hook} returns a {type(model).__name__}{place} a {type(part).__name__} whose parameters are not initialized: "
-                "give its sizes, such as nn.Linear(4, 2), or call the module once with a dummy observation before you return "
-                "it."
+                f"{hook} {returns} a {type(model).__name__}{place} a {type(part).__name__} whose parameters are not "
+                "initialized: give its sizes, such as nn.Linear(4, 2), or call the module once with a dummy observation before "
+                f"you {give} it."
             )
     return model
 

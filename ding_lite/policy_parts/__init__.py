@@ -10,7 +10,12 @@ from ding_lite.policy_parts.box_actions import (
     GaussianNoiseCollectConfig,
     critic_regression,
 )
-from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
+from ding_lite.policy_parts.coefficient_schedules import (
+    EntropyCoeffSchedule,
+    KLCoeffMixin,
+    LearningRateSchedule,
+    ScheduledLearningRate,
+)
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
@@ -51,6 +56,7 @@ __all__ = [
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "ScheduledLearningRate",
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from ding_lite.data import Tree, has_leaf
+from ding_lite.data import Tree, first_leaf, has_leaf
 from ding_lite.functional import explained_variance, normalized
-from ding_lite.nn import RMSprop
+from ding_lite.nn import action_distribution
+from ding_lite.policy_check import require_members, require_output
 from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, LearningRateSchedule
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
@@ -19,21 +19,45 @@ from ding_lite.policy_parts.value_network import ValueNetworkMixin
 class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetworkMixin):
     """A mixin for policies whose `cfg.learn` is an `ActorCriticLearnConfig`.
 
-    It provides the weighted sum of losses, the normalisation of advantages, the optimizer, and statistics of the critic.
+    It provides the weighted sum of losses, the normalisation of advantages, and statistics of the critic.
     """
 
     stats_take_rollouts = True
 
-    def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """Make the optimizer that `cfg.learn.optimizer` names, Adam or RMSProp, with `cfg.learn.learning_rate`.
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The module, with a `distribution` over actions if it has none.
 
-        Reference:
-            Mnih et al. (2016), https://arxiv.org/abs/1602.01783, section 4.5, for RMSProp.
+        Raises:
+            TypeError: it lacks a method of an actor-critic.
         """
-        learn: Any = self.cfg.learn
-        if learn.optimizer == "rmsprop":
-            return RMSprop(params, lr=learn.learning_rate, alpha=0.99, eps=1e-5, foreach=True)
-        return super().make_optimizer(params)
+        members = {"forward": "forward(obs) -> (logit [B, width], value [B])", "logits": "logits(obs)", "values": "values(obs)"}
+        if not self.has_critic:
+            members = {"logits": "logits(obs) -> logit [B, width]"}
+        if hasattr(model, "initial_state"):
+            members = {
+                "step": "initial_state() -> list of tensors; step(obs, state) -> (logit [B, width], next state)",
+                "unroll": "unroll(obs, state, restart) -> (logit [T, B, width], value [T, B])",
+                "unroll_values": "unroll_values(obs, next_obs, state, restart) -> (value, next_value), each [T, B]",
+            }
+        require_members(self, model, members)
+        if not hasattr(model, "distribution"):
+            model.distribution = action_distribution(self.action_space)
+        return super().take_model(model)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shapes of logit and value."""
+        count, width = len(first_leaf(obs)), self.model.distribution.width
+        logit_is = f"the logit [B, width], the parameters of the {type(self.model.distribution).__name__} distribution"
+        if hasattr(self.model, "initial_state"):
+            state = [torch.stack([element] * count).to(self.device) for element in self.model.initial_state()]
+            require_output(self, "step(obs, state)", self.model.step(obs, state)[0], (count, width), logit_is)
+            return
+        require_output(self, "logits(obs)", self.model.logits(obs), (count, width), logit_is)
+        if self.has_critic:
+            logit, value = self.model(obs)
+            require_output(self, "forward(obs)", logit, (count, width), logit_is)
+            require_output(self, "forward(obs)", value, (count,), "the value [B]; a head [B, 1] needs .squeeze(-1)")
+            require_output(self, "values(obs)", self.model.values(obs), (count,), "the value [B]")
 
     def advantages(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
         """The advantages for the actor's loss: normalised if `cfg.learn.adv_norm` is set, over the steps where `valid`."""
@@ -72,7 +96,7 @@ class ActorCriticLearning(LearningRateSchedule, EntropyCoeffSchedule, ValueNetwo
 
     def stats(self, batch: Tree) -> dict[str, Any]:
         """The current learning rate, cur_lr; and vf_explained_var, if the batch has value and return_."""
-        stats: dict[str, Any] = {"cur_lr": torch.tensor(self.cur_lr)}
+        stats = super().stats(batch)
         if has_leaf(batch, "value") and has_leaf(batch, "return_"):
             columns = (batch.value, batch.return_)
             value, return_ = (leaf[batch.valid] for leaf in columns) if has_leaf(batch, "valid") else columns

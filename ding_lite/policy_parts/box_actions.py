@@ -13,11 +13,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ding_lite.basics import ranged_field
-from ding_lite.data import Tree, has_leaf
+from ding_lite.data import Tree, first_leaf, has_leaf
 from ding_lite.envs import SpaceError
 from ding_lite.functional import q_target, weighted_mean
-from ding_lite.nn import BoundedActorCritic, make_bounded_actor_critic
+from ding_lite.nn import ActionBounds, BoundedActorCritic, make_bounded_actor_critic
 from ding_lite.policy_base import CollectConfig
+from ding_lite.policy_check import HookError, require_members, require_output
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.replay_configs import OffPolicyConfig, OffPolicyLearnConfig
 from ding_lite.policy_parts.replay_losses import bootstrap_discount
@@ -108,7 +109,39 @@ class BoxActing(ParamGroupsMixin):
             model.conv_layers,
             num_critics=self.num_critics,
             stochastic=self.stochastic,
+            normalize_obs=model.normalize_obs,
+            layer_norm=model.layer_norm,
         )
+
+    def take_model(self, model: nn.Module) -> nn.Module:
+        """The module, with `bounds` of actions if it has none.
+
+        Raises:
+            TypeError: it has no actor or no critic.
+        """
+        actor = "actor(obs) -> (mean, log_std), and actor.sample(obs, generator)" if self.stochastic else "actor(obs) -> [B, A]"
+        members = {"actor": f"{actor}, for actions scaled to [-1, 1]", "critic": "critic(obs, unit, frozen=False) -> [K, B]"}
+        require_members(self, model, members)
+        if not hasattr(model, "bounds"):
+            model.bounds = ActionBounds(self.action_space)
+        return super().take_model(model)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shapes of what actor and critic return, and that `frozen` blocks the gradients of the critic."""
+        count, width = len(first_leaf(obs)), self.model.bounds.width
+        found = self.model.actor(obs)
+        for name, part in zip(("mean", "log_std"), found) if self.stochastic else (("unit actions", found),):
+            require_output(self, "actor(obs)", part, (count, width), f"{name} [B, A], of actions scaled to [-1, 1]")
+        unit = torch.zeros(count, width, device=self.device)
+        value = self.model.critic(obs, unit, frozen=True)
+        critics = 1 if self.num_critics == 1 else None  # the losses of two critics take any number of them
+        require_output(self, "critic(obs, unit)", value, (critics, count), "the values [K, B] of K critics")
+        if value.requires_grad:
+            raise HookError(
+                f"the model of {type(self).__name__}, a {type(self.model).__name__}, does not block the gradients to the "
+                "weights of the critic in critic(obs, unit, frozen=True), so the loss of the actor would train the critic: "
+                "detach them there, as ding_lite.nn.ActionCritic does."
+            )
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
         """The parameters and learning rates of critics and actor."""

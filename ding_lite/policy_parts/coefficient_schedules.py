@@ -6,11 +6,15 @@ policy's state.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
+from ding_lite.basics import ConfigError
 from ding_lite.data import Tree
 from ding_lite.functional import piecewise
 from ding_lite.policy_base import set_up_by_hooks
@@ -24,26 +28,32 @@ Points = Sequence[tuple[float, float]]
 """Points (gradient step, value) of a schedule: linear interpolation between points, constant outside."""
 
 
-class LearningRateSchedule(Base):
-    """A mixin for a learning rate that depends on the number of gradient steps. `cur_lr` is the current learning rate.
+class ScheduledLearningRate(Base):
+    """A mixin for a learning rate that depends on the number of gradient steps, by `cfg.learn.lr_schedule`.
 
-    Args:
-        lr: the learning rate without a schedule.
-        lr_schedule: points (gradient step, learning rate); None for constant `lr`.
+    `cur_lr` is the current learning rate, which is logged. It is that of the optimizer's first parameter group. Other groups,
+    such as that of an actor with `cfg.learn.learning_rate_actor`, keep the ratio to it that they have when the policy is made.
     """
 
-    @set_up_by_hooks
-    def __init__(self, lr: float, lr_schedule: Points | None = None) -> None:
-        self.cur_lr, self.lr_schedule = lr, lr_schedule
-        self._set_learning_rate()
+    _rate_ratios: Sequence[float] = ()
 
     def set_up(self) -> None:
-        """Use `lr_schedule` of the configuration. Without one, the optimizer keeps its learning rates."""
-        schedule = self.config.get("lr_schedule")
-        if schedule is not None:
-            LearningRateSchedule.__init__(self, self.config["lr"], schedule)
-        else:
-            self.cur_lr, self.lr_schedule = float(self.optimizer.param_groups[0]["lr"]), None
+        """Use `lr_schedule` of the configuration. Without one, the optimizer keeps its learning rates.
+
+        Raises:
+            ConfigError: with a schedule, the first rate is 0 and another one is not, so that there is no ratio.
+        """
+        base, *others = (float(group["lr"]) for group in self.optimizer.param_groups)
+        self.cur_lr, self.lr_schedule = base, self.config.get("lr_schedule")
+        if self.lr_schedule is None:
+            return
+        if not base and any(others):
+            raise ConfigError(
+                f"learn.learning_rate = 0 with a learn.lr_schedule, and another rate is {max(others):g}: other rates keep "
+                "their ratio to learning_rate. Set learning_rate to the first value of the schedule."
+            )
+        self._rate_ratios = [1.0, *(other / base if other != base else 1.0 for other in others)]
+        self._set_learning_rate()
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Set the learning rate, then take a gradient step."""
@@ -54,13 +64,31 @@ class LearningRateSchedule(Base):
     def _set_learning_rate(self) -> None:
         if self.lr_schedule is not None:
             self.cur_lr = piecewise(self.lr_schedule, self.train_iter)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.cur_lr
+        for group, ratio in zip(self.optimizer.param_groups, itertools.chain(self._rate_ratios, itertools.repeat(1.0))):
+            group["lr"] = self.cur_lr * ratio
+
+    def stats(self, batch: Tree) -> dict[str, Any]:
+        """The current learning rate, cur_lr."""
+        return {**super().stats(batch), "cur_lr": torch.tensor(self.cur_lr)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state. `cur_lr` becomes the learning rate of the loaded optimizer."""
         super().load_state_dict(state)
         self.cur_lr = float(self.optimizer.param_groups[0]["lr"])
+
+
+class LearningRateSchedule(ScheduledLearningRate):
+    """`ScheduledLearningRate` with a constructor that hooks may call, such as `before_loss_init` of `build_policy`.
+
+    Args:
+        lr: the learning rate without a schedule.
+        lr_schedule: points (gradient step, learning rate); None for constant `lr`.
+    """
+
+    @set_up_by_hooks
+    def __init__(self, lr: float, lr_schedule: Points | None = None) -> None:
+        self.cur_lr, self.lr_schedule = lr, lr_schedule
+        self._set_learning_rate()
 
 
 class EntropyCoeffSchedule(Base):

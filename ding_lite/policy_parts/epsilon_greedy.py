@@ -10,7 +10,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from ding_lite.data import first_leaf
 from ding_lite.envs import SpaceError, to_arrays
+from ding_lite.policy_check import require_output
 from ding_lite.policy_state import StateError, require_range
 
 if TYPE_CHECKING:
@@ -112,6 +114,11 @@ class GreedyActing(Base):
                 "actions in a wrapper."
             )
         self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
+
+    def check_model(self, obs: Any) -> None:
+        """Check the shape of the Q-values."""
+        shape = (len(first_leaf(obs)), self.num_actions)
+        require_output(self, "forward(obs)", self.model(obs), shape, "Q-values [B, A], one for each action")
 
     def q_values(self, obs: Any) -> Tensor:
         """The value of each action, [B, A]. By default, the output of the model."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ding_lite.nn import Adam
+from ding_lite.policy_base import configured_optimizer
 
 if TYPE_CHECKING:
     from ding_lite.policy_base import Policy as Base
@@ -18,11 +18,11 @@ else:
 
 
 class ParamGroupsMixin(Base):
-    """A mixin for models whose parts have different losses, such as actor and critic, with one Adam for all parts.
+    """A mixin for models whose parts have different losses, such as actor and critic, with one optimizer for all parts.
 
     `loss` returns the sum of all losses, so one backward pass and one optimizer step train all parts. Each loss must therefore
     block its gradient to the other parts. If a gradient step leaves out the loss of a part, the step does not change the part,
-    nor its moments and step count in Adam.
+    nor its moments and step count in the optimizer.
     """
 
     def param_groups(self) -> Mapping[str, tuple[Iterable[nn.Parameter], float]]:
@@ -30,11 +30,11 @@ class ParamGroupsMixin(Base):
         raise NotImplementedError(f"{type(self).__name__} has no param_groups(): return the parameters and learning rates.")
 
     def make_optimizer(self, params: list[nn.Parameter]) -> Optimizer:
-        """Make an Adam with one group per learning rate. Parts with the same rate share a group, which is faster."""
+        """Make the optimizer with one group per learning rate. Parts with the same rate share a group, which is faster."""
         groups: dict[float, list[nn.Parameter]] = {}
         for part, lr in self.param_groups().values():
             groups.setdefault(lr, []).extend(part)
-        return Adam([{"params": group, "lr": lr} for lr, group in groups.items()], fused=True)
+        return configured_optimizer(self.cfg.learn, [{"params": group, "lr": lr} for lr, group in groups.items()])
 
     def gradients(self, params: list[nn.Parameter]) -> dict[str, Tensor]:
         """Clip the gradient norm of each part to `cfg.learn.grad_clip_norm`. Returns the norms, and the total norm, to log."""

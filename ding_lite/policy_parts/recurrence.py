@@ -114,6 +114,7 @@ class RecurrentActorCriticMixin(Base):
             model.activation,
             model.conv_layers,
             model.normalize_obs,
+            model.layer_norm,
         )
 
     @property

@@ -24,7 +24,8 @@ class TargetNetwork(Base):
 
         target = (1 - theta) * target + theta * online, theta = cfg.learn.target_update_theta
 
-    Buffers, such as running statistics, are copied instead.
+    Buffers, such as running statistics, are copied instead. The normalizer of observations, `model.normalizer`, is shared: both
+    networks normalise by the newest statistics.
 
     Reference:
         Mnih et al. (2015), https://www.nature.com/articles/nature14236, for periodic copies (theta = 1); Lillicrap et al.
@@ -49,7 +50,9 @@ class TargetNetwork(Base):
                 f"{type(self).__name__} has a target network, and its configuration, a {type(self.cfg).__name__}, has no "
                 f"learn.{missing[0]}: set config_type to a configuration with this setting, such as DQNPolicyConfig."
             )
-        self.target_model = copy.deepcopy(self.target_source()).requires_grad_(False)
+        normalizer = getattr(self.model, "normalizer", None)
+        shared = {} if normalizer is None else {id(normalizer): normalizer}  # deepcopy does not copy what it finds here
+        self.target_model = copy.deepcopy(self.target_source(), shared).requires_grad_(False)
 
     def after_step(self) -> None:
         """Update the target network every `target_update_freq` gradient steps."""

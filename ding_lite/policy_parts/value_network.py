@@ -41,8 +41,9 @@ class ValueNetworkMixin(Base):
             )
 
     def set_up(self) -> None:
-        """Check that the model has a critic."""
-        ValueNetworkMixin.__init__(self)
+        """Check that the model has a critic, if the policy uses one."""
+        if self.has_critic:
+            ValueNetworkMixin.__init__(self)
 
     @torch.no_grad()
     def with_values(self, batch: Tree) -> Tree:

@@ -29,6 +29,7 @@ def identity_of(
     settings: Mapping[str, Any],
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
+    given_model: str | None = None,
 ) -> dict[str, Any]:
     """The algorithm, the base classes, the configuration and the spaces of a policy, as plain data.
 
@@ -40,6 +41,7 @@ def identity_of(
         cfg: its typed configuration.
         settings: additional settings, which the typed configuration has no fields for.
         observation_space, action_space: its spaces.
+        given_model: the class of the network that was given to it, as module:name; None if it has made its networks.
     """
     return {
         "algorithm": lineage[0],
@@ -49,6 +51,7 @@ def identity_of(
         "settings": _recorded(settings),
         "observation_space": recorded_space(observation_space),
         "action_space": recorded_space(action_space),
+        **({} if given_model is None else {"given_model": given_model}),
     }
 
 
@@ -160,8 +163,9 @@ def _require_identity(saved: Any) -> None:
             raise StateError(f"{place} is {found!r:.80} of type {type(found).__name__}, expected a {kind.__name__}: {fix}")
         if found == "":
             raise StateError(f"{place} is empty, expected the name of an algorithm: {fix}")
-    if not isinstance(saved.get("class"), (str, type(None))):  # older states do not have it
-        raise StateError(f'state["made_with"]["class"] is {saved["class"]!r:.80}, expected the import path of a class: {fix}')
+    for name in ("class", "given_model"):  # older states do not have the first, and only some have the second
+        if not isinstance(saved.get(name), (str, type(None))):
+            raise StateError(f'state["made_with"][{name!r}] is {saved[name]!r:.80}, expected the import path of a class: {fix}')
     for name in ("observation_space", "action_space"):
         _require_space(f'state["made_with"][{name!r}]', saved[name], fix)
 
@@ -236,9 +240,18 @@ def _require_space(place: str, space: Any, fix: str) -> None:
 
 
 def differing_settings(own: Mapping[str, Any], saved: Mapping[str, Any] | None) -> str:
-    """A sentence with the settings in which two identities differ; empty if there are none, or if `saved` is None."""
+    """Sentences with the settings and the networks in which two identities differ; empty if there are none."""
     found = [difference for _, difference in _differences(own, saved or {})]
-    return f" These settings differ: {'; '.join(found)}." if found else ""
+    sentence = f" These settings differ: {'; '.join(found)}." if found else ""
+    if is_of_given_model(own, saved or {}):
+        given = (saved or {})["given_model"]
+        sentence += f" The saved policy had a network of its own, a {given}: pass such a network, model=..."
+    return sentence
+
+
+def is_of_given_model(own: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
+    """Whether the policy that saved the state had a network that was given to it, and this policy has made its own."""
+    return saved.get("given_model") is not None and own.get("given_model") is None
 
 
 def _differences(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ding_lite.basics import Config, add_note
 from ding_lite.metrics import MetricsLogger
-from ding_lite.policy_state.identities import StateError, differing_settings, require_alike
+from ding_lite.policy_state.identities import StateError, differing_settings, is_of_given_model, require_alike
 from ding_lite.policy_state.leaves import describe, ranges_of, require_count, require_like, require_range, require_tensor
 from ding_lite.policy_state.optimizer_states import require_optimizer_state
 
@@ -248,6 +248,8 @@ def require_weights(
         raise StateError(f"{where} is empty, expected the weights of a {type(policy.model).__name__}.")
     if isinstance(weights.get("model"), Mapping) and "model" not in policy.model.state_dict():
         raise StateError(f"{kind}.set_weights wants weights, got a whole state: use load_state_dict(state).")
+    if saved is not None and is_of_given_model(policy.made_with, saved) and set(weights) != set(policy.model.state_dict()):
+        raise StateError(f"{misfit(policy)}{differing_settings(policy.made_with, saved)}")
     try:
         _require_tensors("", policy.model, weights)
     except StateError as error:

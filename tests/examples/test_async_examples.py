@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import small, spied
+from example_runs import CHANGING, small, spied
 from states import same
 
 from ding_lite import task
@@ -47,6 +47,15 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
     assert len(oracle.files) >= 2
     assert len(oracle.left) >= 3
     assert found.counters == oracle.counters
+    assert same(found, oracle)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_statistics_of_observations_and_a_schedule_are_those_on_one_thread(name, tmp_path):
+    oracle = run(name, tmp_path / "oracle", async_mode=False, max_lag=1, **CHANGING)
+    found = run(name, tmp_path / "async", async_mode=True, max_lag=1, **CHANGING)
+
+    assert oracle.files[0]["model"]["normalizer.count"] > 0
     assert same(found, oracle)
 
 

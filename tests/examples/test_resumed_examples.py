@@ -2,7 +2,7 @@
 
 import pytest
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import small, spied
+from example_runs import CHANGING, small, spied
 from states import same, through_a_file
 
 from ding_lite import Task, contract, task
@@ -73,6 +73,16 @@ def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monke
     continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **MODES[mode])
 
     assert saved[0]["done"] == SAVED_IN + 1 + (MODES[mode]["max_lag"] + 1 if mode != "sync" else 0)
+    assert difference(continued, saving) is None
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_statistics_of_observations_and_a_schedule_go_on(name, mode, tmp_path, monkeypatch):
+    saved, settings = [], {**MODES[mode], **CHANGING}
+    saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **settings)
+    continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **settings)
+
     assert difference(continued, saving) is None
 
 

@@ -29,6 +29,8 @@ SMALL = {
     "policy.random_collect_size": 32,
 }
 ITERATIONS = 6
+CHANGING = {"policy.model.normalize_obs": True, "policy.learn.lr_schedule": [(0, 2e-3), (12, 1e-4)]}
+"""Settings with a memory, or that depend on the gradient step."""
 
 
 def load_example(name: str) -> ModuleType:

@@ -166,7 +166,7 @@ def test_a_loss_that_gives_no_priorities_to_a_buffer_that_goes_by_them_is_an_err
     cfg, policy, _ = dqn()
     learn = policy.learn_on_batch
     policy.learn_on_batch = lambda batch: {name: it for name, it in learn(batch).items() if name != "priority"}
-    message = r"is prioritised, and the output of learning has no 'priority': \['loss', .*Return it, \[B\], from the"
+    message = r"is prioritised, and the output of learning has no 'priority': \['cur_lr', 'loss', .*Return it, \[B\], from the"
     with pytest.raises(ValueError, match=message):
         OffPolicyLearner(cfg, policy.learn_mode, prioritized())(OnlineRLContext())
 

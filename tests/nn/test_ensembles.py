@@ -37,6 +37,26 @@ def test_it_begins_as_perceptrons_of_this_seed_would():
     torch.testing.assert_close(ensemble(x), torch.stack([member(x) for member in members]))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layer_normalization_is_that_of_each_perceptron(frozen):
+    ensemble, x = EnsembleMLP(2, [3, 8, 7, 1], layer_norm=True), torch.randn(9, 3)
+    members = [MLP([3, 8, 7, 1], layer_norm=True) for _ in range(2)]
+    with torch.no_grad():
+        for params in (ensemble.norm_weights, ensemble.norm_biases):
+            for param in params:
+                param.uniform_(0.5, 2.0)
+        for k, member in enumerate(members):
+            for i, layer in enumerate(member.layers):
+                layer.weight.copy_(ensemble.weights[i][k])
+                layer.bias.copy_(ensemble.biases[i][k, 0])
+            for i, norm in enumerate(member.norms):
+                norm.weight.copy_(ensemble.norm_weights[i][k, 0])
+                norm.bias.copy_(ensemble.norm_biases[i][k, 0])
+
+    torch.testing.assert_close(ensemble(x, frozen=frozen), torch.stack([member(x) for member in members]))
+    assert ensemble(x, frozen=frozen).requires_grad is not frozen
+
+
 def test_frozen_the_gradient_reaches_the_input_alone():
     ensemble, x = EnsembleMLP(2, [3, 8, 1]), torch.randn(6, 3, requires_grad=True)
     free = torch.autograd.grad(ensemble(x).sum(), x)[0]

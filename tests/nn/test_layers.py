@@ -69,6 +69,40 @@ def test_has_the_gradients_of_a_sequential(activation, activate_last):
 
 @activations
 @ends
+def test_layer_normalization_comes_before_each_activation(activation, activate_last):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        mlp = MLP(SIZES, activation, activate_last, layer_norm=True)
+    for norm in mlp.norms:
+        nn.init.uniform_(norm.weight, 0.5, 2.0)
+        nn.init.uniform_(norm.bias, -1.0, 1.0)
+    x = expected = inputs(7)
+    for k, layer in enumerate(mlp.layers):
+        expected = layer(expected)
+        if k < len(mlp.norms):
+            centred = expected - expected.mean(-1, keepdim=True)
+            scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            expected = MODULES[activation]()(scaled * mlp.norms[k].weight + mlp.norms[k].bias)
+
+    assert len(mlp.norms) == len(SIZES) - 1 - (not activate_last)
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-6)
+    with torch.inference_mode():
+        torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-6)
+    for layer, plain in zip(mlp.layers, made(activation, activate_last).layers, strict=True):
+        assert torch.equal(layer.weight, plain.weight)  # the norms draw no random numbers
+
+
+@ends
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_output_is_that_of_the_features(activate_last, layer_norm):
+    mlp, x = MLP(SIZES, "tanh", activate_last, layer_norm), inputs(7)
+
+    assert mlp.encode(x).shape == (7, 3 if activate_last else 8)
+    assert torch.equal(mlp.from_features(mlp.encode(x)), mlp(x))
+
+
+@activations
+@ends
 @pytest.mark.parametrize("lead", [(1,), (0,), (2047,), (2048,), (2049,), (4, 3)])
 @pytest.mark.parametrize("sizes", [[5, 3], SIZES])
 def test_equals_a_sequential_to_the_last_bits_under_inference_mode(activation, activate_last, lead, sizes):

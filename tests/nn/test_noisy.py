@@ -154,6 +154,13 @@ def test_without_noisy_layers_nothing_is_drawn():
     assert torch.equal(source.get_state(), before)
 
 
+def test_layer_normalization_comes_before_the_activation():
+    network, x = NoisyMLP([5, 4, 2], "tanh", layer_norm=True), torch.randn(6, 5)
+    hidden, last = network.layers
+
+    torch.testing.assert_close(network(x), last(torch.tanh(torch.nn.functional.layer_norm(hidden(x), (4,)))))
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_noisy_layers_are_joined_by_the_activation(activation):
     with seeded(0):

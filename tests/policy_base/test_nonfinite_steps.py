@@ -73,7 +73,7 @@ def test_skip_leaves_out_the_step_and_nothing_else(digest, reward, prioritized):
     before = learned(policy)
     (output,) = learn(policy, rows(0, reward=reward, **weight))
 
-    assert output == {"left_out": 1.0}
+    assert output == {"left_out": 1.0, "cur_lr": torch.tensor(1e-3)}
     assert digest(learned(policy)) == digest(before)
     assert (policy.train_iter, policy.version) == (0, 0)
     assert all(param.grad is None for param in policy.params)
@@ -165,7 +165,7 @@ def test_restore_goes_back_to_the_weights_of_the_last_hundredth_step(digest):
     version = policy.version
     (output,) = learn(policy, rows(0, reward=NAN))
 
-    assert output == {"left_out": 1.0}
+    assert output == {"left_out": 1.0, "cur_lr": torch.tensor(1e-3)}
     assert digest(learned(policy)) == digest(before)
     assert policy.train_iter == 150
     assert policy.version > version

@@ -5,8 +5,21 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics import ConfigError
 from ding_lite.data import tree
-from ding_lite.policy import PPOPolicy, PPOPolicyConfig
+from ding_lite.policy import (
+    C51Policy,
+    DDPGPolicy,
+    DQNPolicy,
+    IQNPolicy,
+    PPOPolicy,
+    PPOPolicyConfig,
+    QRDQNPolicy,
+    R2D2Policy,
+    RainbowPolicy,
+    SACPolicy,
+    TD3Policy,
+)
 from ding_lite.policy_base import build_policy
 from ding_lite.policy_parts import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
 
@@ -50,6 +63,49 @@ def test_both_schedules_are_linear_between_their_points_and_constant_beyond():
 
     assert [pair[:2] for pair in seen] == [(0.8, 0.5), (0.6, 0.5), (0.4, 0.3), (0.2, 0.1), (0.0, 0.1), (0.0, 0.1)]
     assert [round(rate, 6) for *_, rate in seen] == [0.8, 0.6, 0.4, 0.2, 0.0, 0.0]
+
+
+def replayed(kind, **settings):
+    """A policy that learns from replay, and rows that it learns from."""
+    is_box = kind in (DDPGPolicy, TD3Policy, SACPolicy)
+    small = {"seed": 0, "model.encoder_hidden_size_list": [4], "learn.learning_rate": 0.1}
+    small |= {"learn.burn_in": 0, "learn.unroll_len": 2, "model.lstm_size": 3} if kind is R2D2Policy else {}
+    policy = kind({**small, **settings}, BOX, spaces.Box(-1, 1, (2,), np.float32) if is_box else DISCRETE)
+    lead = (6, 2) if kind is R2D2Policy else (6,)
+    flags = {name: torch.zeros(lead, dtype=torch.bool) for name in ("terminated", "truncated")}
+    batch = {"obs": torch.ones(*lead, 4), "next_obs": torch.ones(*lead, 4), "reward": torch.ones(lead), **flags}
+    batch["action"] = torch.zeros(*lead, 2) if is_box else torch.zeros(lead, dtype=torch.int64)
+    if kind is R2D2Policy:
+        batch |= {f"state_in_{k}": torch.zeros(6, 3) for k in range(2)}
+        batch["valid"] = torch.ones(lead, dtype=torch.bool)
+    return policy, tree(batch)
+
+
+REPLAYING = (DQNPolicy, C51Policy, QRDQNPolicy, IQNPolicy, RainbowPolicy, R2D2Policy, DDPGPolicy, TD3Policy, SACPolicy)
+
+
+@pytest.mark.parametrize("kind", REPLAYING)
+def test_policies_that_learn_from_replay_follow_a_learning_rate_and_log_it(kind):
+    policy, batch = replayed(kind, **{"learn.lr_schedule": [(0, 0.2), (2, 0.1), (2, 0.05), (4, 0.0)]})
+    logged = [policy.learn_mode.forward(batch)["cur_lr"].item() for _ in range(5)]
+
+    assert logged == pytest.approx([0.2, 0.15, 0.05, 0.025, 0.0])
+    assert policy.optimizer.param_groups[0]["lr"] == 0.0
+    constant, batch = replayed(kind)
+    assert [constant.learn_mode.forward(batch)["cur_lr"].item() for _ in range(2)] == pytest.approx([0.1, 0.1])
+
+
+def test_rates_of_their_own_keep_their_ratio_to_the_learning_rate():
+    settings = {"learn.learning_rate_actor": 0.05, "learn.learning_rate_alpha": 0.2, "learn.lr_schedule": [(0, 0.4), (4, 0.0)]}
+    policy, batch = replayed(SACPolicy, **settings)
+    seen = []
+    for _ in range(5):
+        policy.learn_mode.forward(batch)
+        seen.append([group["lr"] for group in policy.optimizer.param_groups])
+
+    assert seen == [pytest.approx([rate, rate / 2, 2 * rate]) for rate in (0.4, 0.3, 0.2, 0.1, 0.0)]
+    with pytest.raises(ConfigError, match=r"learn.learning_rate = 0 with a learn.lr_schedule, and another rate is 0.2"):
+        replayed(SACPolicy, **{**settings, "learn.learning_rate": 0.0})
 
 
 def test_without_a_schedule_both_stay():

@@ -1,0 +1,60 @@
+"""Checks of a model that was given to the constructor of a policy. Each error says what is missing or expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from ding_lite.policy_check.hook_results import HookError
+
+
+class PolicyWithGivenModel(Protocol):
+    """The interface that these checks need from a policy."""
+
+    @property
+    def model(self) -> Any:
+        """The networks."""
+
+
+def require_members(policy: object, model: nn.Module, members: Mapping[str, str]) -> None:
+    """Check that a model has these methods and attributes.
+
+    Args:
+        policy: the policy that was called with the model.
+        model: the model.
+        members: for each name, how it is called and what it returns.
+
+    Raises:
+        TypeError: the model lacks one; the message lists all of `members`.
+    """
+    missing = [name for name in members if not hasattr(model, name)]
+    if missing:
+        raise TypeError(
+            f"{type(policy).__name__}(model=...) got a {type(model).__name__}, which has no {' and no '.join(missing)}. Such a "
+            f"model has {'; '.join(members.values())}."
+        )
+
+
+def require_output(policy: PolicyWithGivenModel, call: str, output: Any, shape: Sequence[int | None], what: str) -> None:
+    """Check an output of the model for dummy observations.
+
+    Args:
+        policy: the policy.
+        call: how the model was called, such as "forward(obs)".
+        output: what it returned.
+        shape: the expected shape; None for any size.
+        what: what the output is, such as "Q-values [B, A]".
+
+    Raises:
+        HookError: the output is not a tensor, or has another shape.
+    """
+    fits = isinstance(output, Tensor) and output.ndim == len(shape)
+    if not fits or any(wanted not in (None, size) for wanted, size in zip(shape, output.shape)):
+        found = f"a tensor of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise HookError(
+            f"the model of {type(policy).__name__}, a {type(policy.model).__name__}, returns {found} from {call} for a dummy "
+            f"batch, expected a tensor of shape [{expected}]: {what}."
+        )

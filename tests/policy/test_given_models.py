@@ -1,0 +1,249 @@
+"""`model=`: each algorithm with a network of one's own, what is refused of it, and how it is saved and loaded."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from ding_lite.basics import save_checkpoint
+from ding_lite.nn import (
+    ActionCritic,
+    EnsembleMLP,
+    RecurrentFeatures,
+    RecurrentQNetwork,
+    RunningNorm,
+    SquashedGaussianActor,
+    make_recurrent_actor_critic,
+)
+from ding_lite.policy import (
+    A2CPolicy,
+    C51Policy,
+    DDPGPolicy,
+    DQNPolicy,
+    HookError,
+    IMPALAPolicy,
+    IQNPolicy,
+    Policy,
+    PPOPolicy,
+    QRDQNPolicy,
+    R2D2Policy,
+    RainbowPolicy,
+    REINFORCEPolicy,
+    SACPolicy,
+    StateError,
+    TD3Policy,
+    build_policy,
+    load_policy,
+)
+
+OBS, DISCRETE, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), spaces.Box(-2, 1, (2,), np.float32)
+
+
+class Values(nn.Module):
+    """Q-values [B, A], or N numbers for each action [B, A, N]."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.layer, self.shape = nn.Linear(3, int(np.prod(shape))), shape
+
+    def forward(self, obs):
+        return self.layer(obs).unflatten(-1, self.shape)
+
+
+class Quantiles(Values):
+    def forward(self, obs, tau):
+        return super().forward(obs).unsqueeze(-1) * tau.expand(len(obs), -1).unsqueeze(-2)
+
+
+class Policies(nn.Module):
+    """An actor-critic without any class of the library."""
+
+    def __init__(self, width=2):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(3, width), nn.Linear(3, 1)
+
+    def logits(self, obs):
+        return self.actor(obs)
+
+    def values(self, obs):
+        return self.critic(obs).squeeze(-1)
+
+    def forward(self, obs):
+        return self.logits(obs), self.values(obs)
+
+
+class Critic(nn.Module):
+    """Critics of one's own, with gradients blocked by hand."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.layer = nn.Linear(5, count)
+
+    def forward(self, obs, unit, *, frozen=False):
+        weight, bias = self.layer.weight, self.layer.bias
+        if frozen:
+            weight, bias = weight.detach(), bias.detach()
+        return nn.functional.linear(torch.cat([obs, unit], -1), weight, bias).T
+
+
+class Acting(nn.Module):
+    def __init__(self, count, stochastic=False):
+        super().__init__()
+        net = nn.Linear(3, 4 if stochastic else 2)
+        self.actor = SquashedGaussianActor(net) if stochastic else nn.Sequential(net, nn.Tanh())
+        self.critic = Critic(count)
+
+
+def memory():
+    return RecurrentFeatures(nn.Linear(3, 4), 4, 5)
+
+
+MODELS = {
+    DQNPolicy: lambda: Values(2),
+    C51Policy: lambda: Values(2, 7),
+    RainbowPolicy: lambda: Values(2, 7),
+    QRDQNPolicy: lambda: Values(2, 5),
+    IQNPolicy: lambda: Quantiles(2),
+    R2D2Policy: lambda: RecurrentQNetwork(memory(), nn.Linear(5, 2)),
+    DDPGPolicy: lambda: Acting(1),
+    TD3Policy: lambda: Acting(2),
+    SACPolicy: lambda: Acting(3, stochastic=True),
+    PPOPolicy: Policies,
+    A2CPolicy: Policies,
+    IMPALAPolicy: Policies,
+    REINFORCEPolicy: Policies,
+    "ppo_lstm": lambda: make_recurrent_actor_critic(OBS, DISCRETE, [4], 5),
+}
+
+
+def made(kind, model, **settings):
+    kind = PPOPolicy if kind == "ppo_lstm" else kind
+    space = BOX if kind in (DDPGPolicy, TD3Policy, SACPolicy) else DISCRETE
+    return kind({"seed": 0, **settings}, OBS, space, model=model)
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda it: getattr(it, "__name__", it))
+def test_every_algorithm_acts_and_learns_with_it_and_a_file_of_it_is_loaded_with_another(kind, tmp_path, recwarn):
+    torch.manual_seed(0)
+    model = MODELS[kind]()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    policy = made(kind, model)
+    policy.dry_run()
+
+    assert policy.model is model
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items() if name in before)
+    with torch.no_grad():
+        policy.params[0].add_(0.5)
+    policy.bump_version()
+    save_checkpoint(policy.state_dict(), tmp_path / "a.pt")
+    with pytest.raises(StateError, match=rf"made with model=, a network of the class .*:{type(model).__name__}: pass such a"):
+        load_policy(tmp_path / "a.pt")
+    loaded = load_policy(tmp_path / "a.pt", model=MODELS[kind]())
+    for obs in np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32):
+        np.testing.assert_array_equal(loaded.predict(obs)[0], policy.predict(obs)[0])
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "words"),
+    [
+        (
+            DQNPolicy,
+            lambda: Values(5),
+            r"Values, returns a tensor of shape \[3, 5\] from forward\(obs\) .* \[3, 2\]: Q-values",
+        ),
+        (DQNPolicy, lambda: Policies(), r"a Policies, returns a tuple from forward\(obs\)"),
+        (DQNPolicy, lambda: nn.Linear(4, 2), r"the model of DQNPolicy, a Linear, fails on a dummy batch \(3 observations, obs"),
+        (C51Policy, lambda: Values(2), r"of shape \[3, 2\] from forward\(obs\) .* \[3, 2, any\]: logits \[B, A, N\]"),
+        (QRDQNPolicy, lambda: Values(4, 2), r"\[3, 4, 2\] from forward\(obs\) .* \[3, 2, any\]: quantiles"),
+        (IQNPolicy, lambda: Values(2), r"IQNPolicy, a Values, fails on a dummy batch .*TypeError"),
+        (IQNPolicy, lambda: Quantiles(3), r"\[3, 3, 5\] from forward\(obs, tau\) .* \[3, 2, 5\]: quantiles"),
+        (R2D2Policy, lambda: RecurrentQNetwork(memory(), nn.Linear(5, 3)), r"\[3, 3\] from step\(obs, state\) .* \[3, 2\]"),
+        (DDPGPolicy, lambda: Acting(2), r"\[2, 3\] from critic\(obs, unit\) .* \[1, 3\]: the values"),
+        (TD3Policy, lambda: Acting(2, stochastic=True), r"a tuple from actor\(obs\) .* \[3, 2\]: unit actions"),
+        (PPOPolicy, lambda: Policies(3), r"\[3, 3\] from logits\(obs\) .* \[3, 2\]: the logit .* Categorical"),
+        ("ppo_lstm", lambda: make_recurrent_actor_critic(OBS, spaces.Discrete(4), [4], 5), r"\[3, 4\] from step"),
+    ],
+)
+def test_an_output_of_the_wrong_shape_is_named_with_the_right_one_in_the_dry_run(kind, model, words):
+    policy = made(kind, model())
+    if kind == "ppo_lstm":
+        policy.model.distribution = made(PPOPolicy, Policies()).model.distribution
+    with pytest.raises(HookError, match=words):
+        policy.dry_run()
+
+
+def test_a_critic_that_lets_gradients_through_is_refused():
+    model = Acting(2)
+    model.critic = ActionCritic(nn.Identity(), EnsembleMLP(2, [5, 4, 1]))
+    made(TD3Policy, model).dry_run()
+    forward = model.critic.forward
+    model.critic.forward = lambda obs, unit, frozen=False: forward(obs, unit)
+    with pytest.raises(HookError, match=r"a Acting, does not block the gradients to the weights of the critic"):
+        made(TD3Policy, model).dry_run()
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "words"),
+    [
+        (DQNPolicy, lambda: Values, r"DQNPolicy\(model=...\) got the class Values: pass a torch.nn.Module"),
+        (DQNPolicy, lambda: 3, r"DQNPolicy\(model=...\) got a int: pass a torch.nn.Module"),
+        (DQNPolicy, lambda: nn.LazyLinear(2), r"got a LazyLinear, a LazyLinear whose parameters are not initialized"),
+        (
+            PPOPolicy,
+            lambda: nn.Linear(3, 2),
+            r"got a Linear, which has no logits and no values. Such a model has forward",
+        ),
+        (R2D2Policy, lambda: nn.Linear(3, 2), r"got a Linear, which has no initial_state and no step and no advance"),
+        (SACPolicy, lambda: nn.Linear(3, 2), r"which has no actor and no critic. .*actor\.sample\(obs, generator\)"),
+    ],
+)
+def test_what_is_no_module_or_lacks_a_method_is_refused_at_once(kind, model, words):
+    with pytest.raises(TypeError, match=words):
+        made(kind, model())
+
+
+def test_reinforce_without_a_baseline_needs_no_critic():
+    class Actor(nn.Linear):
+        def logits(self, obs):
+            return self(obs)
+
+    made(REINFORCEPolicy, Actor(3, 2)).dry_run()
+    with pytest.raises(TypeError, match="which has no values"):
+        made(REINFORCEPolicy, Actor(3, 2), baseline=True)
+
+
+def test_a_policy_of_functions_takes_it_too():
+    def loss_fn(policy, model, dist_class, batch):
+        return -(dist_class(model.logits(batch.obs)).logp(batch.action) * batch.reward).mean() + model.values(batch.obs).mean()
+
+    policy = build_policy("Built", loss_fn=loss_fn)(None, OBS, DISCRETE, model=Policies())
+    policy.dry_run()
+    assert isinstance(policy, Policy)
+
+
+def test_settings_of_networks_that_it_replaces_are_a_warning(recwarn):
+    made(C51Policy, Values(2, 7), **{"model.v_min": -3.0})
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"model.n_atom = 5 and model.layer_norm = True have no effect|layer_norm = True and"):
+        made(C51Policy, Values(2, 7), **{"model.n_atom": 5, "model.layer_norm": True, "model.v_min": -3.0})
+
+
+def test_its_normalizer_is_updated_and_shared_with_the_target_network():
+    model = Values(2)
+    model.normalizer = RunningNorm((3,))
+    policy = made(DQNPolicy, model)
+    rows = {"obs": torch.ones(4, 3), "next_obs": torch.ones(4, 3), "action": torch.zeros(4, dtype=torch.int64)}
+    rows |= {"reward": torch.ones(4), "terminated": torch.zeros(4, dtype=torch.bool)}
+    policy.learn_mode.forward(rows)
+
+    assert model.normalizer.count == 4
+    assert policy.target_model.normalizer is model.normalizer
+    assert policy.target_model.layer is not model.layer
+
+
+def test_a_state_of_it_does_not_fit_a_policy_with_networks_of_the_library():
+    state = made(DQNPolicy, Values(2)).state_dict()
+    with pytest.raises(StateError, match=r"The saved policy had a network of its own, a .*:Values: pass such a network"):
+        DQNPolicy({"seed": 0}, OBS, DISCRETE).load_state_dict(state)
