@@ -226,7 +226,7 @@ class RunLogger:
         """
         task = own_run()
         is_plain_loop = not (task.async_mode or task.max_lag)
-        self._processed = task.stage_seconds()["process"] if is_plain_loop else 0.0, 0
+        self._processed = task.stage_seconds()["process"] if is_plain_loop else 0.0, self._iterations
         self._begin_record(task, task.ctx.total_step)
 
     def note_error(self, error: Exception) -> None:
@@ -286,6 +286,7 @@ class RunLogger:
         self._began, self._began_at = time.monotonic(), time.time()
         self._written, self._first_progress = self._began, (self._began, 0.0)
         self._shown, self._iterations = (self._began, self._shown[1]), 0
+        self._processed = self._processed[0], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row
             self._after, self._saved_rows = -1, 0
