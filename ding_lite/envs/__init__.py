@@ -1,5 +1,14 @@
 """Environments: making, seeding, stepping and replaying them."""
 
+from ding_lite.envs.action_masks import (
+    ACTION_MASK,
+    ActionMask,
+    ActionMaskError,
+    ActionMasks,
+    action_masks,
+    choose_allowed,
+    without_mask,
+)
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
@@ -30,7 +39,11 @@ from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
 
 __all__ = [
+    "ACTION_MASK",
     "ENV",
+    "ActionMask",
+    "ActionMaskError",
+    "ActionMasks",
     "AgentSlots",
     "AgentVectorEnv",
     "EnvDataError",
@@ -47,7 +60,9 @@ __all__ = [
     "Step",
     "Stepper",
     "VectorEnvAdapter",
+    "action_masks",
     "actions_to_arrays",
+    "choose_allowed",
     "clipper",
     "column_limits",
     "episode_seed",
@@ -74,4 +89,5 @@ __all__ = [
     "to_gymnasium",
     "to_nested",
     "to_tensors",
+    "without_mask",
 ]

@@ -1,5 +1,6 @@
 """Networks: layers, encoders, heads, distributions over actions, and initialization."""
 
+from ding_lite.nn.action_masks import mask_in, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.bounded import (
     ActionBounds,
@@ -62,6 +63,8 @@ __all__ = [
     "make_q_network",
     "make_recurrent_actor_critic",
     "make_recurrent_q_network",
+    "mask_in",
+    "masked",
     "noise",
     "orthogonal",
     "seeded",

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
+from ding_lite.nn.action_masks import masked
 from ding_lite.nn.distributions import ActionDistribution, action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
@@ -16,6 +17,9 @@ from ding_lite.nn.normalization import make_normalizer
 
 class ActorCritic(nn.Module):
     """An actor and a critic, with or without a shared encoder.
+
+    If observations have an `action_mask`, it masks the logit (`masked`), so that actions that it does not allow have the
+    probability 0, in acting and in learning.
 
     Args:
         actor: maps observations, or features, to the logit, [..., width].
@@ -43,11 +47,11 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Compute logit [..., width] and value [...] of observations."""
         features = self._features(obs)
-        return self._logits(features), self._values(features)
+        return self._logits(features, obs), self._values(features)
 
     def logits(self, obs: Any) -> Tensor:
         """The logit of observations, [..., width]: the parameters of the distribution over actions."""
-        return self._logits(self._features(obs))
+        return self._logits(self._features(obs), obs)
 
     def values(self, obs: Any) -> Tensor:
         """V(obs) [...]."""
@@ -70,8 +74,8 @@ class ActorCritic(nn.Module):
             obs = self.normalizer(obs)
         return obs if self.encoder is None else self.encoder(obs)
 
-    def _logits(self, features: Any) -> Tensor:
-        logit: Tensor = self.actor(features)
+    def _logits(self, features: Any, obs: Any) -> Tensor:
+        logit = masked(self.actor(features), obs)
         self._last["features"], self._last["logit"] = features, logit
         return logit
 
