@@ -43,7 +43,7 @@ def test_no_action_is_taken_that_is_not_allowed(name, tmp_path):
         ("ppo", {"env.id": "MaskedMulti-v0"}),
         ("ppo_lstm", {"env.id": "MaskedMulti-v0"}),
         ("ppo", {"policy.collect.n_sample": 4}),  # one step
-        ("dqn", {"policy.nstep": 3, "env.id": "Masked-v0", "env.action_mask": False}),
+        ("rainbow", {"env.id": "Masked-v0", "env.action_mask": False}),
     ],
     ids=str,
 )
@@ -58,12 +58,11 @@ def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
 
 
 def test_worker_processes_equal_workers_in_this_process(tmp_path):
-    workers = {"env.workers": 2, "policy.random_collect_size": 32}
-    local = run("dqn", tmp_path / "local", **workers)[0]
-    assert same(run("dqn", tmp_path / "process", **workers, **{"env.backend": "process"})[0], local)
+    local = run("dqn", tmp_path / "local", **{"env.workers": 2})[0]
+    assert same(run("dqn", tmp_path / "process", **{"env.workers": 2, "env.backend": "process"})[0], local)
 
 
-@pytest.mark.parametrize("name", ["dqn", "r2d2", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_a_run_that_is_saved_and_resumed_equals_one_longer_run(name, tmp_path):
     run(name, tmp_path / "run", max_step=3)
     resumed = run(name, tmp_path / "run", max_step=6, resume=str(tmp_path / "run"))[0]
