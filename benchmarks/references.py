@@ -59,6 +59,17 @@ LUNAR_LANDER_REPLAY = (
     *("--policy.other.eps.decay", "40000", "--policy.other.eps.end", "0.05"),
     *("--policy.eval.evaluator.eval-freq", "5000", "--max-step", "4690"),
 )
+TAXI = ("--env.id", "Taxi-v4", "--env.action-mask", "--env.evaluator-env-num", "20", "--env.n-evaluator-episode", "200")
+DQN_TAXI = (
+    *(*TAXI, "--policy.learn.update-per-collect", "32", "--policy.learn.target-update-freq", "200"),
+    *("--policy.other.replay-buffer-size", "100000", "--policy.other.eps.decay", "30000", "--policy.other.eps.end", "0.05"),
+    *("--policy.eval.evaluator.eval-freq", "2500", "--max-step", "1600"),
+)
+PPO_TAXI = (
+    *(*TAXI, "--env.collector-env-num", "16", "--policy.collect.n-sample", "2048", "--policy.learn.batch-size", "256"),
+    *("--policy.learn.epoch-per-collect", "4", *ENTROPY),
+    *("--policy.eval.evaluator.eval-freq", "160", "--max-step", "147"),
+)
 LAG_4 = ("--async-mode", "--max-lag", "4")
 
 REFERENCES = (
@@ -91,6 +102,8 @@ REFERENCES = (
     Reference("sac_mountaincar_continuous", "sac.py", 90, 50_000, 3, MOUNTAIN_CAR_CONTINUOUS, "zoo 94.7 in 50k, with gSDE"),
     Reference("ppo_lunarlander", "ppo.py", 200, 1_000_000, 3, LUNAR_LANDER, "zoo 242.1 in 1M, on v2"),
     Reference("c51_lunarlander", "c51.py", 200, 300_000, 3, LUNAR_LANDER_REPLAY, "zoo's DQN 154.4 in 100k, on v2"),
+    Reference("dqn_taxi", "dqn.py", 7.5, 100_000, 3, DQN_TAXI),
+    Reference("ppo_taxi", "ppo.py", 7.5, 300_000, 3, PPO_TAXI),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
     Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
     Reference("ippo_simple_spread", "ippo.py", -50, 250_000),

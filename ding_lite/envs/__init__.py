@@ -2,6 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from ding_lite.envs.action_masks import (
+    ACTION_MASK,
+    ActionMask,
+    ActionMaskError,
+    ActionMasks,
+    action_masks,
+    choose_allowed,
+    without_mask,
+)
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
@@ -37,7 +46,11 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
     from ding_lite.envs.foreign_names import __getattr__ as __getattr__
 
 __all__ = [
+    "ACTION_MASK",
     "ENV",
+    "ActionMask",
+    "ActionMaskError",
+    "ActionMasks",
     "AgentSlots",
     "AgentVectorEnv",
     "EnvDataError",
@@ -54,7 +67,9 @@ __all__ = [
     "Step",
     "Stepper",
     "VectorEnvAdapter",
+    "action_masks",
     "actions_to_arrays",
+    "choose_allowed",
     "clipper",
     "column_limits",
     "episode_seed",
@@ -84,4 +99,5 @@ __all__ = [
     "to_gymnasium",
     "to_nested",
     "to_tensors",
+    "without_mask",
 ]

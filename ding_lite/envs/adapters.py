@@ -226,6 +226,11 @@ class VectorEnvAdapter:
         """[B] bool: whether `current` is the start of an episode, or the next step will be."""
         return self._ended if self._valid is None else self._ended | ~self._valid
 
+    @property
+    def idle(self) -> np.ndarray[Any, Any] | None:
+        """[B] bool: whether the next step is only a reset, which ignores its action; None if all are False."""
+        return self._resetting
+
     def _finals(self, ended: np.ndarray[Any, Any], indices: list[int], infos: dict[str, Any], out: Any) -> dict[int, Any]:
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended

@@ -63,6 +63,8 @@ class AgentSlots:
         """The observations to act on next, nested arrays [rows, ...]; None before `begin`."""
         self.restarted: np.ndarray[Any, Any] | None = None
         """[rows] bool: whether `current` is the start of an episode; None if no row is."""
+        self.idle: np.ndarray[Any, Any] | None = None
+        """[rows] bool: whether the agent takes no part in the next step; None if all do."""
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         """Action and reward of the last step, set by the worker that took it; None if unknown."""
         self.stepped_by: Any = None
@@ -77,6 +79,7 @@ class AgentSlots:
         there = [agent in obs[index] for index, agent in self.rows]
         self._write([obs[index][agent] if is_there else None for (index, agent), is_there in zip(self.rows, there)], out, out)
         self.current, self.restarted, self.last = out, np.array(there), None
+        self._set_idle(there)
 
     def hand_out(self, action: Any, to: Sequence[dict[Any, Any]], acting: Sequence[frozenset[Any]]) -> None:
         """Distribute nested actions [rows, ...] to a dict by agent for each environment.
@@ -120,9 +123,13 @@ class AgentSlots:
         begins = [agent in one.acting and (one.begun is not None or agent not in one.acted) for one, agent in pairs]
         self.current, self.restarted, self.last = out, np.array(begins) if any(begins) else None, None
         self.stepped_by = None
+        self._set_idle([agent in one.acting for one, agent in pairs])
         valid = None if all(acted) else np.array(acted)
         # If both flags are set, termination counts.
         return Step(reward, terminated, truncated > terminated, finals, valid, [])
+
+    def _set_idle(self, takes_part: Sequence[bool]) -> None:
+        self.idle = None if all(takes_part) else ~np.array(takes_part)
 
     def _write(self, elements: Sequence[Any], out: Any, before: Any) -> None:
         """Write observations; missing ones are taken from `before`."""
@@ -188,6 +195,7 @@ class AgentSlots:
             EnvDataError: a replayed environment does not return the same observation.
         """
         self.current, self.restarted, self.stepped_by = arrays(state["current"]), arrays(state["restarted"]), None
+        self._set_idle([agent in acting[index] for index, agent in self.rows])
         now = self._blank()
         shown = [obs[index][agent] if agent in acting[index] else None for index, agent in self.rows]
         self._write(shown, now, self.current)

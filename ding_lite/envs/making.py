@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
+from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.infos import MeanInfo
@@ -33,6 +34,7 @@ def make_envs(
     *,
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
     log_info: Sequence[str] = (),
+    action_mask: bool = False,
     workers: int = 1,
     backend: Literal["local", "process"] = "local",
     restart: bool = False,
@@ -54,6 +56,8 @@ def make_envs(
         wrappers: wrappers for each environment, the innermost first.
         log_info: names in the infos of steps. Their means over an episode are added to the info of its last step, and all
             numbers in that info are logged.
+        action_mask: whether the infos of the environment have a mask of its actions under "action_mask", which is added to the
+            observations by `ActionMask`, the innermost wrapper. Policies then only take actions that the mask allows.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
             depend on this number, but not on the backend.
         backend: "process" for one process per piece; "local" to step the pieces one after another in this process.
@@ -100,6 +104,8 @@ def make_envs(
         raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
+    if action_mask:
+        wrappers = (ActionMask, *wrappers)
     if log_info:
         wrappers = (*wrappers, partial(MeanInfo, names=tuple(log_info)))
     for wrapper in wrappers:

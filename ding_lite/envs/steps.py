@@ -53,6 +53,10 @@ class Stepper(Protocol):
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whether `current` is the start of an episode, or the next step is a reset; None if all are False."""
 
+    @property
+    def idle(self) -> np.ndarray[Any, Any] | None:
+        """[B] bool: whether the next action has no effect, such as in a step that is a reset; None if all are False."""
+
     def begin(self, out: Any, seed: int | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...].
 

@@ -43,6 +43,8 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
     first_env = 0
     """Index of its first environment, if it is one of several pieces."""
+    idle: np.ndarray[Any, Any] | None = None
+    """Always None: all environments take every action. See `Stepper.idle`."""
     _info: tuple[dict[str, Any], ...]
     """Info of each environment from the last step or reset."""
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ding_lite.nn.action_masks import mask_in, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
 from ding_lite.nn.bounded import (
     ActionBounds,
@@ -69,6 +70,8 @@ __all__ = [
     "make_q_network",
     "make_recurrent_actor_critic",
     "make_recurrent_q_network",
+    "mask_in",
+    "masked",
     "noise",
     "normalized_inputs",
     "orthogonal",

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from torch import Tensor, nn
 
+from ding_lite.nn.action_masks import masked
 from ding_lite.nn.distributions import ActionDistribution, action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
@@ -17,7 +18,9 @@ from ding_lite.nn.normalization import make_normalizer
 class ActorCritic(nn.Module):
     """An actor and a critic, with or without a shared encoder.
 
-    `forward(obs)` is `from_features(encode(obs))`. Without a shared encoder, the features are the normalised observations.
+    `forward(obs)` is `from_features(encode(obs), obs)`. Without a shared encoder, the features are the normalised observations.
+    If observations have an `action_mask`, it masks the logit (`masked`), so that actions that it does not allow have the
+    probability 0, in acting and in learning.
 
     Args:
         actor: maps observations, or features, to the logit, [..., width].
@@ -44,11 +47,11 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Compute logit [..., width] and value [...] of observations."""
-        return self.from_features(self.encode(obs))
+        return self.from_features(self.encode(obs), obs)
 
     def logits(self, obs: Any) -> Tensor:
         """The logit of observations, [..., width]: the parameters of the distribution over actions."""
-        return self._logits(self.encode(obs))
+        return self._logits(self.encode(obs), obs)
 
     def values(self, obs: Any) -> Tensor:
         """V(obs) [...]."""
@@ -60,9 +63,14 @@ class ActorCritic(nn.Module):
             obs = self.normalizer(obs)
         return obs if self.encoder is None else self.encoder(obs)
 
-    def from_features(self, features: Any) -> tuple[Tensor, Tensor]:
-        """Compute logit [..., width] and value [...] from the features that `encode` returned."""
-        return self._logits(features), self._values(features)
+    def from_features(self, features: Any, obs: Any = None) -> tuple[Tensor, Tensor]:
+        """Compute logit [..., width] and value [...] from the features that `encode` returned.
+
+        Args:
+            features: the features.
+            obs: the observations, whose `action_mask` masks the logit; None if they have none.
+        """
+        return self._logits(features, obs), self._values(features)
 
     def from_batch(self, batch: Any) -> tuple[Tensor, list[Any]]:
         """The logit [..., width] of `batch.obs`; and the next recurrent state, which is empty."""
@@ -76,8 +84,8 @@ class ActorCritic(nn.Module):
         """V(obs) [...] of the observations whose logit was last computed."""
         return self._values(self._last["features"])
 
-    def _logits(self, features: Any) -> Tensor:
-        logit: Tensor = self.actor(features)
+    def _logits(self, features: Any, obs: Any) -> Tensor:
+        logit = masked(self.actor(features), obs)
         self._last["features"], self._last["logit"] = features, logit
         return logit
 

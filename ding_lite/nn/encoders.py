@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.envs import SpaceError, subspaces
+from ding_lite.envs import SpaceError, subspaces, without_mask
 from ding_lite.nn.layers import MLP
 
 ConvLayers = Sequence[tuple[int, int, int]]
@@ -32,7 +32,7 @@ def make_network(
     """Make a network for observations of this space: preprocessing and an MLP.
 
     Images go through convolutions before the MLP. Discrete values become one-hot vectors. The features of the parts of Dict and
-    Tuple spaces are concatenated.
+    Tuple spaces are concatenated. The part `action_mask` of a Dict is no feature, and is left out.
 
     Args:
         space: observation space.
@@ -60,7 +60,7 @@ def make_network(
     """
     if not hidden_sizes and out is None:
         raise ValueError("make_network() without hidden layers and without `out` has no layers: set encoder_hidden_size_list.")
-    inputs, width = _features(space, conv_layers)
+    inputs, width = _features(without_mask(space), conv_layers)
     mlp = MLP([width, *hidden_sizes, *([] if out is None else [out])], activation, out is None, layer_norm)
     return mlp if isinstance(inputs, nn.Identity) else Network(inputs, mlp)
 
@@ -195,4 +195,4 @@ def make_encoder(space: gymnasium.Space[Any], conv_layers: ConvLayers | None = N
     Raises:
         SpaceError: the space has no fixed layout, or an image is too small for `conv_layers`.
     """
-    return _features(space, conv_layers)
+    return _features(without_mask(space), conv_layers)

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ding_lite.envs import subspaces
+from ding_lite.envs import ACTION_MASK, subspaces
 
 
 class RunningNorm(nn.Module):
@@ -86,7 +86,7 @@ def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Modu
     """Make a module that normalises observations of this space, with a method `update(obs)` for its statistics.
 
     Each number of a float Box is normalised by its own statistics. Images, bytes and discrete parts are unchanged. Dict and
-    Tuple spaces are normalised part by part.
+    Tuple spaces are normalised part by part; a part `action_mask` is unchanged.
 
     Args:
         space: observation space.
@@ -101,7 +101,8 @@ def make_normalizer(space: gymnasium.Space[Any], limit: float = 10.0) -> nn.Modu
     """
     parts = subspaces(space)
     if parts is not None:
-        return _Nested({name: make_normalizer(part, limit) for name, part in parts.items()})
+        normalizers = {name: make_normalizer(part, limit) for name, part in parts.items() if name != ACTION_MASK}
+        return _Nested({name: normalizers.get(name, _Untouched()) for name in parts})
     is_float = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
     return RunningNorm(space.shape or (), limit) if is_float and len(space.shape or ()) != 3 else _Untouched()
 

@@ -21,6 +21,8 @@ class RecurrentActorCritic(ActorCritic):
     """An actor and a critic with shared recurrent features. `forward`, `logits` and `values` take features, which
     `memory.unroll` returns.
 
+    As features have no mask, only `step` and `unroll` mask the logit by the `action_mask` of observations.
+
     Args:
         memory: maps observations and recurrent state to features.
         actor: maps features to the logit, [..., width].
@@ -61,11 +63,12 @@ class RecurrentActorCritic(ActorCritic):
     def step(self, obs: Any, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Compute the logit [B, width] of observations [B, ...], and the next state."""
         features, state = self.memory.step(obs, state)
-        return self.logits(features), state
+        return self._logits(features, obs), state
 
     def unroll(self, obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logit [T, B, width] and value [T, B] of T steps; see `RecurrentFeatures.unroll`."""
-        return self(self.memory.unroll(obs, state, restart)[0])  # type: ignore[no-any-return]
+        features = self.memory.unroll(obs, state, restart)[0]
+        return self._logits(features, obs), self._values(features)
 
     def unroll_values(self, obs: Any, next_obs: Any, state: Sequence[Tensor], restart: Tensor) -> tuple[Tensor, Tensor]:
         """Compute value and next_value [T, B] of T steps; see `RecurrentFeatures.unroll_ahead`."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ConfigError, ranged_field
 from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, categorical_loss, categorical_mean, categorical_projection
-from ding_lite.nn import make_atom_network
+from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_check import require_output
@@ -126,7 +126,8 @@ class C51Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         with torch.no_grad():
             next_logit = self.logits(self.target_model, batch.next_obs)
             choosing_logit = self.logits(self.model, batch.next_obs) if self.cfg.double else next_logit
-            next_prob = atoms_of(next_logit, self.mean(choosing_logit).argmax(-1)).softmax(-1)
+            best = masked(self.mean(choosing_logit), batch.next_obs).argmax(-1)
+            next_prob = atoms_of(next_logit, best).softmax(-1)
             gamma = bootstrap_discount(batch, self.cfg.discount_factor)
             target = categorical_projection(
                 next_prob, batch.reward, batch.terminated, v_min=model.v_min, v_max=model.v_max, gamma=gamma

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree
 from ding_lite.functional import q_target
-from ding_lite.nn import make_q_network
+from ding_lite.nn import make_q_network, masked
 from ding_lite.policy_base import ModelConfig, Policy
 from ding_lite.policy_parts import (
     GreedyActing,
@@ -88,6 +88,8 @@ class DQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
             target = r + discount * (1 - terminated) * Q_target(s', a')
             a'     = argmax_a Q(s', a) if double else argmax_a Q_target(s', a)
 
+        The next action a' is one that the `action_mask` of s' allows, if observations have one.
+
         Args:
             batch: obs, next_obs [B, *obs_shape]; action [B] int64; reward [B] float; terminated [B] bool; discount [B] float
                 for n-step rewards; weight [B] float with prioritised replay.
@@ -106,11 +108,9 @@ class DQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         too."""
         with torch.no_grad():
             next_q = self.target_model(batch.next_obs)
-            if self.cfg.double:
-                best = self.model(batch.next_obs).argmax(-1, keepdim=True)
-                next_value = next_q.gather(-1, best).squeeze(-1)
-            else:
-                next_value = next_q.amax(-1)
+            choosing_q = self.model(batch.next_obs) if self.cfg.double else next_q
+            best = masked(choosing_q, batch.next_obs).argmax(-1, keepdim=True)
+            next_value = next_q.gather(-1, best).squeeze(-1)
             target = q_target(
                 batch.reward, next_value, batch.terminated, gamma=bootstrap_discount(batch, self.cfg.discount_factor)
             )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network, normalized_inputs
+from ding_lite.nn import MLP, CosineEmbedding, DuelingHead, ImplicitQuantileNetwork, make_network, masked, normalized_inputs
 from ding_lite.policy.dqn import DQNModelConfig
 from ding_lite.policy.qrdqn import QRDQNPolicyConfig
 from ding_lite.policy_base import Policy
@@ -119,7 +119,8 @@ class IQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         """
         model = self.cfg.model
         with torch.no_grad():
-            best = self.mean(self.model if self.cfg.double else self.target_model, batch.next_obs).argmax(-1)
+            choosing_value = self.mean(self.model if self.cfg.double else self.target_model, batch.next_obs)
+            best = masked(choosing_value, batch.next_obs).argmax(-1)
             next_tau = self.drawn_places(len(best), model.num_target_quantiles)
             next_value = atoms_of(self.target_model(batch.next_obs, next_tau), best)
         tau = self.drawn_places(len(best), model.num_quantiles)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf
 from ding_lite.functional import atoms_of, quantile_midpoints
-from ding_lite.nn import make_atom_network
+from ding_lite.nn import make_atom_network, masked
 from ding_lite.policy.dqn import DQNModelConfig, DQNPolicyConfig
 from ding_lite.policy_base import Policy
 from ding_lite.policy_check import require_output
@@ -106,7 +106,7 @@ class QRDQNPolicy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         with torch.no_grad():
             next_value = self.target_model(batch.next_obs)
             choosing_value = self.model(batch.next_obs) if self.cfg.double else next_value
-            next_value = atoms_of(next_value, choosing_value.mean(-1).argmax(-1))
+            next_value = atoms_of(next_value, masked(choosing_value.mean(-1), batch.next_obs).argmax(-1))
         value = atoms_of(self.model(batch.obs), self.action_index(batch.action))
         tau = quantile_midpoints(value.shape[1], value.device, value.dtype)
         return quantile_regression(value, next_value, tau, batch, gamma=self.cfg.discount_factor, kappa=self.cfg.kappa)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf, map_leaves, with_leaves
 from ding_lite.functional import nstep_return, q_target, rescale_value, sequence_priority, unrescale_value
-from ding_lite.nn import make_recurrent_q_network
+from ding_lite.nn import make_recurrent_q_network, masked
 from ding_lite.policy_base import CollectConfig, EvalConfig, EvaluatorConfig, ModelConfig, Policy
 from ding_lite.policy_check import map_columns, require_members, require_output
 from ding_lite.policy_parts import (
@@ -191,7 +191,7 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute the actions with the highest values; if it explores, random ones with probability `eps`."""
         q_value, state = self.model.step(obs, state)
-        return self.choose(q_value, eps if explore else 0.0), state, {}
+        return self.choose(q_value, eps if explore else 0.0, obs), state, {}
 
     def dummy_batch(self, batch: Tree) -> Tree:
         """Turn rows [N, ...] of the dummy batch into sequences [N, L, ...], by repeating each step."""
@@ -236,8 +236,9 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
             a'       = argmax_a Q(s_{t+k}, a)
             loss     = mean_t (target_t - Q(s_t, a_t))^2 / 2
 
-        h is `rescale_value`. k is n, or less if the episode or the sequence ends earlier. The recurrent state starts with the
-        one that acting had at the first step of the sequence, and is reset at the start of each episode.
+        The next action a' is one that the `action_mask` of s_{t+k} allows, if observations have one. h is `rescale_value`. k is
+        n, or less if the episode or the sequence ends earlier. The recurrent state starts with the one that acting had at the
+        first step of the sequence, and is reset at the start of each episode.
 
         Args:
             batch: obs, next_obs [L, N, *obs_shape]; action [L, N] int64; reward [L, N] float; terminated, truncated, valid
@@ -258,7 +259,8 @@ class R2D2Policy(GreedyActing, TargetNetwork, ScheduledLearningRate, Policy):
         )
         with torch.no_grad():
             target_q = self.unrolled(self.target_model, batch)[1]
-            next_value = target_q.gather(-1, next_q.argmax(-1, keepdim=True)).squeeze(-1)
+            best = masked(next_q, batch.next_obs[learn.burn_in :]).argmax(-1, keepdim=True)
+            next_value = target_q.gather(-1, best).squeeze(-1)
             next_value = unrescale_value(next_value, learn.rescale_eps)
             window = nstep_return(reward, terminated, truncated, n=self.cfg.nstep, gamma=self.cfg.discount_factor, valid=valid)
             future, is_end = next_value.gather(0, window.last), terminated.gather(0, window.last)

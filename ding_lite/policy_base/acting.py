@@ -13,7 +13,17 @@ from torch import Tensor
 
 from ding_lite.basics import add_note
 from ding_lite.data import Tree, to_device
-from ding_lite.envs import SpaceError, actions_to_arrays, clipper, same_layout, shapes_of, space_spec, to_arrays, to_tensors
+from ding_lite.envs import (
+    SpaceError,
+    action_masks,
+    actions_to_arrays,
+    clipper,
+    same_layout,
+    shapes_of,
+    space_spec,
+    to_arrays,
+    to_tensors,
+)
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy_base.configs import PolicyConfig
 from ding_lite.policy_base.learning import LearnMode
@@ -147,6 +157,8 @@ class ActMode:
         self._plain = self.actor.device.type == "cpu"
         self._spec = space_spec(policy.observation_space)
         self._element = shapes_of(self._spec)
+        self.masks = action_masks(policy.observation_space, policy.action_space)
+        """The masks of actions in observations; None if there are none."""
 
     def forward(self, obs: Any, state: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute actions for a batch of observations.
@@ -162,6 +174,7 @@ class ActMode:
 
         Raises:
             ObservationError: a ValueError; the observations do not fit the policy's space, or contain NaN.
+            ActionMaskError: a ValueError; an action that the `action_mask` of its observation does not allow.
         """
         weights, actor = self._pinned or self._given or self._policy, self.actor
         if actor.version != weights.version:
@@ -188,7 +201,15 @@ class ActMode:
             raise
         if outputs:
             outputs = {name: to_arrays(output) for name, output in outputs.items()}
-        return action if type(action) is np.ndarray else actions_to_arrays(action, actor.action_space), state, outputs
+        if type(action) is not np.ndarray:
+            action = actions_to_arrays(action, actor.action_space)
+        if self.masks is not None:
+            try:
+                self.masks.require_allowed(obs, action, type(self._policy).__name__)
+            except (TypeError, ValueError, LookupError) as error:
+                self._require_fitting(obs, error)
+                raise
+        return action, state, outputs
 
     def _require_fitting(self, obs: Any, error: Exception | None) -> None:
         """Raise ObservationError if the observations do not fit the space; `error` is its cause, if there is one."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.basics import add_note
 from ding_lite.data import Spec, Tree, flatten, has_leaf, holds_objects, nested, rollout_rows, tree
-from ding_lite.envs import shapes_of, space_spec
+from ding_lite.envs import action_masks, shapes_of, space_spec
 from ding_lite.metrics import MetricsLogger
 from ding_lite.nn import BoundDistribution, action_distribution, seeded
 from ding_lite.policy_base.acting import CollectMode
@@ -91,7 +91,7 @@ class Policy(PolicyState):
 
     Raises:
         TypeError: an argument has the wrong type; or the model lacks a method that the policy calls.
-        SpaceError: the algorithm does not support the spaces.
+        SpaceError: the algorithm does not support the spaces, or the `action_mask` of observations does not fit the actions.
         ValueError: the device is not available.
     """
 
@@ -119,6 +119,7 @@ class Policy(PolicyState):
                 raise TypeError(
                     f"{type(self).__name__} wants a space as {name}, got {space!r:.60} of type {type(space).__name__}{fix}"
                 )
+        action_masks(observation_space, action_space)  # raises SpaceError if a mask does not fit the actions
         self.config = resolve(cfg, self.default_config(), self.config_type)
         """The configuration by short names, for example `policy.config["gamma"]`."""
         self.cfg = self.config.cfg
@@ -220,6 +221,7 @@ class Policy(PolicyState):
 
         Raises:
             ObservationError: a ValueError; the observation does not fit the policy's space, or contains NaN.
+            ActionMaskError: a ValueError; the `action_mask` of an observation allows no action.
 
         Example:
             >>> policy = PPOPolicy(None, env.observation_space, env.action_space)  # doctest: +SKIP

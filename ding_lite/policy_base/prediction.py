@@ -46,6 +46,8 @@ class PredictMode(ActMode):
             state = _restarted(state, self.get_initial_state(count), np.atleast_1d(np.asarray(episode_start, bool)))
         self.explore = not deterministic
         actions, state, _ = self.forward(batch, state, **settings)
+        if self.masks is not None:
+            self.masks.require_choice(batch, "row {} of predict()".format)
         actions = self.env_action(actions)
         return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
 

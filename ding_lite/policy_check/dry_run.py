@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
-from ding_lite.envs import space_spec, subspaces, to_arrays, to_tensors
+from ding_lite.envs import ACTION_MASK, action_masks, space_spec, subspaces, to_arrays, to_tensors
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -175,6 +175,8 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
     """Act on dummy observations. Returns a rollout [T, B, ...] as a collector writes it, and the names of the extra outputs."""
     name = f"compute_actions of {type(policy).__name__}"
     obs = dummy_elements(policy.observation_space, _ENVS)
+    if action_masks(policy.observation_space, policy.action_space) is not None:
+        obs[ACTION_MASK][...] = 1
     with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "before the first step"):
         state = mode.get_initial_state(_ENVS)
     action_spec = space_spec(policy.action_space)

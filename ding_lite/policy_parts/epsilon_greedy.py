@@ -11,7 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from ding_lite.data import first_leaf
-from ding_lite.envs import SpaceError, to_arrays
+from ding_lite.envs import SpaceError, choose_allowed, to_arrays
+from ding_lite.nn import mask_in, masked
 from ding_lite.policy_check import require_output
 from ding_lite.policy_state import StateError, require_range
 
@@ -26,7 +27,7 @@ _MASKED = -1.0  # eps as set by eps_greedy_masker, as in DI-engine: no random ac
 
 
 class EpsilonGreedy:
-    """Replaces actions, with probability eps, by one of n actions with equal probability.
+    """Replaces actions, with probability eps, by one of n actions, or of those that a mask allows, with equal probability.
 
     Args:
         num_actions: n.
@@ -38,8 +39,13 @@ class EpsilonGreedy:
         self._eps, self._drawn = _NOT_YET, np.empty((0, 0))
         self._rows: list[tuple[Any, Any]] = []
 
-    def mix(self, action: Any, eps: float) -> Any:
+    def mix(self, action: Any, eps: float, mask: Any = None) -> Any:
         """Replace each of the actions [B] int64, counted from 0, by a random action with probability `eps`.
+
+        Args:
+            action: [B] int64.
+            eps: in (0, 1].
+            mask: [B, n], 0 for actions that are not allowed; None if all are.
 
         Raises:
             ValueError: eps is not in (0, 1].
@@ -50,6 +56,9 @@ class EpsilonGreedy:
             self._eps = eps
             self._prepare(self.rng.random((_AHEAD, len(action))))
         is_random, any_action = self._rows.pop()
+        if mask is not None:
+            drawn = self._drawn[len(self._drawn) - len(self._rows) - 1]
+            any_action = choose_allowed(mask, np.where(is_random, drawn / eps, 0))
         return np.where(is_random, any_action, action)
 
     def _prepare(self, drawn: np.ndarray[Any, Any]) -> None:
@@ -128,15 +137,17 @@ class GreedyActing(Base):
         self, obs: Any, state: Sequence[Any] = (), *, explore: bool = True, eps: float = 0.0, **kwargs: Any
     ) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """Compute the actions with the highest values; if it explores, random ones with probability `eps`."""
-        return self.choose(self.q_values(obs), eps if explore else 0.0), state, {}
+        return self.choose(self.q_values(obs), eps if explore else 0.0, obs), state, {}
 
-    def choose(self, q_value: Tensor, eps: float) -> Any:
-        """Epsilon-greedy actions [B] int64 for values [B, A]."""
+    def choose(self, q_value: Tensor, eps: float, obs: Any = None) -> Any:
+        """Epsilon-greedy actions [B] int64 for values [B, A], among those that the `action_mask` of `obs` allows, if any."""
         if torch.compiler.is_compiling():  # an export, which cannot follow numpy
-            return q_value.argmax(-1) + self.first_action
-        action = to_arrays(q_value).argmax(-1)  # numpy's argmax takes half of the time of torch's for a few rows
+            return masked(q_value, obs).argmax(-1) + self.first_action
+        # numpy's argmax takes half of the time of torch's for a few rows
+        action = to_arrays(masked(q_value, obs)).argmax(-1)
         if eps not in (0, _MASKED):
-            action = self.exploration.mix(action, eps)
+            mask = mask_in(obs)
+            action = self.exploration.mix(action, eps, None if mask is None else to_arrays(mask))
         return action + self.first_action if self.first_action else action
 
     def action_index(self, action: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from ding_lite.envs import (
     LocalVectorEnv,
     Step,
     VectorEnvAdapter,
+    action_masks,
     column_limits,
     episode_seed,
     space_spec,
@@ -57,6 +58,7 @@ class LocalWorker:
         self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
         self._times = MetricsLogger(owner="the worker")
+        self._masks = action_masks(env.single_observation_space, env.single_action_space)
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -97,7 +99,12 @@ class LocalWorker:
         Returns:
             action; for a recurrent policy, `state_in_0`, `state_out_0` and so on, the state before and after; and its
             extra outputs.
+
+        Raises:
+            ActionMaskError: the mask of an observation allows no action, or the policy takes one that it does not allow.
         """
+        if self._masks is not None:
+            self._masks.require_choice(obs, lambda row: f"environment {self.first_env + row}", self.env.idle)
         if random:
             return self._act_at_random(obs, **kwargs)
         if self._recurrent_state is not None:
@@ -106,12 +113,12 @@ class LocalWorker:
         return {"action": action, **outputs} if outputs else {"action": action}
 
     def _act_at_random(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
-        action, recurrent_state = self._random_actions.draw(), self._recurrent_state
+        action, recurrent_state = self._random_actions.draw(obs), self._recurrent_state
         if not getattr(self.policy, "outputs", ()):  # the policy has nothing else to compute
             return {"action": action} if recurrent_state is None else recurrent_state.pass_through(action)
         outputs = {**self.act(obs, **kwargs), "action": action}
         if "log_prob" in outputs:
-            outputs["log_prob"] = self._random_actions.log_prob(action)
+            outputs["log_prob"] = self._random_actions.log_prob(action, obs)
         return outputs
 
     def step(self, outputs: Mapping[str, Any], out: Any) -> Step:

@@ -12,7 +12,7 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import AgentSlots, AgentVectorEnv, EpisodeResult, SpaceError, column_limits
+from ding_lite.envs import AgentSlots, AgentVectorEnv, EpisodeResult, SpaceError, action_masks, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
@@ -181,6 +181,7 @@ class Actor:
             raise
         self.recurrent_state = RecurrentState(policy, cast("Any", slots))
         """The recurrent state of each row."""
+        self._masks = action_masks(slots.single_observation_space, slots.single_action_space)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         """The policy's action and extra outputs for these observations [rows, ...], arrays by name.
@@ -189,7 +190,13 @@ class Actor:
             **kwargs: for the policy's `compute_actions`.
         """
         try:
+            if self._masks is not None:
+                self._masks.require_choice(obs, self._name_of, self.slots.idle)
             return self.recurrent_state.act(obs, **kwargs)
         except Exception as error:
             add_note(error, f"raised by {self._described}")
             raise
+
+    def _name_of(self, row: int) -> str:
+        index, agent = self.slots.rows[row]
+        return f"agent {agent!r} of environment {index}"

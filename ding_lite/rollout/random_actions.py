@@ -13,11 +13,11 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from ding_lite.data import map_leaves
-from ding_lite.envs import load_random_state, random_state, space_spec, subspaces, to_nested
+from ding_lite.envs import action_masks, load_random_state, random_state, space_spec, subspaces, to_nested
 
 
 class RandomActions:
-    """Draws actions for all environments, as `env.action_space.sample()` does.
+    """Draws actions for all environments, as `env.action_space.sample()` does; with masks, uniform over the allowed ones.
 
     Args:
         env: any gymnasium vector environment; its own generator is not used.
@@ -27,15 +27,24 @@ class RandomActions:
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
         self._space, self._element = copy.deepcopy(env.action_space), env.single_action_space
         self._spec = space_spec(self._element)
+        self._masks = action_masks(env.single_observation_space, self._element)
         self._space.seed(seed)
 
-    def draw(self) -> Any:
-        """An action for each environment, arrays [B, ...] with the nesting and dtypes of the space."""
+    def draw(self, obs: Any = None) -> Any:
+        """An action for each environment, arrays [B, ...] with the nesting and dtypes of the space.
+
+        Args:
+            obs: observations [B, ...], which hold the masks, if there are any.
+        """
+        if self._masks is not None:
+            return self._masks.draw(obs, self._space.np_random)
         drawn = to_nested(self._element, self._space.sample())
         return map_leaves(lambda leaf, spec: leaf.astype(spec.dtype, copy=False), drawn, self._spec)
 
-    def log_prob(self, action: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Log-probability or log-density [B] of these actions [B, ...]."""
+    def log_prob(self, action: Any, obs: Any = None) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Log-probability or log-density [B] of these actions [B, ...], drawn for these observations."""
+        if self._masks is not None:
+            return self._masks.log_prob(obs).astype(np.float32)
         return np.asarray(log_prob_of_sample(self._element, action), np.float32)
 
     def state_dict(self) -> Any:

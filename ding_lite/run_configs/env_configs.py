@@ -41,6 +41,10 @@ class EnvConfig(Config):
     log_info: tuple[str, ...] = ()
     """Keys of the infos of steps to log: the mean over each episode, as collect/custom_metrics/NAME_mean, _min, _max."""
 
+    action_mask: bool = False
+    """Add the mask of actions, "action_mask" in the infos of the environment, to the observations. Policies then only take
+    actions that it allows. For Discrete and MultiDiscrete actions; not needed if observations have an "action_mask"."""
+
     n_evaluator_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes per evaluation."""
 
@@ -91,7 +95,7 @@ class EnvConfig(Config):
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation."""
-        names = ("backend", "restart", "max_episode_steps", "log_info")
+        names = ("backend", "restart", "max_episode_steps", "log_info", "action_mask")
         return {name: getattr(self, name) for name in names}
 
     def __setattr__(self, name: str, value: Any) -> None:
