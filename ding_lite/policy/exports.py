@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from ding_lite.basics import require_extra, temporary_beside, writing
 from ding_lite.data import flatten, map_leaves
-from ding_lite.envs import subspaces, to_nested, to_tensors
+from ding_lite.envs import ACTION_MASK, subspaces, to_nested, to_tensors
+from ding_lite.nn import mask_in
 from ding_lite.policy_base import Policy
 
 _SAMPLES = 32
@@ -101,7 +102,7 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
         raise ValueError(f"export_policy(path={str(path)!r}): the file ends in .pt2 for torch.export, or in .onnx.")
     for module in ("onnx", "onnxscript", "onnxruntime") if is_onnx else ():
         require_extra(module, "export", "an ONNX file")
-    greedy, obs = GreedyPolicy(policy).eval(), _samples(policy.observation_space)
+    greedy, obs = GreedyPolicy(policy).eval(), _with_choice(_samples(policy.observation_space), policy.action_space)
     args = _arguments(greedy, obs, 2)
     program = _program(greedy, args)
     with writing(path):
@@ -232,6 +233,15 @@ def _samples(space: gymnasium.Space[Any]) -> Any:
     rows = [to_nested(space, space.sample()) for _ in range(_SAMPLES)]
     stacked = map_leaves(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
     return to_tensors(stacked, torch.device("cpu"))
+
+
+def _with_choice(obs: Any, action_space: gymnasium.Space[Any]) -> Any:
+    """The observations with masks, if they have any, that allow the first value of each choice."""
+    if mask_in(obs) is None:
+        return obs
+    sizes = getattr(action_space, "nvec", np.array([getattr(action_space, "n", 1)])).ravel()
+    obs[ACTION_MASK][:, np.cumsum(sizes) - sizes] = 1
+    return obs
 
 
 def _arguments(greedy: GreedyPolicy, obs: Any, count: int) -> tuple[Any, ...]:

@@ -126,6 +126,23 @@ def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
             np.testing.assert_allclose(np.asarray(part), np.asarray(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "action_space", "mask", "action"),
+    [
+        ("DQN", CHOICE, [0, 0, 1], 3),
+        ("PPO", CHOICE, [0, 1, 0], 2),
+        ("PPO", spaces.MultiDiscrete([2, 3]), [0, 1, 0, 0, 1], [1, 2]),
+    ],
+)
+def test_the_masks_of_actions_are_a_part_of_the_program(name, action_space, mask, action, tmp_path):
+    policy = make(name, spaces.Dict({"obs": VECTOR, "action_mask": spaces.MultiBinary(len(mask))}), action_space)
+    program = torch.export.load(export_policy(policy, tmp_path / "policy.pt2")).module()
+
+    assert (
+        program({"obs": torch.randn(4, 4), "action_mask": torch.tensor([mask] * 4, dtype=torch.int8)}).tolist() == [action] * 4
+    )
+
+
 def test_later_training_does_not_reach_the_module():
     policy = make("DQN")
     greedy, obs = GreedyPolicy(policy), torch.randn(64, 4)
