@@ -10,12 +10,14 @@ from ding_lite.policy import (
     C51PolicyConfig,
     DDPGConfig,
     DDPGPolicyConfig,
+    DQNAtariConfig,
     DQNConfig,
     DQNPolicyConfig,
     IMPALAConfig,
     IMPALAPolicyConfig,
     IQNConfig,
     IQNPolicyConfig,
+    PPOAtariConfig,
     PPOConfig,
     PPOLSTMConfig,
     PPOPolicyConfig,
@@ -32,17 +34,19 @@ from ding_lite.policy import (
     TD3Config,
     TD3PolicyConfig,
 )
-from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import AtariEnvConfig, EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 __all__ = [
     "A2CConfig",
     "A2CPolicyConfig",
+    "AtariEnvConfig",
     "C51Config",
     "C51PolicyConfig",
     "Config",
     "ConfigError",
     "DDPGConfig",
     "DDPGPolicyConfig",
+    "DQNAtariConfig",
     "DQNConfig",
     "DQNPolicyConfig",
     "EnvConfig",
@@ -52,6 +56,7 @@ __all__ = [
     "IQNPolicyConfig",
     "LogConfig",
     "OnPolicyRunConfig",
+    "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",
     "PPOPolicyConfig",

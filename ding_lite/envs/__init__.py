@@ -3,6 +3,7 @@
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
+from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
@@ -33,6 +34,7 @@ __all__ = [
     "ENV",
     "AgentSlots",
     "AgentVectorEnv",
+    "AtariPreprocessing",
     "EnvDataError",
     "EnvLocation",
     "Episode",

@@ -11,7 +11,15 @@ from ding_lite.config import RunConfig
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
 
-_OTHER = {"custom_context", "dqn_async", "ppo_continuous", "ippo", "rock_paper_scissors"}  # tested elsewhere
+_OTHER = {
+    "custom_context",
+    "dqn_async",
+    "ppo_continuous",
+    "ippo",
+    "rock_paper_scissors",
+    "dqn_atari",
+    "ppo_atari",
+}  # tested elsewhere
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
 SMALL = {
     "env.collector_env_num": 4,
@@ -27,6 +35,12 @@ SMALL = {
     "policy.learn.learning_starts": 8,
     "policy.learn.epoch_per_collect": 2,
     "policy.random_collect_size": 32,
+}
+ATARI = {
+    "env.id": "ALE/Breakout-v5",  # which has lives
+    "env.use_fire_reset": True,
+    "policy.model.encoder_hidden_size_list": [16],
+    "policy.other.replay_buffer_size": 300,
 }
 ITERATIONS = 6
 
@@ -64,7 +78,8 @@ def small(name, folder, **settings):
     """The example's own configuration, with fewer environments, steps and iterations."""
     module = load_example(name)
     cfg = config_of(module)
-    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
+    atari = ATARI if name.endswith("_atari") else {}
+    override_known(cfg, {**SMALL, **atari, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
     return module, cfg
 
