@@ -39,8 +39,13 @@ SMALL = {
 ATARI = {
     "env.id": "ALE/Breakout-v5",  # which has lives
     "env.use_fire_reset": True,
+    "env.collector_env_num": 2,
+    "env.evaluator_env_num": 1,
+    "env.max_episode_steps": 30,
     "policy.model.encoder_hidden_size_list": [16],
-    "policy.other.replay_buffer_size": 300,
+    "policy.model.conv_layers": [(4, 8, 8)],
+    "policy.collect.n_sample": 16,
+    "policy.other.replay_buffer_size": 100,
 }
 ITERATIONS = 6
 
