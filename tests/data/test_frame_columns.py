@@ -120,7 +120,7 @@ def test_frames_with_the_same_hash_are_not_confused(monkeypatch):
         assert same(nested(plain.sample(20)), nested(shared.sample(20)))
 
 
-@pytest.mark.parametrize("shape", [(3, 17, 19), (2, 9, 9, 3), (12, 30)])
+@pytest.mark.parametrize("shape", [(3, 17, 19), (2, 9, 9, 3), (12, 30), (5, 4, 16, 16)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_])
 def test_frames_of_any_shape_and_dtype_are_kept_bit_for_bit(shape, dtype):
     rows = np.random.default_rng(0).integers(0, 256, (30, *shape)).astype(dtype)
