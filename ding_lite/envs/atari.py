@@ -112,9 +112,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._fire is not None and self._plays(self._fire):
             self._begin(None, options)
         self._goes_on, self._lives = False, self._ale.lives()
-        self._stack = np.empty_like(self._stack)
         self._stack[:] = self._frame()
-        return self._stack, self._info()
+        return self._stack.copy(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Repeat an action for `frameskip` frames."""
@@ -122,9 +121,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._plays(action)
         reward = self._score - before
         self._steps += 1
-        stack = np.empty_like(self._stack)  # a new array, so that earlier observations stay
-        stack[:-1], stack[-1] = self._stack[1:], self._frame()
-        self._stack = stack
+        self._stack[:-1] = self._stack[1:]
+        self._stack[-1] = self._frame()
         terminated, truncated = self._ale.game_over(with_truncation=False), self._ale.game_truncated()
         if self._limit is not None and self._steps >= self._limit:
             truncated = True
@@ -136,7 +134,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._lives = lives
         if self._reward_clipping:
             reward = float((reward > 0) - (reward < 0))
-        return stack, reward, terminated, truncated, info
+        return self._stack.copy(), reward, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:
         """What the next reset depends on besides the emulator."""
