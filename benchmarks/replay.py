@@ -2,10 +2,14 @@
 
 The limits are slice assignment of the same arrays, `numpy.take` into preallocated arrays, and the size of the arrays. By
 priority, sampling includes giving the 256 new priorities, and its limit is a binary sum tree, walked level by level in numpy.
+
+Transitions of stacks of frames, in a buffer that stores each frame once: pushing 32 of them and sampling 32. The limits are a
+buffer that stores each stack.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -133,9 +137,46 @@ def uniformly() -> None:
         report("replay", "ours", "bytes_per_transition", buffer.nbytes / buffer.capacity, **params)
 
 
+def games(num_steps: int, num_envs: int = 8) -> dict[str, Any]:
+    """Transitions of stacks of 4 frames that differ in a few pixels, [num_steps * num_envs, ...]."""
+    rng = np.random.default_rng(0)
+    frames = np.tile(rng.integers(0, 256, (84, 84)).astype(np.uint8), (num_steps + 4, num_envs, 1, 1))
+    step, env = np.ogrid[: num_steps + 4, :num_envs]
+    for _ in range(4):
+        frames[(step, env, *rng.integers(0, 84, (2, num_steps + 4, num_envs)))] = rng.integers(0, 256, frames.shape[:2])
+    stacks = np.lib.stride_tricks.sliding_window_view(frames, 4, axis=0).transpose(0, 1, 4, 2, 3)
+    count = num_steps * num_envs
+    others = {name: column for name, column in rows((1,), np.float32, count).items() if not name.endswith("obs")}
+    obs, next_obs = (np.ascontiguousarray(part).reshape(count, 4, 84, 84) for part in (stacks[:-1], stacks[1:]))
+    return {"obs": obs, "next_obs": next_obs, **others}
+
+
+def of_frames() -> None:
+    """Measure a buffer with shared frames, and one without."""
+    filled, pushed, params = 20_000, 32, {"obs": "stack (4, 84, 84) uint8", "capacity": 20_000}
+    plain, shared = ReplayBuffer(filled), ReplayBuffer(filled, share_frames=True)
+    many = games(600)
+    parts = [{name: column[at : at + pushed] for name, column in many.items()} for at in range(0, 4800, pushed)]
+    for buffer in (plain, shared):
+        while len(buffer) < filled:
+            for part in parts:
+                buffer.push(part)
+    order = [itertools.cycle(parts) for _ in range(2)]
+    pushing = {
+        "limit": repeat(20, lambda: plain.push(next(order[0]))),
+        "ours": repeat(20, lambda: shared.push(next(order[1]))),
+    }
+    compare("replay", "us_per_push32_of_stacks", pushing, 20, microseconds=True, **params)
+    sampling = {"limit": repeat(20, lambda: plain.sample(32)), "ours": repeat(20, lambda: shared.sample(32))}
+    compare("replay", "us_per_sample32_of_stacks", sampling, 20, microseconds=True, **params)
+    report("replay", "limit", "bytes_per_transition_of_stacks", plain.nbytes / filled, **params)
+    report("replay", "ours", "bytes_per_transition_of_stacks", shared.nbytes / filled, **params)
+
+
 def main() -> None:
     one_thread()
     uniformly()
+    of_frames()
     by_priority()
 
 

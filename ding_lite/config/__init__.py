@@ -12,12 +12,14 @@ from ding_lite.policy import (
     C51PolicyConfig,
     DDPGConfig,
     DDPGPolicyConfig,
+    DQNAtariConfig,
     DQNConfig,
     DQNPolicyConfig,
     IMPALAConfig,
     IMPALAPolicyConfig,
     IQNConfig,
     IQNPolicyConfig,
+    PPOAtariConfig,
     PPOConfig,
     PPOLSTMConfig,
     PPOPolicyConfig,
@@ -34,7 +36,7 @@ from ding_lite.policy import (
     TD3Config,
     TD3PolicyConfig,
 )
-from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
+from ding_lite.run_configs import AtariEnvConfig, EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.config.foreign_names import __getattr__ as __getattr__
@@ -42,12 +44,14 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
 __all__ = [
     "A2CConfig",
     "A2CPolicyConfig",
+    "AtariEnvConfig",
     "C51Config",
     "C51PolicyConfig",
     "Config",
     "ConfigError",
     "DDPGConfig",
     "DDPGPolicyConfig",
+    "DQNAtariConfig",
     "DQNConfig",
     "DQNPolicyConfig",
     "EnvConfig",
@@ -57,6 +61,7 @@ __all__ = [
     "IQNPolicyConfig",
     "LogConfig",
     "OnPolicyRunConfig",
+    "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",
     "PPOPolicyConfig",

@@ -43,6 +43,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         eps: added to each priority, so that every transition can be sampled, in (0, 1].
         lag: 0, or 1 to let a learner draw each batch before the priorities of the previous batch are updated, so that it can be
             prepared during a gradient step.
+        share_frames: store each frame once; see ReplayBuffer.
 
     Raises:
         ValueError: an argument is out of range; or as for ReplayBuffer.
@@ -75,6 +76,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta_samples: int = 100_000,
         eps: float = 1e-6,
         lag: int = 0,
+        share_frames: bool = False,
     ) -> None:
         for name, value in {"alpha": alpha, "beta": beta, "beta_end": beta_end}.items():
             if not 0 <= value <= 1:
@@ -92,7 +94,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._highest = 1.0
         self._sampled = 0
         self._tree = SumTree(0)
-        super().__init__(capacity, seed, spec)
+        super().__init__(capacity, seed, spec, share_frames=share_frames)
 
     @property
     def beta(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, Type
 import numpy as np
 import torch
 
-from ding_lite.basics import RowsInPieces, foreign_arguments, foreign_attributes, seed_of
+from ding_lite.basics import RowsInPieces, foreign_arguments, foreign_attributes, seed_of, unflatten
 from ding_lite.data.column_arrays import (
     Spec,
     as_array,
@@ -21,12 +21,22 @@ from ding_lite.data.column_arrays import (
 )
 from ding_lite.data.episodes import Episodes
 from ding_lite.data.foreign_names import ARGUMENTS, ATTRIBUTES
+from ding_lite.data.frame_columns import (
+    SavedFrames,
+    SharedFrames,
+    checked_frames,
+    frame_ndim,
+    row_bytes,
+    shared_bytes,
+    state_keys,
+)
 from ding_lite.data.lists import stack_transitions
 from ding_lite.data.recycling import Recycler
 from ding_lite.data.restoring import require_generator, require_state, restored_columns, state_error, whole_number
 from ding_lite.data.rollouts import Trajectories
 from ding_lite.data.trees import Path, Tree, flatten, is_tree, map_leaves, nested, tree
 
+_PART = 64  # transitions with shared frames that are written together
 Pushed: TypeAlias = "Trajectories | Episodes | Tree | Mapping[str, Any] | Sequence[Tree | Mapping[str, Any]]"
 """Types that `push` accepts."""
 
@@ -50,6 +60,10 @@ class ReplayBuffer:
         seed: random seed of the buffer's generator.
         spec: shape and dtype of each leaf of a transition, to allocate the memory at once; by default, the first push fixes
             the layout.
+        share_frames: store each frame of images once, for all transitions and leaves that show it. A stack of 4 frames, in obs
+            and next_obs, then takes an eighth of the memory. Batches are the same. A leaf has frames if its last dimensions
+            are [height, width] or [height, width, channels] with at least 256 bytes. If the transitions show more frames than
+            one new one each, the memory grows.
 
     Raises:
         TypeError: capacity is not an integer.
@@ -71,7 +85,9 @@ class ReplayBuffer:
         __getattr__ = foreign_attributes(ATTRIBUTES)
 
     @foreign_arguments(ARGUMENTS)
-    def __init__(self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None) -> None:
+    def __init__(
+        self, capacity: int, seed: int = 0, spec: Mapping[str, Spec] | None = None, *, share_frames: bool = False
+    ) -> None:
         if not isinstance(capacity, SupportsIndex) or isinstance(capacity, bool):
             raise TypeError(f"ReplayBuffer(capacity={capacity!r}) wants an integer, got a {type(capacity).__name__}.")
         if capacity < 1:
@@ -90,6 +106,8 @@ class ReplayBuffer:
         self._narrower: list[Path] = []
         """Leaves of the last push whose column cannot hold all numbers of their dtype."""
         self._recycler = Recycler()
+        self.share_frames = share_frames
+        self._frames: SharedFrames | None = None
         self.writes = 0
         """Number of calls that wrote or removed transitions."""
         if spec is not None:
@@ -98,28 +116,47 @@ class ReplayBuffer:
     @property
     def bytes_per_transition(self) -> int:
         """Bytes per transition; 0 before the leaves are known."""
-        return 0 if self._spec is None else spec_bytes(self._spec)
+        if self._spec is None:
+            return 0
+        return spec_bytes(self._spec) if self._frames is None else -(-self.nbytes // self.capacity)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the full buffer; 0 before the leaves are known."""
-        return 0 if self._spec is None else self.bytes_for(self._spec)
+        if self._spec is None:
+            return 0
+        return self.bytes_for(self._spec) + (0 if self._frames is None else self._frames.grown_bytes)
 
     def bytes_for(self, spec: Spec) -> int:
-        """Bytes of a full buffer with transitions of this spec."""
-        return spec_bytes(spec) * self.capacity
+        """Bytes of a full buffer with transitions of this spec; with shared frames, if each has one new frame."""
+        return shared_bytes(spec, self.capacity) if self.share_frames else spec_bytes(spec) * self.capacity
 
     def _allocate(self, spec: Spec) -> None:
         self._require_memory(spec)
         self._spec = spec
-        self._columns = map_leaves(lambda leaf: np.zeros((self.capacity, *leaf.shape), leaf.dtype), spec)
+        if not self.share_frames:
+            self._columns = map_leaves(self._column, spec)
+            return
+        self._frames = SharedFrames(spec, self.capacity)
+        shared = self._frames.columns
+        self._columns = unflatten({path: shared.get(path) or self._column(leaf) for path, leaf in flatten(spec)})
+
+    def _column(self, leaf: Any) -> np.ndarray[Any, Any]:
+        return np.zeros((self.capacity, *leaf.shape), leaf.dtype)
 
     def _require_memory(self, spec: Spec) -> None:
         needed, available = self.bytes_for(spec), available_bytes()
         if available is not None and needed > available:
+            size, hint = f"of {spec_bytes(spec):,} bytes", ""
+            if self.share_frames:
+                size = "with shared frames"
+            elif any(frame_ndim(leaf) for _, leaf in flatten(spec)):
+                shared = shared_bytes(spec, self.capacity) / 1e9
+                name = type(self).__name__
+                hint = f" If transitions show the same frames, {name}(..., share_frames=True) needs {shared:.1f} GB."
             raise MemoryError(
-                f"a replay buffer of {self.capacity:,} transitions of {spec_bytes(spec):,} bytes needs {needed / 1e9:.1f} GB, "
-                f"but only {available / 1e9:.1f} GB are available: lower replay_buffer_size."
+                f"a replay buffer of {self.capacity:,} transitions {size} needs {needed / 1e9:.1f} GB, "
+                f"but only {available / 1e9:.1f} GB are available: lower replay_buffer_size.{hint}"
             )
 
     def push(self, batch: Pushed) -> None:
@@ -154,11 +191,23 @@ class ReplayBuffer:
             # The last `capacity` rows stay, at the same positions as if pushed one by one.
             where = np.arange(max(start, stop - self.capacity), stop) % self.capacity
         self.writes += 1
-        write_rows(self._order, rows.values(), where)
+        self._write(rows, where)
         self._next = stop % self.capacity
         self._pushed += count
         self._size = min(self._size + count, self.capacity)
         return where
+
+    def _write(self, rows: Any, where: slice | np.ndarray[Any, Any]) -> None:
+        """Write these rows, or the last ones that fit, to these positions."""
+        if self._frames is None:
+            write_rows(self._order, rows.values(), where)
+            return
+        places = np.arange(where.start, where.stop) if isinstance(where, slice) else where
+        # In parts, so that frames are freed before the next ones are added.
+        for begin in range(0, len(places), _PART):
+            part, left = places[begin : begin + _PART], len(places) - begin
+            last = slice(self._count - left, self._count - left + len(part))
+            write_rows(self._order, [map_leaves(lambda leaf, at=last: leaf[at], row) for row in rows.values()], part)
 
     def _require_held(self, rows: Any) -> None:
         """Raise an error if a column cannot hold one of its numbers."""
@@ -279,6 +328,8 @@ class ReplayBuffer:
         self.writes += 1
         self._size = self._next = 0
         self._pushed, self._version = 0, object()
+        if self._frames is not None:
+            self._frames.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the transitions (objects as flat lists), and everything else that the next batch depends on."""
@@ -292,11 +343,12 @@ class ReplayBuffer:
         """
         if not self._size or type(self).state_dict is not ReplayBuffer.state_dict:
             return self.state_dict()
-        first, row_bytes = self._pushed - self._size, self.bytes_per_transition
-        return self._state(RowsInPieces(self._version, first, self._pushed, self.capacity, row_bytes, self._rows))
+        first, size = self._pushed - self._size, row_bytes(self._spec) if self.share_frames else self.bytes_per_transition
+        return self._state(RowsInPieces(self._version, first, self._pushed, self.capacity, size, self._rows))
 
     def _state(self, columns: Any) -> dict[str, Any]:
         """The state with these columns."""
+        frames = {} if self._frames is None else self._frames.state(isinstance(columns, RowsInPieces))
         leaves = () if self._columns is None else flatten(self._columns)
         shapes = [[list(path), list(column.shape[1:])] for path, column in leaves if column.dtype.hasobject]
         return {
@@ -306,6 +358,7 @@ class ReplayBuffer:
             "columns": columns,
             "shapes": shapes,
             "rng": self.rng.bit_generator.state,
+            **frames,
         }
 
     def _rows(self, first: int, stop: int) -> Any:
@@ -327,7 +380,7 @@ class ReplayBuffer:
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The checked arguments of `_restore`."""
         kind = self._CALLED
-        require_state(state, kind, self._SAVED, optional=("shapes",))
+        require_state(state, kind, self._SAVED, optional=("shapes", *state_keys(state)) if isinstance(state, Mapping) else ())
         if state["capacity"] != self.capacity:
             raise ValueError(
                 f"a replay buffer of capacity {self.capacity} cannot load a state of capacity {state['capacity']}: make the "
@@ -338,34 +391,54 @@ class ReplayBuffer:
         if size < self.capacity and place != size:
             raise state_error(kind, "next", place, f"{size}, because the buffer is not full and holds {size} transitions")
         require_generator(state["rng"], kind, self.rng)
-        return {"size": size, "next": place, "rng": state["rng"], "columns": self._checked_columns(state, size)}
+        columns, frames = self._checked_columns(state, size)
+        return {"size": size, "next": place, "rng": state["rng"], "columns": columns, "frames": frames}
 
-    def _checked_columns(self, state: Mapping[str, Any], size: int) -> Any:
-        """The saved columns as arrays by name, [size, ...], with the dtypes of this buffer; None if there are none."""
+    def _checked_columns(self, state: Mapping[str, Any], size: int) -> tuple[Any, SavedFrames | None]:
+        """The saved columns as arrays by name, [size, ...], with the dtypes of this buffer; None if there are none. And their
+        frames, if these are shared."""
         kind = self._CALLED
         if state["columns"] is None:
             if size:
                 raise state_error(kind, "columns", None, f"columns of {size} transitions")
-            return None
-        held = restored_columns(state["columns"], state.get("shapes", ()), size, kind)
+            return None, None
+        if ("pools" in state) != self.share_frames:
+            raise ValueError(
+                f"the state of a {kind} with share_frames={'pools' in state} does not fit one with share_frames="
+                f"{self.share_frames}: make the buffer with share_frames={'pools' in state}."
+            )
+        held, frames, looks = self._restored(state, size)
         if self._columns is None:
-            self._require_memory(spec_like(held))
-        elif self._fitting(held) is not None:
-            ours, theirs = dict(flatten(self._columns)), dict(flatten(held))
+            self._require_memory(spec_like(looks))
+        elif self._fitting(looks) is not None:
+            ours, theirs = dict(flatten(self._columns)), dict(flatten(looks))
             for path, column in ours.items():
                 if theirs[path].dtype != column.dtype:
                     raise state_error(
                         kind, "/".join(("columns", *path)), theirs[path].dtype, f"{column.dtype}, as in this buffer"
                     )
-        return held
+        return held, frames
+
+    def _restored(self, state: Mapping[str, Any], size: int) -> tuple[Any, SavedFrames | None, Any]:
+        """The saved columns, their frames, and columns with the shapes and dtypes of this buffer's."""
+        held = restored_columns(state["columns"], state.get("shapes", ()), size, self._CALLED)
+        if not self.share_frames:
+            return held, None, held
+        frames = checked_frames(state, held, self._CALLED)
+        return held, frames, frames.looks(held)
 
     def _restore(self, checked: Mapping[str, Any]) -> None:
-        held = checked["columns"]
+        held, frames = checked["columns"], checked["frames"]
         self.writes += 1
         if held is not None:
             if self._columns is None:
-                self._allocate(spec_like(held))
-            write_rows([self._columns], [held], slice(0, checked["size"]))
+                self._allocate(spec_like(held if frames is None else frames.looks(held)))
+            rows = dict(flatten(held))
+            shared = () if self._frames is None else self._frames.columns
+            columns = {path: column for path, column in flatten(self._columns) if path not in shared}
+            write_rows(columns.values(), [rows[path] for path in columns], slice(0, checked["size"]))
+            if self._frames is not None:
+                self._frames.restore(frames)
         self._size, self._next = checked["size"], checked["next"]
         self._pushed, self._version = self._next + (self.capacity if self._size == self.capacity else 0), object()
         self.rng.bit_generator.state = checked["rng"]

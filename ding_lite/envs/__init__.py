@@ -14,6 +14,7 @@ from ding_lite.envs.action_masks import (
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
+from ding_lite.envs.atari import AtariPreprocessing
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
@@ -53,6 +54,7 @@ __all__ = [
     "ActionMasks",
     "AgentSlots",
     "AgentVectorEnv",
+    "AtariPreprocessing",
     "EnvDataError",
     "EnvLocation",
     "Episode",

@@ -196,7 +196,6 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
         start: {"seed": episode.seed}, or `EpisodeStarts.start`.
         actions: the actions of the episode.
     """
-    load_states(env, start)
     if "ale" in start:
         from ale_py import ALEState  # installed, because this is an ALE environment
 
@@ -204,8 +203,10 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
         inner: Any = env.unwrapped
         inner.restore_state(ALEState(np.asarray(start["ale"]).tobytes()))
         inner.np_random.bit_generator.state = start["np_random"]
+        load_states(env, start)  # after that reset, which changes them
         yield env.reset(options=copy.deepcopy(start.get("options")))
     else:
+        load_states(env, start)
         yield env.reset(seed=start["seed"], options=copy.deepcopy(start.get("options")))
     for action in actions:
         yield env.step(action)

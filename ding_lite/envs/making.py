@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, SupportsIndex
 
@@ -17,6 +18,7 @@ from gymnasium.wrappers import TimeLimit
 from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
+from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.steps import Stepper
@@ -35,6 +37,7 @@ def make_envs(
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
     log_info: Sequence[str] = (),
     action_mask: bool = False,
+    atari: AtariMode | None = None,
     workers: int = 1,
     backend: Literal["local", "process"] = "local",
     restart: bool = False,
@@ -58,6 +61,9 @@ def make_envs(
             numbers in that info are logged.
         action_mask: whether the infos of the environment have a mask of its actions under "action_mask", which is added to the
             observations by `ActionMask`, the innermost wrapper. Policies then only take actions that the mask allows.
+        atari: for Atari games, which are preprocessed, see `AtariPreprocessing`: "eval", the default, for whole games with
+            their own rewards; "train", in which a lost life ends an episode, and rewards are clipped to their sign; "raw" for
+            the game without preprocessing. The true score of each game is logged as custom_metrics/score_mean, _min, _max.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
             depend on this number, but not on the backend.
         backend: "process" for one process per piece; "local" to step the pieces one after another in this process.
@@ -67,11 +73,13 @@ def make_envs(
             `restart`, a worker that hangs in every attempt is an error after about three times as long, for any number of
             workers.
         start_timeout_s: maximum seconds for a worker process to start, and then to make its environments.
-        **kwargs: for `gymnasium.make`, such as `render_mode`. `max_episode_steps`, the number of steps after which episodes are
-            truncated, may be used with a function too; None for no limit of its own.
+        **kwargs: for `gymnasium.make`, such as `render_mode`; with an Atari game also settings of `AtariPreprocessing`.
+            `max_episode_steps`, the number of steps after which episodes are truncated, may be used with a function too; None
+            for no limit of its own.
 
     Raises:
-        ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, or the backend is unknown.
+        ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, the backend is unknown, or `atari`
+            does not fit the environment or its other arguments.
         TypeError: `env` is neither an id nor a function, kwargs are passed with a function, or num_envs or seed is not an
             integer.
         gymnasium.error.Error: the id does not exist.
@@ -91,8 +99,14 @@ def make_envs(
     if isinstance(env, str):
         spec = copy.deepcopy(registered_spec(env))
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
-        factory: EnvFactory = partial(_made, spec, **kwargs)
+        mode = atari_mode(spec, atari, kwargs)
+        factory: EnvFactory = partial(_made, spec, **kwargs) if mode == "raw" else partial(_made_atari, spec, mode, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
+        if atari is not None:
+            raise ValueError(
+                f"make_envs(atari={atari!r}) is for ids of Atari games, but a function makes the environments: use "
+                "AtariPreprocessing in your function."
+            )
         limit = kwargs.pop("max_episode_steps", None)
         if kwargs:
             raise TypeError(
@@ -143,7 +157,7 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
     if isinstance(factory, partial) and factory.func in (_wrapped, _limited):
         inner, *others = factory.args
         return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
-    takes = factory is _made or (isinstance(factory, partial) and factory.func is _made)
+    takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
     if not takes and "render_mode" not in _parameters(factory):
         raise ValueError(
             f"the environment is made by {getattr(factory, '__name__', factory)!r:.80}, which has no argument render_mode: "
@@ -196,10 +210,22 @@ def registered_spec(env_id: str) -> EnvSpec:
 
 
 def _made(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    try:
+    with _names_of_arguments(spec, kwargs, gymnasium.make):
         return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+
+def _made_atari(spec: EnvSpec, mode: AtariMode, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    with _names_of_arguments(spec, kwargs, gymnasium.make, AtariPreprocessing):
+        return make_atari(spec, mode, **kwargs)
+
+
+@contextlib.contextmanager
+def _names_of_arguments(spec: EnvSpec, kwargs: Mapping[str, Any], *takers: Callable[..., Any]) -> Iterator[None]:
+    """Add a note to an error about an unknown argument, if its name is close to that of a known one."""
+    try:
+        yield
     except TypeError as error:
-        known = [*inspect.signature(make_envs).parameters, *inspect.signature(gymnasium.make).parameters]
+        known = [name for taker in (make_envs, *takers) for name in inspect.signature(taker).parameters]
         for name in kwargs.keys() - set(known):
             if (meant := did_you_mean(name, known)) != ".":
                 add_note(error, f"make_envs() passed {name!r} to {spec.id}{meant}")

@@ -174,7 +174,7 @@ class _Flat(nn.Module):
         self.scale = 1 / 255 if is_bytes else 1.0
 
     def forward(self, obs: Tensor) -> Tensor:
-        return obs.reshape(obs.shape[0], -1).float() * self.scale
+        return _scaled(obs.reshape(obs.shape[0], -1), self.scale)
 
 
 class _Image(nn.Module):
@@ -186,7 +186,13 @@ class _Image(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.channels_last else obs
-        return image.float() * self.scale
+        return _scaled(image, self.scale)
+
+
+def _scaled(numbers: Tensor, scale: float) -> Tensor:
+    """The numbers as float, times `scale`."""
+    # Of bytes, float() makes a new tensor, which can be changed in place: that takes two thirds of the time.
+    return numbers.float().mul_(scale) if numbers.dtype == torch.uint8 else numbers.float() * scale
 
 
 def make_encoder(space: gymnasium.Space[Any], conv_layers: ConvLayers | None = None) -> tuple[nn.Module, int]:

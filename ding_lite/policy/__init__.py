@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from ding_lite.policy.a2c import A2CConfig, A2CPolicy, A2CPolicyConfig
 from ding_lite.policy.c51 import C51Config, C51Policy, C51PolicyConfig
 from ding_lite.policy.ddpg import DDPGConfig, DDPGPolicy, DDPGPolicyConfig
-from ding_lite.policy.dqn import DQNConfig, DQNPolicy, DQNPolicyConfig
+from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy.ppo import PPOAtariConfig, PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
 from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
 from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
@@ -104,6 +104,7 @@ __all__ = [
     "DDPGConfig",
     "DDPGPolicy",
     "DDPGPolicyConfig",
+    "DQNAtariConfig",
     "DQNConfig",
     "DQNPolicy",
     "DQNPolicyConfig",
@@ -143,6 +144,7 @@ __all__ = [
     "OnPolicyConfig",
     "OnPolicyLearnConfig",
     "OnPolicyRunConfig",
+    "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",
     "PPOPolicy",

@@ -25,7 +25,7 @@ from ding_lite.policy_parts import (
     bootstrap_discount,
     weighted_loss,
 )
-from ding_lite.run_configs import RunConfig
+from ding_lite.run_configs import AtariEnvConfig, RunConfig
 
 
 @dataclasses.dataclass
@@ -58,6 +58,38 @@ class DQNConfig(RunConfig):
     """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
 
     policy: DQNPolicyConfig = dataclasses.field(default_factory=DQNPolicyConfig)
+    """The algorithm."""
+
+
+_DQN_ATARI = {
+    "model.encoder_hidden_size_list": [512],
+    "learn": {
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "update_per_collect": 8,
+        "learning_starts": 80_000,
+        "target_update_freq": 1000,
+    },
+    "collect.n_sample": 32,
+    "other": {"replay_buffer_size": 1_000_000, "eps": {"end": 0.01, "decay": 1_000_000}},
+    "eval.evaluator.eval_freq": 62_500,
+}
+
+
+@dataclasses.dataclass
+class DQNAtariConfig(DQNConfig):
+    """DQN on Atari games: 10 million steps, which are 40 million frames, with one gradient step per 4 steps."""
+
+    exp_name: str = "runs/dqn_atari"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(312_500, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
+
+    env: AtariEnvConfig = dataclasses.field(default_factory=lambda: AtariEnvConfig.default(stop_value=20.0))
+    """Environments."""
+
+    policy: DQNPolicyConfig = dataclasses.field(default_factory=lambda: DQNPolicyConfig().override(_DQN_ATARI))
     """The algorithm."""
 
 

@@ -17,7 +17,7 @@ from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
 from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
 from ding_lite.policy_parts import ActorCriticLearning, KLCoeffMixin, RecurrentActorCriticMixin, mean_stats
-from ding_lite.run_configs import EnvConfig, OnPolicyRunConfig
+from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig
 
 
 @dataclasses.dataclass
@@ -98,6 +98,42 @@ class PPOLSTMConfig(PPOConfig):
     """Environments."""
 
     policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_LSTM))
+    """The algorithm."""
+
+
+_PPO_ATARI = {
+    "model": {"encoder_hidden_size_list": [512], "activation": "relu", "share_encoder": True},
+    "learn": {
+        "batch_size": 256,
+        "epoch_per_collect": 4,
+        "learning_rate": 2.5e-4,
+        "lr_schedule": [(0, 2.5e-4), (156_256, 0.0)],
+        "clip_ratio": 0.1,
+        "value_clip": 0.1,
+        "value_weight": 0.5,
+        "entropy_weight": 0.01,
+        "grad_clip_norm": 0.5,
+    },
+    "collect.n_sample": 1024,
+    "eval.evaluator.eval_freq": 4000,
+}
+
+
+@dataclasses.dataclass
+class PPOAtariConfig(PPOConfig):
+    """PPO on Atari games: 10 million steps, which are 40 million frames."""
+
+    exp_name: str = "runs/ppo_atari"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(9766, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions. The learning rate falls to 0 over 9766
+    iterations: with another number, change policy.learn.lr_schedule."""
+
+    env: AtariEnvConfig = dataclasses.field(default_factory=lambda: AtariEnvConfig.default(stop_value=20.0))
+    """Environments."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_ATARI))
     """The algorithm."""
 
 

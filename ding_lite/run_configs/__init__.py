@@ -1,9 +1,10 @@
 """The configuration of a run, with sections for environments, logging and the policy."""
 
-from ding_lite.run_configs.env_configs import EnvConfig, pendulum_envs
+from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, pendulum_envs
 from ding_lite.run_configs.run_configs import LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig
 
 __all__ = [
+    "AtariEnvConfig",
     "EnvConfig",
     "LogConfig",
     "OnPolicyRunConfig",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ding_lite.basics import Config, di_engine_settings, ranged_field
+
+EnvConfigType = TypeVar("EnvConfigType", bound="EnvConfig")
 
 
 @dataclasses.dataclass
@@ -62,7 +64,7 @@ class EnvConfig(Config):
         self.__dict__["_is_made"] = True
 
     @classmethod
-    def default(cls, *args: Any, **kwargs: Any) -> EnvConfig:
+    def default(cls: type[EnvConfigType], *args: Any, **kwargs: Any) -> EnvConfigType:
         """A configuration whose values count as defaults, not as set by the user."""
         config = cls(*args, **kwargs)
         config.__dict__["_given"] = frozenset()
@@ -107,6 +109,35 @@ class EnvConfig(Config):
             spec = _spec(self.id)
             super().__setattr__("stop_value", None if spec is None else spec.reward_threshold)
             self.__dict__["_given"] -= {"stop_value"}
+
+
+@dataclasses.dataclass
+class AtariEnvConfig(EnvConfig):
+    """Atari games, preprocessed; see `AtariPreprocessing`. In training, a lost life ends an episode, and rewards are clipped to
+    their sign; evaluations play whole games with their own rewards."""
+
+    id: str = "ALE/Pong-v5"
+    """Id of the game, such as ALE/Breakout-v5. Changing it sets stop_value to None."""
+
+    max_episode_steps: int | None = ranged_field(None, low=1)
+    """Steps after which a game is truncated; None for the game's own limit, 108,000 frames."""
+
+    frameskip: int = ranged_field(4, low=1, high=1000)
+    """Frames for which an action is repeated."""
+
+    noop_max: int = ranged_field(30, low=0, high=10_000)
+    """Maximum number of frames without an action at the start of a game; their number is random."""
+
+    repeat_action_probability: float = ranged_field(0.0, low=0, high=0.999)
+    """Probability, in each frame, that the previous action is repeated ("sticky actions"); Machado et al. (2018) use 0.25."""
+
+    use_fire_reset: bool = False
+    """Each episode starts with a step that presses FIRE, in games that have this action, such as Breakout."""
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `make_envs` that are the same for collection and evaluation."""
+        names = ("frameskip", "noop_max", "repeat_action_probability", "use_fire_reset")
+        return {**super().options(), **{name: getattr(self, name) for name in names}}
 
 
 def pendulum_envs() -> EnvConfig:

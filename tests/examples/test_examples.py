@@ -16,6 +16,28 @@ from ding_lite.engine import Task
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 AGENTS = {"ippo", "rock_paper_scissors"}  # need the extra `agents`
+ATARI = {"dqn_atari", "ppo_atari"}  # need the extra `atari`
+FEW_STEPS = {
+    "env.collector-env-num": 2,
+    "env.evaluator-env-num": 2,
+    "env.max-episode-steps": 20,
+    "policy.collect.n-sample": 8,
+    "policy.learn.batch-size": 4,
+}
+
+
+def require_extras(name):
+    """Skip the test if an extra that this example needs is not installed."""
+    for module in ("pettingzoo", "mpe2") if name in AGENTS else ("ale_py", "cv2") if name in ATARI else ():
+        pytest.importorskip(module)
+
+
+def few_steps(name):
+    """Options for an example whose own settings take long."""
+    options = FEW_STEPS if name in ATARI else {}
+    if name == "dqn_atari":
+        options = {**options, "policy.other.replay-buffer-size": 100, "policy.learn.learning-starts": 8}
+    return [word for key, value in options.items() for word in (f"--{key}", value)]
 
 
 def start(name, *options, cwd):
@@ -41,14 +63,12 @@ def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "a2c", "reinforce", "impala", "rnd"}
 
-    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", *AGENTS}
+    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", *AGENTS, *ATARI}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkeypatch):
-    if name in AGENTS:
-        pytest.importorskip("pettingzoo")
-        pytest.importorskip("mpe2")
+    require_extras(name)
     given = {}
 
     def start(self, *args, **settings):
@@ -56,7 +76,7 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
         raise SystemExit(0)
 
     monkeypatch.setattr(Task, "start", start)
-    start_here(name, "--max-lag", 2, "--watchdog-s", 600, "--env.backend", "local", cwd=tmp_path)
+    start_here(name, "--max-lag", 2, "--watchdog-s", 600, "--env.backend", "local", *few_steps(name), cwd=tmp_path)
 
     assert (given["max_lag"], given["watchdog_s"], given["resume"]) == (2, 600, None)
     assert given["async_mode"] == (name == "dqn_async")
@@ -64,10 +84,9 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
-    if name in AGENTS:
-        pytest.importorskip("pettingzoo")
-        pytest.importorskip("mpe2")
-    ended = start_here(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
+    require_extras(name)
+    options = ("--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, *few_steps(name))
+    ended = start_here(name, "--max-step", 2, *options, cwd=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout

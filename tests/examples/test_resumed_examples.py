@@ -64,10 +64,14 @@ def difference(one, other, where="state"):
 
 
 CASES = [*((name, "async") for name in NAMES), ("dqn", "sync"), ("ppo_lstm", "sync"), ("r2d2", "sync"), ("rainbow", "lag")]
+CASES += [("dqn_atari", "async"), ("ppo_atari", "sync")]
 
 
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_a_resumed_run_equals_the_run_that_was_saved(name, mode, tmp_path, monkeypatch):
+    if name.endswith("_atari"):
+        pytest.importorskip("ale_py")
+        pytest.importorskip("cv2")
     saved = []
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **MODES[mode])
     continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **MODES[mode])

@@ -11,7 +11,15 @@ from ding_lite.config import RunConfig
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
 
-_OTHER = {"custom_context", "dqn_async", "ppo_continuous", "ippo", "rock_paper_scissors"}  # tested elsewhere
+_OTHER = {
+    "custom_context",
+    "dqn_async",
+    "ppo_continuous",
+    "ippo",
+    "rock_paper_scissors",
+    "dqn_atari",
+    "ppo_atari",
+}  # tested elsewhere
 ASYNC_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in _OTHER)
 SMALL = {
     "env.collector_env_num": 4,
@@ -27,6 +35,17 @@ SMALL = {
     "policy.learn.learning_starts": 8,
     "policy.learn.epoch_per_collect": 2,
     "policy.random_collect_size": 32,
+}
+ATARI = {
+    "env.id": "ALE/Breakout-v5",  # which has lives
+    "env.use_fire_reset": True,
+    "env.collector_env_num": 2,
+    "env.evaluator_env_num": 1,
+    "env.max_episode_steps": 30,
+    "policy.model.encoder_hidden_size_list": [16],
+    "policy.model.conv_layers": [(4, 8, 8)],
+    "policy.collect.n_sample": 16,
+    "policy.other.replay_buffer_size": 100,
 }
 ITERATIONS = 6
 CHANGING = {"policy.model.normalize_obs": True, "policy.learn.lr_schedule": [(0, 2e-3), (12, 1e-4)]}
@@ -66,7 +85,8 @@ def small(name, folder, **settings):
     """The example's own configuration, with fewer environments, steps and iterations."""
     module = load_example(name)
     cfg = config_of(module)
-    override_known(cfg, {**SMALL, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
+    atari = ATARI if name.endswith("_atari") else {}
+    override_known(cfg, {**SMALL, **atari, "exp_name": str(folder), "seed": 3, "max_step": ITERATIONS, **settings})
     cfg.log.every_s = cfg.log.show_every_s = 1e9
     return module, cfg
 
