@@ -309,7 +309,8 @@ def _warn_of_statistics(envs: LocalVectorEnv) -> None:
     """Warn if a wrapper has statistics of training, which new environments do not have."""
     layer: Any = envs.envs[0]
     while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, (NormalizeObservation, NormalizeReward)) or layer in layers_with_state(layer):
+        is_own = type(layer).__module__.startswith("ding_lite.")  # whose state belongs to an episode or a game
+        if isinstance(layer, (NormalizeObservation, NormalizeReward)) or (not is_own and layer in layers_with_state(layer)):
             warnings.warn(
                 f"the wrapper {type(layer).__name__} has a state that it built up in training, and new environments begin "
                 "without it, so that the returns may differ from those in training: normalise observations in the policy "
