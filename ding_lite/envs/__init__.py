@@ -3,9 +3,11 @@
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
+from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
+from ding_lite.envs.info_columns import INFO, InfoColumns
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, registered_spec, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
@@ -31,12 +33,15 @@ from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
 
 __all__ = [
     "ENV",
+    "INFO",
     "AgentSlots",
     "AgentVectorEnv",
+    "ChangingEnvs",
     "EnvDataError",
     "EnvLocation",
     "Episode",
     "EpisodeResult",
+    "InfoColumns",
     "LocalVectorEnv",
     "MultiAgentStep",
     "OnlyElements",

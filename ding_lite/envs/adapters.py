@@ -221,6 +221,27 @@ class VectorEnvAdapter:
         seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
         return f"next episodes{seeded}" if number is None else f"episode {number}{seeded}"
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each environment, or read an attribute, if the vector environment can."""
+        return tuple(self._method("call")(name, *args, **kwargs))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each environment, if the vector environment can."""
+        self._method("set_attr")(name, values)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment, if the vector environment can read it."""
+        return tuple(self._method("get_attr")(name))
+
+    def _method(self, name: str) -> Any:
+        method = getattr(self.env, name, None)
+        if not callable(method):
+            raise TypeError(
+                f"{self.env} of type {type(self.env).__name__} has no method {name!r} for its environments: make them with "
+                "make_envs(), or give the vector environment this method."
+            )
+        return method
+
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whether `current` is the start of an episode, or the next step will be."""

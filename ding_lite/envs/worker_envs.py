@@ -13,6 +13,7 @@ import numpy as np
 
 from ding_lite.basics import add_note, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.envs.changes import Change
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
 from ding_lite.envs.saved_states import pieces_of, require_env_state
@@ -37,6 +38,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         seed: random seed of the run.
         sizes: number of environments in each piece.
         make_host: function of a piece's first environment and size that returns its host.
+        info_columns: keys of infos whose values a collector records.
 
     Raises:
         Exception: the error of an environment's constructor.
@@ -49,7 +51,9 @@ class SplitVectorEnv(SameStepVectorEnv):
         seed: int,
         sizes: Sequence[int],
         make_host: Callable[[int, int], Host],
+        info_columns: Sequence[str] = (),
     ) -> None:
+        self.info_columns = tuple(info_columns)
         ends = list(accumulate(sizes))
         self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
         self.hosts: list[Host] = []
@@ -57,7 +61,7 @@ class SplitVectorEnv(SameStepVectorEnv):
             for piece in self.slices:
                 self.hosts.append(make_host(piece.start, len_of(piece)))
             made = [
-                host.submit(_make, factories[piece], seed, piece.start, lasting=True)
+                host.submit(_make, factories[piece], seed, piece.start, self.info_columns, lasting=True)
                 for host, piece in zip(self.hosts, self.slices)
             ]
             traits: list[Traits] = [copied.value for copied in gather_results(self.hosts, made)]
@@ -130,6 +134,15 @@ class SplitVectorEnv(SameStepVectorEnv):
         self._info = tuple(info for _, copied in answers for info in copied.value[0])
         self.current, self.last = out, None
         return [copied.value[1] for _, copied in answers]
+
+    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
+        """Apply and record one change per environment. Returns their results."""
+        answers = self.ask(_change, [Copied(changes[piece]) for piece in self.slices])
+        return tuple(result for copied in answers for result in copied.value)
+
+    def read_attribute(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return tuple(value for copied in self.ask(_read, [name] * len(self.hosts)) for value in copied.value)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment, by piece."""
@@ -219,12 +232,14 @@ def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> No
 # Functions that run in the process of the environments.
 
 
-def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:
+def _make(
+    objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int, info_columns: Sequence[str]
+) -> Copied[Traits]:
     progress = objects.get("progress")
     env = (
-        LocalVectorEnv(factories, seed, first_env)
+        LocalVectorEnv(factories, seed, first_env, info_columns)
         if progress is None
-        else ProgressVectorEnv(factories, seed, first_env, progress)
+        else ProgressVectorEnv(factories, seed, first_env, progress, info_columns)
     )
     objects[ENV] = env
     traits = Traits.of(env.envs[0])
@@ -251,6 +266,14 @@ def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, Copied[Any]]:
 
 def _current(objects: dict[str, Any]) -> tuple[Any, Any]:
     return objects[ENV].current, objects[ENV].restarted
+
+
+def _change(objects: dict[str, Any], changes: Copied[Sequence[Change]]) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].apply_changes(changes.value))
+
+
+def _read(objects: dict[str, Any], name: str) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].read_attribute(name))
 
 
 def _render(objects: dict[str, Any]) -> Copied[tuple[Any, ...]]:

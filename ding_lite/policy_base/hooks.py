@@ -49,7 +49,8 @@ class Hooks:
         ("value", "next_value", "advantage", "return_", "weight", "discount"), ()
     )
     """Columns that the pipeline may add to collected data, with the shape of one element. The default lists those that
-    estimators, enhancers and prioritised replay add; the dry run adds them to the dummy batch."""
+    estimators, enhancers and prioritised replay add; the dry run adds them to the dummy batch. "info.x_position" is the
+    column `batch.info.x_position`, which environments with info_columns record."""
 
     acting_settings: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments of `compute_actions` without which it would not explore, such as eps. The pipeline sets them in

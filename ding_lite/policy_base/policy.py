@@ -329,7 +329,12 @@ class Policy(PolicyState):
                 "comes from, for example the environment or a middleware that changes rewards."
             ) from error
         except (KeyError, AttributeError) as error:
-            known = (*STANDARD, *self.derived, *self._known.outputs, *(self._known.columns or ()))
+            known = (
+                *STANDARD,
+                *(name.partition(".")[0] for name in self.derived),
+                *self._known.outputs,
+                *(self._known.columns or ()),
+            )
             explain_missing(error, batch, known, f"learning of {type(self).__name__}")
             raise
         except (RuntimeError, IndexError) as error:

@@ -191,7 +191,12 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
         raise HookError(f"{name} returns the extra output {taken[0]!r}, but this column is reserved: give it another name.")
     step |= outputs
     for column, shape in policy.derived.items():
-        step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
+        value = np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32)
+        name, _, inner = column.partition(".")
+        if inner:
+            step.setdefault(name, {})[inner] = value
+        else:
+            step.setdefault(column, value)
     rollout: dict[str, Any] = map_leaves(lambda leaf: np.stack([leaf] * _STEPS), step)
     return rollout, tuple(outputs)
 

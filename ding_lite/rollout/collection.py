@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite.basics import arrays, plain
 from ding_lite.data import Episodes, RolloutBuffer, allocate, available_bytes, cut_episodes, flatten, map_leaves
 from ding_lite.envs import (
+    INFO,
     EpisodeResult,
     LocalVectorEnv,
     Step,
@@ -55,6 +56,13 @@ class LocalWorker:
         recurrent_state = RecurrentState(policy, self.env)
         self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
+        self._infos = self.env if isinstance(self.env, LocalVectorEnv) and self.env.info_columns else None
+        """The environments, if columns of their infos are recorded."""
+        if self._infos is not None and INFO in getattr(policy, "outputs", ()):
+            raise ValueError(
+                f"the policy returns the extra output {INFO!r}, and the environments record columns of infos under this name: "
+                "give the output another name."
+            )
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -221,7 +229,7 @@ class LocalWorker:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
-        recurrent_state = self._recurrent_state
+        recurrent_state, infos = self._recurrent_state, self._infos
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
@@ -232,6 +240,8 @@ class LocalWorker:
                 reward, terminated, truncated, final_obs, valid, finished = advance(env_action(outputs["action"]), obs)
                 if recurrent_state is not None:
                     recurrent_state.observe_step(outputs["action"], reward)
+                if infos is not None:
+                    outputs = {**outputs, INFO: infos.step_info()}
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished
@@ -256,6 +266,8 @@ class LocalWorker:
                 outputs = self.act(obs, random, **kwargs)
                 obs = storage.obs_at(t + 1)
                 step = self.step(outputs, obs)
+                if self._infos is not None:
+                    outputs = {**outputs, INFO: self._infos.step_info()}
                 storage.add(t, outputs, *step[:-1])
                 t += 1
                 counted = budget.count(step.finished, t)

@@ -98,7 +98,7 @@ def test_what_is_neither_id_nor_function_is_refused(env):
 
 
 def test_keywords_beside_a_function_are_refused(counting_env):
-    with pytest.raises(TypeError, match=r"\['render_mode'\].*set them in your function"):
+    with pytest.raises(TypeError, match=r"\['render_mode'\].*pass them in env_config"):
         make_envs(counting_env, render_mode="rgb_array")
 
 
