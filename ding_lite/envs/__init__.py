@@ -27,7 +27,7 @@ from ding_lite.envs.spaces import (
     to_gymnasium,
     to_nested,
 )
-from ding_lite.envs.steps import Step, Stepper
+from ding_lite.envs.steps import RunningEpisode, Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
 
@@ -47,6 +47,7 @@ __all__ = [
     "OnlyElements",
     "PartialObservation",
     "ReplayError",
+    "RunningEpisode",
     "SpaceError",
     "SplitVectorEnv",
     "Step",

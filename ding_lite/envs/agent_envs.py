@@ -95,6 +95,16 @@ class AgentEnv:
             raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
 
     @property
+    def infos(self) -> Mapping[Any, Any]:
+        """The last info of each agent in this episode."""
+        return self._infos
+
+    @property
+    def length(self) -> int:
+        """Number of steps of its episode so far."""
+        return self._length
+
+    @property
     def earned(self) -> float:
         """The sum of all rewards of its episode so far; it does not depend on the order of the agents."""
         return math.fsum(self._returns.values())

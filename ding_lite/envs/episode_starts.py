@@ -104,6 +104,8 @@ class EpisodeStarts:
         self._has_expensive_resets = hasattr(env.unwrapped, "ale")
         self._seeds: tuple[int, ...] = ()
         self._repeated: Mapping[str, Any] | None = None
+        self.info: Mapping[str, Any] = {}
+        """The last info of a replay."""
         self.replayed: int | None = None
         """Number of replayed steps while a saved episode is replayed; None until its reset is done."""
 
@@ -217,7 +219,7 @@ class EpisodeStarts:
             self.load_changes(state.get("changes"))
         later = [(taken, partial(repeat, self._changed_env, change)) for taken, change in self.changes.during]
         for step, result in enumerate(replay_episode(self.env, self.start, state["actions"], later)):
-            obs, self.replayed = result[0], step
+            obs, self.info, self.replayed = result[0], result[-1], step
             if step:
                 rewards.append(result[1])
             if played is not None:

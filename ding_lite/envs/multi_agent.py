@@ -25,7 +25,7 @@ from ding_lite.envs.error_locations import with_location
 from ding_lite.envs.factories import called, settings_of
 from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
 from ding_lite.envs.spaces import SpaceError, same_layout
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 
 AgentEnvFactory = Callable[..., Any]
 _KIND = "vector environment of several agents"
@@ -222,6 +222,14 @@ class AgentVectorEnv(ChangingEnvs):
             has_begun = bool(played) and played[error.env].begun is not None
             place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
             raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
+
+    def describe_rows(self, slots: AgentSlots) -> None:
+        """Set `infos` and `running_episodes` of these rows."""
+        rows = [(self.agent_envs[index], agent) for index, agent in slots.rows]
+        slots.infos = [agent_env.infos.get(agent, {}) for agent_env, agent in rows]
+        slots.running_episodes = [
+            RunningEpisode(one.index, one.starts.number, one.length, one.earned, agent) for one, agent in rows
+        ]
 
     def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
         """Apply and record one change per environment. Returns their results."""

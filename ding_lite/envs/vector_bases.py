@@ -66,6 +66,10 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangingEnvs, abc.ABC):
     def advance(self, action: Any, out: Any) -> Step:
         """Step with nested actions [B, ...], and write the next observations to `out`."""
 
+    @abc.abstractmethod
+    def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns [B, ...] of `info_columns` in the infos of the last step."""
+
     @property
     def infos(self) -> tuple[dict[str, Any], ...]:
         """The info of each environment from its last step or reset."""

@@ -23,7 +23,7 @@ from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.saved_states import pieces_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
@@ -178,6 +178,12 @@ class LocalVectorEnv(SameStepVectorEnv):
             return self._info_columns.gather(self._step_infos, self._paused_steps)
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
+
+    @property
+    def running_episodes(self) -> list[RunningEpisode]:
+        """The current episode of each environment."""
+        rows = zip(self.starts, self._begun_at, self._returns.tolist())
+        return [RunningEpisode(start.index, start.number, self._clock - begun, total) for start, begun, total in rows]
 
     def pause(self, indices: Iterable[int]) -> None:
         """Pause these environments, which must be at the start of an episode. `advance` skips them until `resume` or `begin`.
@@ -400,6 +406,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Replay these episodes. Returns the observations, which must equal `current`; the returns must equal `returns`."""
         played = [self._restore(index, one) for index, one in enumerate(episodes)]
         found = allocate(self._obs_spec, self.num_envs)
+        self._info = tuple(dict(start.info) for start in self.starts)
         try:
             self._write([obs for obs, _ in played], found)
             self._require_same(found, current)

@@ -120,7 +120,9 @@ class Hooks:
             state: recurrent state, a batch for each element of `get_initial_state`.
             explore: False for evaluation.
             **kwargs: the settings in `ctx.collect_kwargs`. If they are named in the signature, also `prev_action_batch` and
-                `prev_reward_batch`: arrays [B, ...] of the previous step, zeros at the start of an episode.
+                `prev_reward_batch`: arrays [B, ...] of the previous step, zeros at the start of an episode; `info_batch`, a
+                list with the info of each observation, also after a reset; and `episodes`, a list of `RunningEpisode`.
+                `predict` passes none of these.
 
         Returns:
             action [B, *action_shape]; the next recurrent state; extra outputs [B, ...] by name, which become columns of the

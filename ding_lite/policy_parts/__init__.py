@@ -11,6 +11,7 @@ from ding_lite.policy_parts.box_actions import (
     critic_regression,
 )
 from ding_lite.policy_parts.coefficient_schedules import EntropyCoeffSchedule, KLCoeffMixin, LearningRateSchedule
+from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
@@ -48,9 +49,11 @@ __all__ = [
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
     "ParamGroupsMixin",
+    "Postprocessing",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "SampleBatch",
     "TargetNetwork",
     "ValueBasedConfig",
     "ValueNetworkMixin",

@@ -56,7 +56,7 @@ class LocalWorker:
         recurrent_state = RecurrentState(policy, self.env)
         self._recurrent_state = recurrent_state if recurrent_state.is_needed else None
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
-        self._infos = self.env if isinstance(self.env, LocalVectorEnv) and self.env.info_columns else None
+        self._infos: Any = self.env if getattr(self.env, "info_columns", ()) else None
         """The environments, if columns of their infos are recorded."""
         if self._infos is not None and INFO in getattr(policy, "outputs", ()):
             raise ValueError(
