@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ class InfoColumns:
     def __init__(self, names: Sequence[str], first_env: int = 0) -> None:
         self.names, self._first_env = tuple(names), first_env
         self._specs: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self._unseen, self._known = set(names), dict[str, None]()
 
     def gather(self, infos: Sequence[Mapping[str, Any]], paused: Collection[int] = ()) -> dict[str, np.ndarray[Any, Any]]:
         """The column [B, ...] of each name.
@@ -43,7 +45,20 @@ class InfoColumns:
         Raises:
             EnvDataError: a value is neither a number nor an array, differs in shape from the first one, or is missing.
         """
+        if self._unseen:
+            self._known.update(dict.fromkeys(str(key) for info in infos for key in info))
+            self._unseen = {name for name in self._unseen if all(info.get(name) is None for info in infos)}
         return {name: self._column(name, infos, paused) for name in self.names}
+
+    def warn_of_missing(self, envs: str) -> None:
+        """Warn of names that have been in no info, once."""
+        for name in sorted(self._unseen):
+            warnings.warn(
+                f"info_columns names {name!r}, which is in no info of the first episode of {envs}, so its column is NaN"
+                f"{did_you_mean(name, self._known)} The infos have {', '.join(self._known) or 'no keys'}.",
+                stacklevel=3,
+            )
+        self._unseen.clear()
 
     def _column(self, name: str, infos: Sequence[Mapping[str, Any]], paused: Collection[int]) -> np.ndarray[Any, Any]:
         values = [info.get(name) for info in infos]
@@ -91,12 +106,13 @@ class InfoColumns:
         return EnvDataError(f"environment {env} returned an info in which {problem}: correct info_columns, or the info.", env)
 
     def state_dict(self) -> dict[str, Any]:
-        """Shape and dtype of each known column."""
-        return {name: [list(shape), dtype.str] for name, (shape, dtype) in self._specs.items()}
+        """Shape and dtype of each known column, and whether a value was seen, or a warning given."""
+        return {name: [list(shape), dtype.str, name not in self._unseen] for name, (shape, dtype) in self._specs.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in state.items()}
+        self._specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype, _) in state.items()}
+        self._unseen -= {name for name, (_, _, is_seen) in state.items() if is_seen}
 
 
 def _spec_of(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -175,9 +175,12 @@ class LocalVectorEnv(SameStepVectorEnv):
             EnvDataError: a value is missing, or does not fit its column.
         """
         try:
-            return self._info_columns.gather(self._step_infos, self._paused_steps)
+            columns = self._info_columns.gather(self._step_infos, self._paused_steps)
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
+        if self.starts[0].number > 0:
+            self._info_columns.warn_of_missing(self.env_name)
+        return columns
 
     @property
     def running_episodes(self) -> list[RunningEpisode]:

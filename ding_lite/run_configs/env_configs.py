@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ding_lite.basics import Config, ConfigError, ranged_field
 
@@ -14,6 +14,10 @@ from ding_lite.basics import Config, ConfigError, ranged_field
 @dataclasses.dataclass
 class EnvConfig(Config):
     """The environments for collection and for evaluation."""
+
+    foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("make_kwargs", "env_kwargs", "kwargs"), "set env_config, a dict with the keyword arguments of the environment."
+    )
 
     id: str = "CartPole-v1"
     """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for

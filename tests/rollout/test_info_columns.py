@@ -176,6 +176,15 @@ def test_a_setting_that_the_environments_do_not_follow_is_refused(collector):
     collector(cfg, policy_for(envs).collect_mode, made_envs(), collect_kwargs={"eps": 0.1})
 
 
+def test_a_name_that_is_in_no_info_of_the_first_episode_is_named_once():
+    envs = make_envs(Telling, 2, 0, info_columns=("speed", "spede"))
+    worker = LocalWorker(envs, policy_for(envs).collect_mode)
+    with pytest.warns(UserWarning, match="names 'spede', .* of Telling, so its column is NaN: did you mean 'speed'") as caught:
+        batch = worker.collect(13, eps=0.5).trajectories.batch
+    assert len(caught) == 1
+    assert batch.info.spede.isnan().all()
+
+
 def test_names_that_are_one_string_are_refused():
     with pytest.raises(TypeError, match="wants several names"):
         make_envs(Telling, 2, info_columns="speed")
