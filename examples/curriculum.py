@@ -5,6 +5,9 @@ evaluator -> collector -> curriculum -> gae_estimator -> multistep_trainer -> ck
 The task is a combination lock: each of twelve cells has one right action out of four, a wrong one ends the episode, and only
 the last cell has a reward. Random actions from the first cell succeed once in 17 million episodes. So episodes first start in
 the last cell, and one cell earlier whenever 90% of them succeed. Evaluations always start in the first cell.
+
+Opens the lock after 18,944 environment steps (seeds 0, 1 and 2). With --env.env-config distance=12, all episodes start in the
+first cell, and none has succeeded after 30,720 steps.
 """
 
 import sys

@@ -13,7 +13,7 @@ import numpy as np
 from ding_lite.basics import add_note, arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
-from ding_lite.envs.changes import Change
+from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
@@ -388,9 +388,10 @@ class LocalVectorEnv(SameStepVectorEnv):
     def _load_changes(self, states: Sequence[Mapping[str, Any]] | None) -> None:
         """Apply the changes of environments in which no episode has begun."""
         for index, start in enumerate(self.starts):
-            if states is not None:
+            state = None if states is None else states[index]
+            if EnvChanges.of(state):
                 self._dirty.add(index)
-            start.load_changes(None if states is None else states[index])
+            start.load_changes(state)
 
     def _come_back(self, refusal: Exception) -> None:
         """Replay the current episodes, after a state was refused."""
