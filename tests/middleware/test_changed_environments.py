@@ -1,6 +1,8 @@
 """Environments that a middleware changes during a run: the result depends neither on threads nor processes, nor on a resume."""
 
 import dataclasses
+import os
+import signal
 import sys
 
 import cloudpickle
@@ -88,7 +90,7 @@ def without_contract(env):
     return change
 
 
-def run(place, mode=None, options=None, state=None, saved=None, evaluates=False):
+def run(place, mode=None, options=None, state=None, saved=None, evaluates=False, kills=()):
     """Returns, values of evaluations, weights and the state of the environments after the run."""
     options = options or {"workers": 2}
     envs, evaluator_envs = make_envs(Drift, 4, 0, **options), make_envs(Drift, 2, 1)
@@ -96,12 +98,14 @@ def run(place, mode=None, options=None, state=None, saved=None, evaluates=False)
     cfg.override({"policy.model.encoder_hidden_size_list": [8], "policy.eval.evaluator.eval_freq": 1})
     cfg.override({"env.n_evaluator_episode": 2})
     policy = PPOPolicy(cfg.policy, envs.single_observation_space, envs.single_action_space)
-    loop = Task()
+    loop, hosts = Task(), getattr(envs, "hosts", ())
 
     @contract(reads=("trajectories", "returns", "eval_value", "values"), writes=("returns", "values"), stage="record")
     def note(ctx):
         ctx.returns = [*ctx.returns, float(ctx.trajectories.batch.reward.sum())]
         ctx.values = [*ctx.values, float(ctx.eval_value)]
+        if ctx.total_step in kills and (pid := hosts[ctx.total_step % 2].pid) is not None:
+            os.kill(pid, signal.SIGKILL)
         if saved is not None and ctx.total_step == 2:
             loop.between_iterations(lambda: saved.append(through_a_file(loop.state_dict())))
 
@@ -150,6 +154,14 @@ def test_environments_of_an_evaluation_in_progress_are_changed_when_it_has_ended
 
     assert len({value for value in oracle[1] if np.isfinite(value)}) > 3
     assert same(run(after_rollout, {"async_mode": True, "max_lag": 1}, evaluates=True), oracle)
+
+
+@pytest.mark.parametrize("place", [after_rollout, before_rollout])
+@pytest.mark.parametrize("mode", [{}, {"async_mode": True, "max_lag": 1}], ids=["sync", "async"])
+def test_workers_that_are_killed_and_restarted_have_had_the_changes(place, mode):
+    oracle = run(place, {"max_lag": mode.get("max_lag", 0)})
+
+    assert same(run(place, mode, PROCESS, kills=(1, 2, 4)), oracle)
 
 
 @pytest.mark.parametrize("place", [after_rollout, before_rollout])
