@@ -52,6 +52,22 @@ def require_evaluations(middleware: str, cfg: object) -> None:
     require_settings(middleware, cfg, *evaluator, "env.n_evaluator_episode", "env.stop_value", "log.video_every")
 
 
+def require_info_columns(middleware: str, cfg: Any, env: object) -> None:
+    """Refuse environments that do not record the columns of infos that the configuration names.
+
+    Raises:
+        ValueError: naming the columns.
+    """
+    wanted = tuple(getattr(cfg.env, "info_columns", ()))
+    missing = [name for name in wanted if name not in getattr(env, "info_columns", ())]
+    if missing:
+        raise ValueError(
+            f"cfg.env.info_columns = {wanted}, but {middleware} got environments that do not record {missing[0]!r}: make them "
+            "with make_envs(..., **cfg.env.options()). Environments of other libraries, or of several agents, cannot record "
+            "infos."
+        )
+
+
 def _instead(given: object) -> str:
     """Advice for an argument that is almost a configuration."""
     if isinstance(given, type):

@@ -15,7 +15,14 @@ from ding_lite.contexts import OnlineRLContext
 from ding_lite.engine import PendingWork, contract
 from ding_lite.metrics import MetricsLogger
 from ding_lite.middleware.acting_settings import ActingSettings
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_mode, require_same_algorithm
+from ding_lite.middleware.arguments import (
+    RUN_CONFIG,
+    require,
+    require_count,
+    require_info_columns,
+    require_mode,
+    require_same_algorithm,
+)
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
@@ -116,6 +123,7 @@ class StepCollector:
         require("StepCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_mode("StepCollector", policy, "collect_mode")
         require_same_algorithm("StepCollector", cfg, policy)
+        require_info_columns("StepCollector", cfg, env)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
@@ -202,6 +210,7 @@ class EpisodeCollector:
         require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
+        require_info_columns("EpisodeCollector", cfg, env)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting = _Acting(policy, env)
         self._num_episodes: int = cfg.policy.collect.n_episode

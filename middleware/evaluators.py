@@ -13,7 +13,7 @@ from ding_lite.basics import foreign_arguments
 from ding_lite.config import EnvConfig, RunConfig
 from ding_lite.contexts import OfflineRLContext, OnlineRLContext
 from ding_lite.engine import Deferred, Task, WorkCancelled, contract
-from ding_lite.envs import EpisodeResult, name_of_envs, threshold_of_envs
+from ding_lite.envs import ChangingEnvs, EpisodeResult, name_of_envs, threshold_of_envs
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_mode
 from ding_lite.middleware.foreign_names import ARGUMENTS
@@ -150,7 +150,7 @@ class InteractionEvaluator:
             cfg.env.settle(name_of_envs(env), threshold_of_envs(env))
         self._env_name = name_of_envs(env)
         self._count, self._stop_value = cfg.env.n_evaluator_episode, cfg.env.stop_value
-        self._policies, self._worker = tuple(policies), worker
+        self._policies, self._worker, self._env = tuple(policies), worker, env
         self._value, self._recorder = value, recorder
         self._metrics = MetricsLogger(owner="the evaluator")
         self._last_env_step = self._evaluations = 0
@@ -231,6 +231,8 @@ class InteractionEvaluator:
         work = own_run().defer(self._deferred(), _counters(ctx), lambda: bool(begun) and begun[0].is_over)
         work.outlasts = True
         begun.append(work)
+        if isinstance(self._env, ChangingEnvs):
+            self._env.set_worker_thread(work.thread)
         self._under_way = ctx.train_iter, work
 
     def _deferred(self) -> Callable[[dict[str, int], Callable[[], bool]], Evaluation]:

@@ -13,7 +13,7 @@ from ding_lite.engine import NestedContext, contract
 from ding_lite.envs import AgentVectorEnv, EpisodeResult
 from ding_lite.metrics import MetricsLogger, mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
-from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_modes
+from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode, EvalMode
@@ -61,6 +61,7 @@ class AgentsCollector:
     ) -> None:
         require("AgentsCollector", cfg, "policy.collect.n_sample", RUN_CONFIG)
         require_modes("AgentsCollector", policies, "collect_mode")
+        require_info_columns("AgentsCollector", cfg, env)
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
         self._worker = AgentWorker(env, policies, policy_of)
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import re
 import sys
+import typing
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -15,6 +18,9 @@ from ding_lite.basics import Config, did_you_mean, printable, require_extra, req
 from ding_lite.envs import registered_spec
 
 ConfigType = TypeVar("ConfigType", bound=Config)
+
+_WORDS = {"True": True, "False": False, "None": None}
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
 def from_command_line(
@@ -46,7 +52,15 @@ def from_command_line(
     resumed = _folder_to_resume(arguments)
     if resumed is not None and hasattr(default, "resume"):
         default = _configuration_in(resumed, default)
-    parsed = tyro.cli(type(default), args=arguments, default=copy.deepcopy(default), description=(description or "").strip())
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_rule_for_dicts)
+    parsed = tyro.cli(
+        type(default),
+        args=arguments,
+        default=copy.deepcopy(default),
+        description=(description or "").strip(),
+        registry=registry,
+    )
     seed, earlier = getattr(parsed, "seed", None), getattr(default, "seed", None)
     if resumed is not None and seed != earlier:
         _end(
@@ -54,7 +68,7 @@ def from_command_line(
             "out, or start a new run with another --exp-name."
         )
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
-    found = default.override(_changes(default.to_dict(), parsed.to_dict(), given))
+    found = default.override(_changes(default, parsed, given))
     _require_possible(found, given)
     return found
 
@@ -105,17 +119,80 @@ def _end(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any], given: Collection[str], prefix: str = "") -> dict[str, Any]:
+def _changes(before: Config, after: Config, given: Collection[str], prefix: str = "") -> dict[str, Any]:
     """The values that differ from the defaults or were given, as nested dicts.
 
     They are in the order of the fields: setting an environment's id sets its stop_value, so the id must come first.
     """
     changes: dict[str, Any] = {}
-    for name, value in after.items():
-        if isinstance(value, dict):
-            inner = _changes(before[name], value, given, f"{prefix}{name}.")
+    for field in dataclasses.fields(after):
+        name = field.name
+        value, default = getattr(after, name), getattr(before, name)
+        if isinstance(value, Config):
+            inner = _changes(default, value, given, f"{prefix}{name}.")
             if inner:
                 changes[name] = inner
-        elif value != before[name] or f"{prefix}{name}" in given:
+        elif value != default or f"{prefix}{name}" in given:
             changes[name] = value
     return changes
+
+
+def _rule_for_dicts(info: Any) -> Any:
+    """tyro's rule for an option with a dict of values of any type; None for options of other types."""
+    if typing.get_origin(info.type) is not dict:
+        return None
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE ...",
+        instance_from_str=named_values,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda values: [
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
+        ],
+    )
+
+
+def named_values(words: Sequence[str]) -> dict[str, Any]:
+    """The values of an option with a dict: words `NAME=VALUE`, or one word with a JSON object.
+
+    A VALUE is a number, True, False, None, JSON such as `[1, 2]` or `"8"`, or otherwise a string.
+
+    Raises:
+        ValueError: a word is neither of these, or a name is given twice.
+
+    Example:
+        >>> named_values(["is_slippery=False", "map_name=8x8", "gravity=-9.5", "size=[3, 4]"])
+        {'is_slippery': False, 'map_name': '8x8', 'gravity': -9.5, 'size': [3, 4]}
+        >>> named_values(['{"is_slippery": false}'])
+        {'is_slippery': False}
+    """
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            return dict(json.loads(words[0]))
+        except ValueError as error:
+            raise ValueError(f"{words[0]!r} is not valid JSON: {error}.") from None
+    values: dict[str, Any] = {}
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if not (name and is_given) or name in values:
+            problem = "is given twice" if name in values else "has no name or no value"
+            raise ValueError(f"{word!r} {problem}: write NAME=VALUE ..., such as is_slippery=False map_name=8x8.")
+        values[name] = _value_of(value)
+    return values
+
+
+def _value_of(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _FLOAT.fullmatch(text):  # also forms such as .5, which JSON does not have
+        return float(text)
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError:
+        return text
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

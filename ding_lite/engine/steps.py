@@ -111,9 +111,22 @@ def make_steps(entries: Sequence[Entry], cls: type[Context], fields: frozenset[s
     steps += [_step_of(entry, SECOND, cls, fields) for entry in reversed(entries) if may_yield(entry.fn)]
     for step in steps:
         step.lane = LEARN if is_one_lane else step.lane
+    _use_until_taken(steps)
     _join_shared_state(steps)
     elsewhere = frozenset[str]().union(*(step.writes for step in steps if step.lane != LEARN))
     return [*steps, MiddlewareStep(None, False, LEARN, reads=elsewhere)]  # at the end, the whole context is collected
+
+
+def _use_until_taken(steps: Sequence[MiddlewareStep]) -> None:
+    """Let pending work count as a use of the objects of its stage that other middleware use, such as environments.
+
+    Others then use these objects only when no work is pending, and the next work is requested after that.
+    """
+    for step in steps:
+        if step.is_late and step.entry is not None and step.entry.contract is not None:
+            others = [other for other in steps if other.entry is not step.entry]
+            alone = step.entry.contract.alone
+            step.uses = tuple(thing for thing in alone if any(other.is_user_of(thing) for other in others))
 
 
 def _join_shared_state(steps: Sequence[MiddlewareStep]) -> None:

@@ -15,10 +15,12 @@ from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
+from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
 from ding_lite.envs.env_memories import layers_with_state
 from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, replay_episode
 from ding_lite.envs.error_locations import EnvLocation
+from ding_lite.envs.info_columns import INFO, InfoColumns
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, registered_spec, rendering, stepper
 from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
@@ -39,7 +41,7 @@ from ding_lite.envs.spaces import (
     to_gymnasium,
     to_nested,
 )
-from ding_lite.envs.steps import Step, Stepper
+from ding_lite.envs.steps import RunningEpisode, Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
 
@@ -49,21 +51,25 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow 
 __all__ = [
     "ACTION_MASK",
     "ENV",
+    "INFO",
     "ActionMask",
     "ActionMaskError",
     "ActionMasks",
     "AgentSlots",
     "AgentVectorEnv",
     "AtariPreprocessing",
+    "ChangingEnvs",
     "EnvDataError",
     "EnvLocation",
     "Episode",
     "EpisodeResult",
+    "InfoColumns",
     "LocalVectorEnv",
     "MultiAgentStep",
     "OnlyElements",
     "PartialObservation",
     "ReplayError",
+    "RunningEpisode",
     "SpaceError",
     "SplitVectorEnv",
     "Step",

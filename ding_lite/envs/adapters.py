@@ -26,7 +26,9 @@ from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_loca
 from ding_lite.envs.names import name_of_envs
 from ding_lite.envs.results import final_obs, to_rewards
 from ding_lite.envs.spaces import SpaceError, integer_bounds, space_spec, to_gymnasium, to_nested
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
+
+_FINAL = ("final_obs", "final_observation", "final_info")
 
 
 class VectorEnvAdapter:
@@ -73,6 +75,7 @@ class VectorEnvAdapter:
         self.stepped_by: Any = None
         self._ended: np.ndarray[Any, Any] = np.ones(self.num_envs, np.bool_)
         self._valid: np.ndarray[Any, Any] | None = None
+        self._raw_infos: list[tuple[Any, Any]] = []  # infos of the environments that are true in a mask, the latest last
 
     def first_seed(self, seed: int) -> int | None:
         """The random seed for the first episodes: `seed`, or None if the environment was reset before.
@@ -98,9 +101,10 @@ class VectorEnvAdapter:
         try:
             if self._resetting is not None:
                 self.env.step(self._action)  # completes pending resets of gymnasium, which would happen after this one
-            obs, _ = self.env.reset(seed=seed)
+            obs, infos = self.env.reset(seed=seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, ErrorLocation(f"{self.env}", f"{self.num_envs} environments"))  # noqa: B904  mostly it is the same
+        self._raw_infos = [(infos, np.ones(self.num_envs, np.bool_))]
         self._resetting = self._valid = None
         self._seed = self._seed if seed is None else seed
         self._numbers = [0 if seed is not None else number + 1 for number in self._numbers]
@@ -132,6 +136,7 @@ class VectorEnvAdapter:
     def _seen(self, result: Any, out: Any) -> Step:
         """The checked result of a step."""
         obs, rewards, terminations, truncations, infos = result
+        self._raw_infos = [(infos, np.ones(self.num_envs, np.bool_))]
         reward = self._rewards(rewards)
         terminated, truncated = np.asarray(terminations, np.bool_), np.asarray(truncations, np.bool_)
         if not reward.shape == terminated.shape == truncated.shape == self._shape:
@@ -221,6 +226,45 @@ class VectorEnvAdapter:
         seeded = "" if self._seed is None else f" since reset(seed={self._seed})"
         return f"next episodes{seeded}" if number is None else f"episode {number}{seeded}"
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each environment, or read an attribute, if the vector environment can."""
+        return tuple(self._method("call")(name, *args, **kwargs))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each environment, if the vector environment can."""
+        self._method("set_attr")(name, values)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment, if the vector environment can read it."""
+        return tuple(self._method("get_attr")(name))
+
+    def _method(self, name: str) -> Any:
+        method = getattr(self.env, name, None)
+        if not callable(method):
+            raise TypeError(
+                f"{self.env} of type {type(self.env).__name__} has no method {name!r} for its environments: make them with "
+                "make_envs(), or give the vector environment this method."
+            )
+        return method
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info of each current observation."""
+        latest = [next(infos for infos, mask in reversed(self._raw_infos) if mask[index]) for index in range(self.num_envs)]
+        return [
+            {name: value for name, value in _info_of(infos, index).items() if name not in _FINAL}
+            for index, infos in enumerate(latest)
+        ]
+
+    @property
+    def running_episodes(self) -> list[RunningEpisode]:
+        """The current episode of each environment."""
+        rows = zip(self._numbers, self._begun_at, self._returns.tolist())
+        return [
+            RunningEpisode(index, number, max(0, self._clock - begun), total)
+            for index, (number, begun, total) in enumerate(rows)
+        ]
+
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:
         """[B] bool: whether `current` is the start of an episode, or the next step will be."""
@@ -239,10 +283,12 @@ class VectorEnvAdapter:
             finals = {index: map_leaves(lambda column, row=index: np.copy(column[row]), out) for index in indices}
             self._resets, self._next = ended, 1
             try:
-                obs, _ = self.env.reset(options={"reset_mask": ended.copy()})  # gymnasium pops the key: a new dict each time
+                # gymnasium pops the key: a new dict each time
+                obs, begun = self.env.reset(options={"reset_mask": ended.copy()})
             except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
                 who = f"{self.env}, of its environments {shown(indices, 200)},"
                 raise with_location(error, ErrorLocation(who, self._episode(None)))  # noqa: B904  mostly it is the same error
+            self._raw_infos.append((begun, ended))
             self._write(obs, out)
             return finals
         found = infos.get("final_obs", infos.get("final_observation"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from ding_lite.basics import add_note
 from ding_lite.envs.agent_slots import AgentStepResult
+from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, exit_error, with_location
@@ -35,6 +37,7 @@ class AgentEnv:
     """
 
     def __init__(self, factory: Callable[[], Any], index: int, run_seed: int) -> None:
+        self._factory, self._is_dirty = factory, False
         self.env, self.index = _made_by(factory, index), index
         self.possible = tuple(self.env.possible_agents)
         """All agents that may take part."""
@@ -52,11 +55,31 @@ class AgentEnv:
         self._length = 0
         self.ended_at: ErrorLocation | None = None
         """The last step of the previous episode, after its end."""
-        self.seed(run_seed)
+        self.starts = EpisodeStarts(cast("Any", self), run_seed, index, None, self.env)
 
     def seed(self, run_seed: int) -> None:
         """Seed the next episodes as in a new environment of a run with this seed."""
-        self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index)
+        self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index, self.starts.changes, self.env)
+
+    def change(self, change: Change) -> Any:
+        """Apply and record a change. Returns the result of a call."""
+        self._is_dirty = True
+        return self.starts.change(change)
+
+    def begin_replay(self, run_seed: int, changes: Mapping[str, Any] | None = None) -> None:
+        """Seed the episodes, in a new environment if this one was changed.
+
+        Args:
+            run_seed: random seed of the run.
+            changes: changes to apply; None for none.
+        """
+        if self._is_dirty:
+            with suppress(Exception):
+                self.env.close()
+            self.env = _made_by(self._factory, self.index)
+        self._is_dirty = changes is not None
+        self.starts = EpisodeStarts(cast("Any", self), run_seed, self.index, None, self.env)
+        self.starts.load_changes(changes)
 
     @property
     def unwrapped(self) -> AgentEnv:
@@ -70,6 +93,16 @@ class AgentEnv:
             return self.starts.begin()[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             raise with_location(error, self.place())  # noqa: B904  mostly it is the same error
+
+    @property
+    def infos(self) -> Mapping[Any, Any]:
+        """The last info of each agent in this episode."""
+        return self._infos
+
+    @property
+    def length(self) -> int:
+        """Number of steps of its episode so far."""
+        return self._length
 
     @property
     def earned(self) -> float:
@@ -104,12 +137,13 @@ class AgentEnv:
 
     def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
         """Replay a saved episode. Returns observations by agent."""
-        starts = self.starts
+        starts, previous = self.starts, state.get("previous")
+        self._is_dirty = self._is_dirty or "changes" in state or bool(previous and "changes" in previous)
         try:
-            if previous := state.get("previous"):
+            if previous:
                 starts.load_state_dict(previous)
                 self.require_earned(previous["return"])
-            return starts.load_state_dict(state)[0]  # type: ignore[no-any-return]
+            return starts.load_state_dict(state, follows=bool(previous))[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self.place()._replace(step=None, action=None, is_replay=True)
             if starts.replayed is not None and starts.replayed < len(starts.actions):

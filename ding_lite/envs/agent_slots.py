@@ -14,7 +14,7 @@ from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range
 from ding_lite.envs.results import are_flags, final_obs, require_flags, to_rewards, write_obs
 from ding_lite.envs.spaces import integer_bounds, is_scalar, space_spec, splitter, subspaces, to_gymnasium
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 
 
 class AgentStepResult(NamedTuple):
@@ -69,6 +69,10 @@ class AgentSlots:
         """Action and reward of the last step, set by the worker that took it; None if unknown."""
         self.stepped_by: Any = None
         """The object that took the last step, set by that object; None if unknown."""
+        self.infos: Sequence[Mapping[str, Any]] = ()
+        """The info of each current observation, set by the environments if a policy needs it."""
+        self.running_episodes: list[RunningEpisode] = []
+        """The current episode of each row, set in the same way."""
         self._bounds, self._boxes = integer_bounds(observation_space), BoxBounds([observation_space] * self.num_envs)
         self._split = splitter(action_space)
         self._actions_are_values = is_scalar(action_space)

@@ -199,7 +199,7 @@ def is_atari(spec: EnvSpec) -> bool:
     return spec.entry_point == _ENTRY
 
 
-def make_atari(spec: EnvSpec, mode: AtariMode, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_atari(spec: EnvSpec, mode: AtariMode, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """A preprocessed game of ALE.
 
     Args:

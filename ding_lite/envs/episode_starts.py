@@ -6,13 +6,15 @@ import copy
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from ding_lite.envs.changes import Change, EnvChanges, apply, read, repeat, require_possible
 from ding_lite.envs.env_memories import attributes_of, layers_with_state, load_states, states_of, warn_of_lost_attributes
 
 _SEEDS = 16  # seeds per hash
@@ -70,10 +72,23 @@ class EpisodeStarts:
         env: the environment.
         run_seed: random seed of the run.
         index: index of the environment.
+        changes: earlier changes of the environment; None for none.
+        changed_env: the object that changes are applied to; None for the environment itself.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], run_seed: int, index: int) -> None:
-        self.env, self.run_seed, self.index = env, run_seed, index
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        run_seed: int,
+        index: int,
+        changes: EnvChanges | None = None,
+        changed_env: Any = None,
+    ) -> None:
+        self.run_seed, self.index = run_seed, index
+        self.changes = EnvChanges() if changes is None else changes
+        """What was changed in the environment by `call` and `set_attr`."""
+        self.use(env, changed_env)
+        self.changes.begin()
         self.number = -1
         """Number of the current episode."""
         self.start: dict[str, Any] = {}
@@ -87,11 +102,38 @@ class EpisodeStarts:
         """The previous episode and its return, saved while the current one has no steps, to check the replay with its
         rewards."""
         self._has_expensive_resets = hasattr(env.unwrapped, "ale")
-        self._with_state = layers_with_state(env)
         self._seeds: tuple[int, ...] = ()
         self._repeated: Mapping[str, Any] | None = None
+        self.info: Mapping[str, Any] = {}
+        """The last info of a replay."""
         self.replayed: int | None = None
         """Number of replayed steps while a saved episode is replayed; None until its reset is done."""
+
+    def use(self, env: gymnasium.Env[Any, Any], changed_env: Any = None) -> None:
+        """Use this environment from now on."""
+        self.env, self._changed_env = env, env if changed_env is None else changed_env
+        self._with_state = layers_with_state(env)
+
+    def require_possible(self, change: Change) -> None:
+        """Raise an error if the environment lacks the attribute of a change."""
+        require_possible(self._changed_env, change, self.index)
+
+    def change(self, change: Change) -> Any:
+        """Apply a change, and record it for replays. Returns the result of a call."""
+        result, recorded = apply(self._changed_env, change, self.index)
+        if recorded is not None:
+            taken = len(self.actions) if self.number >= 0 else None
+            self.changes.record(recorded, taken, f"environment {self.index} ({self.env})")
+        return result
+
+    def read(self, name: str) -> Any:
+        """An attribute of the environment."""
+        return read(self._changed_env, name, self.index)
+
+    def load_changes(self, state: Mapping[str, Any] | None) -> None:
+        """Apply the changes before the current episode to the environment, which is a new one; `state` is None for none."""
+        self.changes = EnvChanges.of(state)
+        self.changes.repeat(self._changed_env, self.env.reset)
 
     @property
     def described(self) -> str:
@@ -112,9 +154,12 @@ class EpisodeStarts:
         """Reset the environment for its next episode. Returns its observation and info."""
         is_known = self.number >= 0 and len(self.actions) < _LONGEST
         played = {"number": self.number, "start": self.start, "actions": [*self.actions], "return": self.earned}
+        if self.changes:
+            played["changes"] = self.changes.state_dict()
         self._previous = played if is_known else None
         self.number += 1
         self.actions.clear()
+        self.changes.begin()
         if self._repeated is not None:
             self.start, self._repeated = dict(self._repeated), None
             return next(replay_episode(self.env, self.start, ()))
@@ -147,24 +192,34 @@ class EpisodeStarts:
             )
         state = {"number": self.number, "start": self.start, "actions": _packed(self.actions)}
         state["attributes"] = attributes_of(self.env)
+        if self.changes:
+            state["changes"] = self.changes.state_dict()
         if self._previous is not None and not self.actions:
             state["previous"] = {**self._previous, "actions": _packed(self._previous["actions"])}
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, list[Any]]:
+    def load_state_dict(
+        self, state: Mapping[str, Any], played: Callable[[int], None] | None = None, follows: bool = False
+    ) -> tuple[Any, list[Any]]:
         """Restore the environment by replaying the saved episode. Returns its current observation, and the rewards.
 
         Args:
             state: a result of `state_dict`.
             played: called with the number of replayed steps after the reset and after each step.
+            follows: whether the episode before it has just been replayed, so that changes before it are already applied.
         """
         self.number, self.start, self._seeds = state["number"], state["start"], ()
         self._previous = state.get("previous")
         self.actions.clear()
         self.actions.extend(state["actions"])
         obs, rewards, self.replayed = None, [], None
-        for step, result in enumerate(replay_episode(self.env, self.start, state["actions"])):
-            obs, self.replayed = result[0], step
+        if follows:
+            self.changes = EnvChanges.of(state.get("changes"))
+        else:
+            self.load_changes(state.get("changes"))
+        later = [(taken, partial(repeat, self._changed_env, change)) for taken, change in self.changes.during]
+        for step, result in enumerate(replay_episode(self.env, self.start, state["actions"], later)):
+            obs, self.info, self.replayed = result[0], result[-1], step
             if step:
                 rewards.append(result[1])
             if played is not None:
@@ -188,14 +243,26 @@ def simulator_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return {"ale": state, "np_random": inner.np_random.bit_generator.state}
 
 
-def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actions: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+def replay_episode(
+    env: gymnasium.Env[Any, Any],
+    start: Mapping[str, Any],
+    actions: Iterable[Any],
+    changes: Sequence[tuple[int, Callable[[], object]]] = (),
+) -> Iterator[tuple[Any, ...]]:
     """Replay an episode: yields (obs, info) of the reset, then the result of each `env.step(action)`.
 
     Args:
         env: an environment of the same kind.
         start: {"seed": episode.seed}, or `EpisodeStarts.start`.
         actions: the actions of the episode.
+        changes: functions that change the environment, each with the number of steps before it, in ascending order.
     """
+    waiting = deque(changes)
+
+    def change(taken: int) -> None:
+        while waiting and waiting[0][0] <= taken:
+            waiting.popleft()[1]()
+
     if "ale" in start:
         from ale_py import ALEState  # installed, because this is an ALE environment
 
@@ -208,5 +275,7 @@ def replay_episode(env: gymnasium.Env[Any, Any], start: Mapping[str, Any], actio
     else:
         load_states(env, start)
         yield env.reset(seed=start["seed"], options=copy.deepcopy(start.get("options")))
-    for action in actions:
+    change(0)
+    for taken, action in enumerate(actions, 1):
         yield env.step(action)
+        change(taken)

@@ -42,6 +42,9 @@ class EnvLocation:
     run_seed: int | None = None
     """Random seed of the run; None if unknown."""
 
+    changes: Mapping[str, Any] | None = None
+    """What `call` and `set_attr` had changed in the environment, as plain data; None if nothing."""
+
     recipe: Any = None
     """How the environment is made, as plain data; a text that says why this is unknown; None if it cannot be replayed."""
 

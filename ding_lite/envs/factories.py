@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -59,3 +60,36 @@ def require_alike(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
                 f"environment {index} has the spaces {env.observation_space}, {env.action_space}, environment 0 has "
                 f"{first.observation_space}, {first.action_space}: they must be the same in all environments."
             )
+
+
+def settings_of(env_config: Mapping[str, Any] | None, who: str) -> dict[str, Any]:
+    """A copy of the keyword arguments of environments.
+
+    Raises:
+        TypeError: it is not a mapping with strings as keys.
+    """
+    if env_config is None:
+        return {}
+    if not isinstance(env_config, Mapping) or not all(isinstance(name, str) for name in env_config):
+        raise TypeError(f"{who}(env_config={env_config!r:.80}) wants keyword arguments by name, such as {{'gravity': 9.8}}.")
+    return dict(env_config)
+
+
+def called(factory: Callable[..., Any], /, **env_config: Any) -> Any:
+    """A new environment from a function with these keyword arguments."""
+    try:
+        return factory(**copied_settings(env_config))
+    except TypeError as error:
+        try:
+            inspect.signature(factory).bind(**env_config)
+        except (TypeError, ValueError):  # it does not take them, or its signature is unknown
+            name = getattr(factory, "__name__", type(factory).__name__)
+            add_note(error, f"env_config passed {', '.join(env_config)} to {name}")
+        raise
+
+
+def copied_settings(value: Any) -> Any:
+    """The same dicts, lists and tuples anew, because an environment may change its arguments; other objects are shared."""
+    if type(value) is dict:
+        return {name: copied_settings(inner) for name, inner in value.items()}
+    return type(value)(map(copied_settings, value)) if type(value) in (list, tuple) else value

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, SupportsIndex
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -19,7 +19,7 @@ from ding_lite.basics import add_note, did_you_mean, require_extra, seed_of
 from ding_lite.envs.action_masks import ActionMask
 from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
-from ding_lite.envs.factories import EnvFactory
+from ding_lite.envs.factories import EnvFactory, called, copied_settings, settings_of
 from ding_lite.envs.infos import MeanInfo
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vector_bases import SameStepVectorEnv
@@ -30,12 +30,14 @@ _STEPPER = "_ding_lite_stepper"
 
 
 def make_envs(
-    env: str | EnvFactory,
+    env: str | Callable[..., gymnasium.Env[Any, Any]],
     num_envs: int = 1,
     seed: int = 0,
     *,
+    env_config: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
     log_info: Sequence[str] = (),
+    info_columns: Sequence[str] = (),
     action_mask: bool = False,
     atari: AtariMode | None = None,
     workers: int = 1,
@@ -56,6 +58,7 @@ def make_envs(
         num_envs: B.
         seed: random seed of the run, 0 to 2**63 - 1. Each episode is seeded from (seed, index of the environment, number of the
             episode).
+        env_config: keyword arguments of each environment, for `gymnasium.make` or for the function; None for none.
         wrappers: wrappers for each environment, the innermost first.
         log_info: names in the infos of steps. Their means over an episode are added to the info of its last step, and all
             numbers in that info are logged.
@@ -64,6 +67,8 @@ def make_envs(
         atari: for Atari games, which are preprocessed, see `AtariPreprocessing`: "eval", the default, for whole games with
             their own rewards; "train", in which a lost life ends an episode, and rewards are clipped to their sign; "raw" for
             the game without preprocessing. The true score of each game is logged as custom_metrics/score_mean, _min, _max.
+        info_columns: names in the infos of steps whose values a collector records as columns, such as
+            `batch.info.x_position`; see `InfoColumns`.
         workers: number of pieces into which the environments are split, each with its own random generator for acting. Results
             depend on this number, but not on the backend.
         backend: "process" for one process per piece; "local" to step the pieces one after another in this process.
@@ -80,8 +85,8 @@ def make_envs(
     Raises:
         ValueError: num_envs < 1, the seed is out of range, workers is not in 1 to num_envs, the backend is unknown, or `atari`
             does not fit the environment or its other arguments.
-        TypeError: `env` is neither an id nor a function, kwargs are passed with a function, or num_envs or seed is not an
-            integer.
+        TypeError: `env` is neither an id nor a function, kwargs are passed with a function, num_envs or seed is not an
+            integer, or the environment does not know a keyword argument.
         gymnasium.error.Error: the id does not exist.
         ImportError: an Atari game without the extra `atari`.
 
@@ -96,9 +101,14 @@ def make_envs(
     if num_envs < 1:
         raise ValueError(f"make_envs(num_envs={num_envs}): at least 1 environment is needed.")
     seed = seed_of(seed, "make_envs(seed={})")
+    own = settings_of(env_config, "make_envs")
     if isinstance(env, str):
         spec = copy.deepcopy(registered_spec(env))
         spec.order_enforce = False  # LocalVectorEnv keeps the order of reset and step, and checks the results
+        twice = [name for name in own if kwargs.get(name) is not None]
+        if twice:
+            raise TypeError(f"make_envs() got {twice[0]!r} both in env_config and as an argument: pass it once.")
+        kwargs = {**kwargs, **own}
         mode = atari_mode(spec, atari, kwargs)
         factory: EnvFactory = partial(_made, spec, **kwargs) if mode == "raw" else partial(_made_atari, spec, mode, **kwargs)
     elif callable(env) and not isinstance(env, gymnasium.Env):
@@ -110,14 +120,17 @@ def make_envs(
         limit = kwargs.pop("max_episode_steps", None)
         if kwargs:
             raise TypeError(
-                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: set them in your "
-                "function."
+                f"make_envs() got {sorted(kwargs)} for gymnasium.make, but a function makes the environments: pass them in "
+                "env_config, and take them in your function."
             )
-        factory = env if limit is None else partial(_limited, env, limit)
+        factory = partial(called, env, **own) if own else env
+        factory = factory if limit is None else partial(_limited, factory, limit)
     else:
         raise TypeError(f"make_envs() wants an environment id or a function that returns a new environment, got {env!r}.")
     if isinstance(log_info, str):
         raise TypeError(f"make_envs(log_info={log_info!r}) wants several names, got one string: write ({log_info!r},).")
+    if isinstance(info_columns, str) or not all(isinstance(name, str) for name in info_columns):
+        raise TypeError(f"make_envs(info_columns={info_columns!r}) wants several names: write info_columns=('x_position',).")
     if action_mask:
         wrappers = (ActionMask, *wrappers)
     if log_info:
@@ -137,11 +150,11 @@ def make_envs(
     if backend not in ("local", "process"):
         raise ValueError(f"make_envs(backend={backend!r}): unknown backend, use 'local' or 'process'.")
     if backend == "local" and workers == 1:
-        return LocalVectorEnv(factories, seed)
+        return LocalVectorEnv(factories, seed, info_columns=info_columns)
     sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
     name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
     host = local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
-    return SplitVectorEnv(factories, seed, sizes, host)
+    return SplitVectorEnv(factories, seed, sizes, host, info_columns)
 
 
 def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:
@@ -158,9 +171,10 @@ def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., An
         inner, *others = factory.args
         return partial(factory.func, rendering(inner, render_mode), *others, **factory.keywords)
     takes = isinstance(factory, partial) and factory.func in (_made, _made_atari)
-    if not takes and "render_mode" not in _parameters(factory):
+    maker = factory.args[0] if isinstance(factory, partial) and factory.func is called else factory
+    if not takes and "render_mode" not in _parameters(maker):
         raise ValueError(
-            f"the environment is made by {getattr(factory, '__name__', factory)!r:.80}, which has no argument render_mode: "
+            f"the environment is made by {getattr(maker, '__name__', maker)!r:.80}, which has no argument render_mode: "
             "give it one, and pass it to the environment."
         )
     return partial(factory, render_mode=render_mode)
@@ -209,27 +223,40 @@ def registered_spec(env_id: str) -> EnvSpec:
     return gymnasium.spec(env_id)
 
 
-def _made(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def _made(spec: EnvSpec, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     with _names_of_arguments(spec, kwargs, gymnasium.make):
-        return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+        return gymnasium.make(spec, disable_env_checker=True, **copied_settings(kwargs))
 
 
-def _made_atari(spec: EnvSpec, mode: AtariMode, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def _made_atari(spec: EnvSpec, mode: AtariMode, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     with _names_of_arguments(spec, kwargs, gymnasium.make, AtariPreprocessing):
-        return make_atari(spec, mode, **kwargs)
+        return make_atari(spec, mode, **copied_settings(kwargs))
 
 
 @contextlib.contextmanager
 def _names_of_arguments(spec: EnvSpec, kwargs: Mapping[str, Any], *takers: Callable[..., Any]) -> Iterator[None]:
-    """Add a note to an error about an unknown argument, if its name is close to that of a known one."""
+    """Add a note to an error about an unknown argument, with the nearest name, or the names that the environment takes."""
     try:
         yield
     except TypeError as error:
         known = [name for taker in (make_envs, *takers) for name in inspect.signature(taker).parameters]
-        for name in kwargs.keys() - set(known):
-            if (meant := did_you_mean(name, known)) != ".":
-                add_note(error, f"make_envs() passed {name!r} to {spec.id}{meant}")
+        own = _parameters_of(spec)
+        for name in sorted(kwargs.keys() - {*known, *own}):
+            meant = did_you_mean(name, [*known, *own])
+            takes = f" It takes {', '.join(own)}." if own and meant == "." else ""
+            if own or meant != ".":
+                add_note(error, f"make_envs() passed {name!r} to {spec.id}{meant}{takes}")
         raise
+
+
+def _parameters_of(spec: EnvSpec) -> list[str]:
+    """The named parameters of the class or function that makes an environment; empty if unknown."""
+    try:
+        entry = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+        parameters = inspect.signature(entry).parameters.values()
+    except Exception:  # noqa: BLE001  only for a message about another error
+        return []
+    return [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
 
 
 def _wrapped(factory: EnvFactory, wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]]) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import Any, NamedTuple, SupportsIndex
+from functools import partial
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 import gymnasium
 import numpy as np
@@ -17,24 +18,29 @@ from ding_lite.basics import add_note, arrays, did_you_mean, plain, seed_of
 from ding_lite.data import flatten, require_state, state_error, whole_number
 from ding_lite.envs.agent_envs import AgentEnv, require_same_agents
 from ding_lite.envs.agent_slots import AgentSlots, AgentStepResult
+from ding_lite.envs.changes import Change, ChangingEnvs
 from ding_lite.envs.env_data_checks import EnvDataError
 from ding_lite.envs.episode_starts import EpisodeResult
 from ding_lite.envs.error_locations import with_location
-from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows
+from ding_lite.envs.factories import called, settings_of
+from ding_lite.envs.saved_states import require_episodes, require_returns, require_rows, require_unbegun
 from ding_lite.envs.spaces import SpaceError, same_layout
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 
-AgentEnvFactory = Callable[[], Any]
+AgentEnvFactory = Callable[..., Any]
 _KIND = "vector environment of several agents"
 
 
-def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 0) -> AgentVectorEnv:
+def make_agent_envs(
+    factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 0, env_config: Mapping[str, Any] | None = None
+) -> AgentVectorEnv:
     """N copies of a multi-agent environment, stepped in this process.
 
     Args:
         factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
         num_envs: N.
         seed: random seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
+        env_config: keyword arguments for `factory`; None for none.
 
     Raises:
         ValueError: num_envs < 1.
@@ -47,6 +53,8 @@ def make_agent_envs(factory: AgentEnvFactory, num_envs: int = 1, *, seed: int = 
         raise TypeError(
             f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
         )
+    own = settings_of(env_config, "make_agent_envs")
+    factory = partial(called, factory, **own) if own else factory
     return AgentVectorEnv([factory] * num_envs, seed_of(seed, "make_agent_envs(seed={})"))
 
 
@@ -61,7 +69,7 @@ class MultiAgentStep(NamedTuple):
     `info["info"]` the last info of each agent."""
 
 
-class AgentVectorEnv:
+class AgentVectorEnv(ChangingEnvs):
     """N copies of a multi-agent environment. Each is reset in the step that ends its episode.
 
     An episode ends when no agent is left. The row of an agent that leaves earlier does not change until the next episode; see
@@ -215,10 +223,31 @@ class AgentVectorEnv:
             place = agent_env.ended_at if has_begun and not error.is_next else agent_env.place()
             raise with_location(error, place or agent_env.place())  # noqa: B904  the same error
 
+    def describe_rows(self, slots: AgentSlots) -> None:
+        """Set `infos` and `running_episodes` of these rows."""
+        rows = [(self.agent_envs[index], agent) for index, agent in slots.rows]
+        slots.infos = [agent_env.infos.get(agent, {}) for agent_env, agent in rows]
+        slots.running_episodes = [
+            RunningEpisode(one.index, one.starts.number, one.length, one.earned, agent) for one, agent in rows
+        ]
+
+    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
+        """Apply and record one change per environment. Returns their results."""
+        for agent_env, change in zip(self.agent_envs, changes):
+            agent_env.starts.require_possible(change)
+        return tuple([agent_env.change(change) for agent_env, change in zip(self.agent_envs, changes)])
+
+    def read_attribute(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return tuple([agent_env.starts.read(name) for agent_env in self.agent_envs])
+
     def state_dict(self) -> dict[str, Any]:
-        """The state of each environment: the start of its episode, the actions since, and the current observations."""
+        """The state of each environment: the start of its episode, the actions since, the current observations, and changes."""
         if not self.is_begun:
-            return {"run_seed": self.run_seed, "seats": None}
+            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "seats": None}
+            if any(agent_env.starts.changes for agent_env in self.agent_envs):
+                unbegun["changes"] = [agent_env.starts.changes.state_dict() for agent_env in self.agent_envs]
+            return plain(unbegun)  # type: ignore[no-any-return]
         state = {
             "run_seed": self.run_seed,
             "seats": {name: slots.state_dict() for name, slots in self.slots_of.items()},
@@ -250,6 +279,7 @@ class AgentVectorEnv:
             self.run_seed = run_seed
             for agent_env, start in zip(self.agent_envs, starts):
                 agent_env.starts = start
+                start.use(cast("Any", agent_env), agent_env.env)
             for name, slots in self.slots_of.items():
                 if slots.current is not None:
                     slots.current, slots.restarted, slots.last = rows[name]
@@ -257,10 +287,11 @@ class AgentVectorEnv:
 
     def _require_state(self, state: Any) -> None:
         """Raise an error if this is not a state of these environments, before any of them changes."""
-        require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns"))
+        require_state(state, _KIND, ("run_seed", "seats"), ("episodes", "returns", "changes"))
         whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
         saved = state["seats"]
         if saved is None:
+            require_unbegun(state, self.num_envs, _KIND)
             return
         require_state(state, _KIND, ("run_seed", "seats", "episodes"), ("returns",))
         if not isinstance(saved, Mapping) or not all(
@@ -283,7 +314,10 @@ class AgentVectorEnv:
 
     def _go_to(self, state: Mapping[str, Any]) -> None:
         """Replay the saved episodes."""
-        self._seed(int(state["run_seed"]))
+        unbegun = arrays(state.get("changes")) or [None] * self.num_envs
+        self.run_seed = int(state["run_seed"])
+        for agent_env, changes in zip(self.agent_envs, unbegun):
+            agent_env.begin_replay(self.run_seed, changes)
         if state["seats"] is None:
             for slots in self.slots_of.values():
                 slots.current = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,13 +61,25 @@ class _Fields:
 class ProgressVectorEnv(LocalVectorEnv):
     """A LocalVectorEnv that records in `progress` which environment it steps, when, and with which action."""
 
-    def __init__(self, factories: Sequence[EnvFactory], seed: int, first_env: int, progress: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        factories: Sequence[EnvFactory],
+        seed: int,
+        first_env: int,
+        progress: NDArray[np.int64],
+        info_columns: Sequence[str] = (),
+    ) -> None:
         self._fields = _Fields(progress, len(factories))
-        super().__init__(factories, seed, first_env)
+        super().__init__(factories, seed, first_env, info_columns)
         self._fields.place[:2] = _NOWHERE, _STEPS
         place = memoryview(self._fields.place)  # type: ignore[arg-type]  # setting a numpy element takes twice as long
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
+
+    def _use(self, index: int, env: gymnasium.Env[Any, Any]) -> None:
+        super()._use(index, env)
+        steps: Any = self._paused_steps if index in self._paused_steps else self._steps
+        steps[index] = _watched(steps[index], self._place, index)
 
     def resume(self) -> None:
         """End `pause`."""

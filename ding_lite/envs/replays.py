@@ -14,6 +14,7 @@ import numpy as np
 
 from ding_lite.basics import CheckpointError, add_note, arrays, load_checkpoint, save_checkpoint
 from ding_lite.data import map_leaves
+from ding_lite.envs.changes import EnvChanges
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.recipes import made_from, recipe_of
 from ding_lite.envs.vectors import LocalVectorEnv
@@ -90,10 +91,15 @@ def replay_error(path: str | os.PathLike[str], make_env: Callable[[], Any] | Non
             raise ReplayError(f"the environment of {path} cannot be made here: {error}. Pass make_env.") from error
     index, number, steps = saved["env"], saved["episode"], saved["steps"]
     envs = LocalVectorEnv([make_env], saved["run_seed"], index)
+    changes = EnvChanges.of(saved.get("changes"))  # files of earlier versions have none
     try:
+        envs.starts[0].load_changes({"before": changes.before, "during": []})
         envs.starts[0].repeat(number, saved["start"])
         envs.begin(envs.new_obs())
-        for action in _rows(saved["actions"], steps):
+        for step, action in enumerate(_rows(saved["actions"], steps)):
+            for taken, change in changes.during:
+                if taken == step:
+                    envs.apply_changes([change])
             envs.advance(action, envs.new_obs())
     finally:
         envs.close()
@@ -112,6 +118,7 @@ def _contents(where: EnvLocation) -> dict[str, Any]:
         "actions": _stacked(actions) if actions else None,
         "steps": len(actions),
         "recipe": where.recipe,
+        "changes": where.changes,
         "search_path": [os.path.abspath(folder) for folder in sys.path[:1]],  # of the script, for its own modules
     }
 

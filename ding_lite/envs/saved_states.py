@@ -10,6 +10,7 @@ import numpy as np
 
 from ding_lite.basics import arrays
 from ding_lite.data import Spec, flatten, require_state, state_error, whole_number
+from ding_lite.envs.changes import require_changes
 from ding_lite.envs.env_data_checks import is_number
 
 _KIND = "vector environment"
@@ -37,11 +38,12 @@ def require_env_state(state: Any, num_envs: int, obs_spec: Spec) -> None:
     Raises:
         TypeError, ValueError: naming the invalid entry.
     """
-    require_state(state, _KIND, _KEYS[:2], _KEYS[2:])
+    require_state(state, _KIND, _KEYS[:2], (*_KEYS[2:], "changes", "info_columns"))
     whole_number(state, "run_seed", _KIND, 0, 2**63 - 1)
     if state["current"] is None:
+        require_unbegun(state, num_envs, _KIND)
         return
-    require_state(state, _KIND, _KEYS)
+    require_state(state, _KIND, _KEYS, ("info_columns",))
     require_episodes(state["episodes"], _KIND)
     if (saved := len(state["episodes"])) != num_envs:
         raise ValueError(f"the state of {saved} environments does not fit {num_envs}: make {saved} environments.")
@@ -51,6 +53,20 @@ def require_env_state(state: Any, num_envs: int, obs_spec: Spec) -> None:
     lengths = state["lengths"]
     if not isinstance(lengths, (list, tuple)) or list(lengths) != steps:
         raise state_error(_KIND, "lengths", lengths, f"{steps}, the numbers of actions of the episodes")
+
+
+def require_unbegun(state: Mapping[str, Any], num_envs: int, kind: str) -> None:
+    """Raise an error if the changes in a state of environments without an episode are not those of `num_envs` environments.
+
+    Raises:
+        ValueError: naming the invalid entry.
+    """
+    if "changes" in state:
+        changes = state["changes"]
+        if not isinstance(changes, (list, tuple)) or len(changes) != num_envs:
+            raise state_error(kind, "changes", changes, f"a list with the changes of {num_envs} environments")
+        for index, one in enumerate(changes):
+            require_changes(one, f"changes[{index}]", kind)
 
 
 def require_episodes(episodes: Any, kind: str) -> None:
@@ -85,6 +101,8 @@ def _require_episode(episode: Any, name: str, kind: str) -> None:
         raise state_error(kind, f"{key}['options']", start["options"], "a dict")
     if not isinstance(actions, (list, tuple)) and np.ndim(actions) == 0:
         raise state_error(kind, f"{name}['actions']", actions, "a list, or an array with a row for each step")
+    if "changes" in episode:
+        require_changes(episode["changes"], f"{name}['changes']", kind)
 
 
 def require_action(key: str, action: Any, space: gymnasium.Space[Any], cause: BaseException) -> None:

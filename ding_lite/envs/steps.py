@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -32,6 +33,30 @@ class Step(NamedTuple):
     """Episodes that ended with this step."""
 
 
+class RunningEpisode(NamedTuple):
+    """The current episode of an environment, before its next step."""
+
+    env: int
+    """Index of the environment."""
+
+    number: int
+    """Number of earlier episodes of this environment."""
+
+    length: int
+    """Number of steps so far."""
+
+    total_reward: float
+    """Undiscounted sum of the rewards so far; of several agents, the sum over all of them."""
+
+    agent_id: Any = None
+    """The agent that acts; None in environments of a single agent."""
+
+    @property
+    def episode_id(self) -> tuple[int, int]:
+        """Index of the environment and number of the episode."""
+        return self.env, self.number
+
+
 class Stepper(Protocol):
     """Steps B environments and keeps their current observations; the interface for rollouts."""
 
@@ -48,6 +73,14 @@ class Stepper(Protocol):
 
     stepped_by: Any
     """The object that took the last step, set by that object; None if unknown."""
+
+    @property
+    def infos(self) -> Sequence[Mapping[str, Any]]:
+        """The info of each current observation."""
+
+    @property
+    def running_episodes(self) -> list[RunningEpisode]:
+        """The current episode of each environment."""
 
     @property
     def restarted(self) -> np.ndarray[Any, Any] | None:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.data import allocate
+from ding_lite.envs.changes import ChangingEnvs
 from ding_lite.envs.names import name_of_env
 from ding_lite.envs.spaces import space_spec, to_gymnasium, to_nested
 from ding_lite.envs.steps import Step
@@ -33,7 +34,7 @@ class Traits(NamedTuple):
         return cls(env.observation_space, env.action_space, env.spec, dict(env.metadata), env.render_mode, name_of_env(env))
 
 
-class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
+class SameStepVectorEnv(VectorEnv[Any, Any, Any], ChangingEnvs, abc.ABC):
     """B environments. Each is reset in the step that ends its episode.
 
     `reset` and `step` have gymnasium's API, with autoreset mode SAME_STEP. They call `begin` and `advance`, which rollouts use
@@ -41,6 +42,8 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  gymnasium's own form
+    info_columns: tuple[str, ...] = ()
+    """Keys of infos whose values a collector records."""
     first_env = 0
     """Index of its first environment, if it is one of several pieces."""
     idle: np.ndarray[Any, Any] | None = None
@@ -64,6 +67,10 @@ class SameStepVectorEnv(VectorEnv[Any, Any, Any], abc.ABC):
     @abc.abstractmethod
     def advance(self, action: Any, out: Any) -> Step:
         """Step with nested actions [B, ...], and write the next observations to `out`."""
+
+    @abc.abstractmethod
+    def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns [B, ...] of `info_columns` in the infos of the last step."""
 
     @property
     def infos(self) -> tuple[dict[str, Any], ...]:

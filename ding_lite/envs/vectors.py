@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -12,15 +13,17 @@ import numpy as np
 from ding_lite.basics import add_note, arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
 from ding_lite.envs.bounds import BoxBounds
+from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
 from ding_lite.envs.error_locations import EnvLocation, ErrorLocation, with_location
 from ding_lite.envs.factories import EnvFactory, made_by, require_alike
+from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
 from ding_lite.envs.saved_states import pieces_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 
 
@@ -36,16 +39,22 @@ class LocalVectorEnv(SameStepVectorEnv):
         factories: one per environment, each returning a new one.
         seed: random seed of the run.
         first_env: index of the first environment, if this is one of several pieces.
+        info_columns: keys of infos whose values a collector records.
 
     Raises:
         SpaceError: the environments have different spaces, or a space has no fixed layout.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0) -> None:
+    def __init__(
+        self, factories: Sequence[EnvFactory], seed: int = 0, first_env: int = 0, info_columns: Sequence[str] = ()
+    ) -> None:
         if not factories:
             raise ValueError("a vector environment needs at least one environment, got no factories.")
         self.first_env = first_env
         self._factories = list(factories)
+        self.info_columns = tuple(info_columns)
+        self._info_columns = InfoColumns(info_columns, first_env)
+        self._step_infos: tuple[Any, ...] = ()
         self.envs = [made_by(factory, index) for index, factory in enumerate(factories, first_env)]
         require_alike(self.envs)
         self._describe(len(self.envs), Traits.of(self.envs[0]))
@@ -56,6 +65,8 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # step functions of paused environments
+        self._dirty: set[int] = set()  # environments that were changed since they were made, which no replay can begin with
+        self.starts: list[EpisodeStarts] = []
         self._seed(seed)
         self.action_space.seed(seed)
 
@@ -66,7 +77,11 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _seed(self, seed: int) -> None:
         self.run_seed = seed
-        self.starts = [EpisodeStarts(env, seed, index) for index, env in enumerate(self.envs, self.first_env)]
+        earlier = [start.changes for start in self.starts]
+        self.starts = [
+            EpisodeStarts(env, seed, self.first_env + index, earlier[index] if earlier else None)
+            for index, env in enumerate(self.envs)
+        ]
         self._remember = [start.actions.append for start in self.starts]
         self._returns = np.zeros(self.num_envs)
         self._clock = 0
@@ -128,6 +143,7 @@ class LocalVectorEnv(SameStepVectorEnv):
     def _seen(self, results: list[Any], out: Any) -> Step:
         """The checked results of a step; environments whose episode ended start the next one."""
         obs, rewards, terminations, truncations, self._info = columns(results, self.first_env)
+        self._step_infos = self._info
         reward = to_rewards(rewards, self.first_env)
         if not self._flags_checked:
             require_flags(terminations, truncations, self.first_env)
@@ -156,6 +172,26 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._info = tuple(infos)
         self._write(current, out)
         return Step(reward, terminated, truncated, finals, None, finished)
+
+    def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns [B, ...] of `info_columns` in the infos of the last step.
+
+        Raises:
+            EnvDataError: a value is missing, or does not fit its column.
+        """
+        try:
+            columns = self._info_columns.gather(self._step_infos, self._paused_steps)
+        except EnvDataError as error:
+            raise self._placed(error)  # noqa: B904  the same error
+        if self.starts[0].number > 0:
+            self._info_columns.warn_of_missing(self.env_name)
+        return columns
+
+    @property
+    def running_episodes(self) -> list[RunningEpisode]:
+        """The current episode of each environment."""
+        rows = zip(self.starts, self._begun_at, self._returns.tolist())
+        return [RunningEpisode(start.index, start.number, self._clock - begun, total) for start, begun, total in rows]
 
     def pause(self, indices: Iterable[int]) -> None:
         """Pause these environments, which must be at the start of an episode. `advance` skips them until `resume` or `begin`.
@@ -204,6 +240,7 @@ class LocalVectorEnv(SameStepVectorEnv):
             actions=start.all_actions,
             run_seed=self.run_seed,
             recipe=recipe,
+            changes=start.changes.state_dict() if start.changes else None,
         )
         return ErrorLocation(self._who(index), start.described, known=known)
 
@@ -251,10 +288,42 @@ class LocalVectorEnv(SameStepVectorEnv):
         require_in_range(out, self._obs_bounds, "obs", self.first_env)
         self._boxes.check(out, self._where)
 
+    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
+        """Apply and record one change per environment. Returns their results."""
+        for start, change in zip(self.starts, changes):
+            start.require_possible(change)
+        results: list[Any] = []
+        for index, (start, change) in enumerate(zip(self.starts, changes)):
+            self._dirty.add(index)
+            results.append(start.change(change))
+        return tuple(results)
+
+    def read_attribute(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return tuple(start.read(name) for start in self.starts)
+
+    def _renew_changed(self) -> None:
+        """Make the environments anew that were changed, before a replay."""
+        for index in sorted(self._dirty):
+            with suppress(Exception):
+                self.envs[index].close()
+            self._use(index, made_by(self._factories[index], self.first_env + index))
+        self._dirty.clear()
+
+    def _use(self, index: int, env: gymnasium.Env[Any, Any]) -> None:
+        """Use this environment from now on."""
+        self.envs[index] = env
+        steps: Any = self._paused_steps if index in self._paused_steps else self._steps
+        steps[index] = env.step
+        self.starts[index].use(env)
+
     def state_dict(self) -> dict[str, Any]:
-        """The state of each environment: the start of its episode, the actions since, and the episode's statistics."""
+        """The state of each environment: the start of its episode, the actions since, the episode's statistics, and changes."""
         if self.current is None:
-            return {"run_seed": self.run_seed, "current": None}
+            unbegun: dict[str, Any] = {"run_seed": self.run_seed, "current": None}
+            if any(start.changes for start in self.starts):
+                unbegun["changes"] = [start.changes.state_dict() for start in self.starts]
+            return plain(unbegun)  # type: ignore[no-any-return]
         state = {
             "run_seed": self.run_seed,
             "current": map_leaves(np.copy, self.current),
@@ -263,6 +332,8 @@ class LocalVectorEnv(SameStepVectorEnv):
             "returns": self._returns.copy(),
             "lengths": [len(start.actions) for start in self.starts],
         }
+        if self.info_columns:
+            state["info_columns"] = self._info_columns.state_dict()
         return plain(state)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -287,7 +358,11 @@ class LocalVectorEnv(SameStepVectorEnv):
             self.resume()
             self._go_to(pieces[0])
         except Exception as error:
+            envs = self.envs
             vars(self).update(before)
+            for index, env in enumerate(envs):
+                if env is not self.envs[index]:  # it was made anew
+                    self._use(index, env)
             self._come_back(error)
             raise
         if _is_same(earlier, self._episodes()):
@@ -300,8 +375,11 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _go_to(self, state: Mapping[str, Any]) -> None:
         """Replay the saved episodes."""
+        self._renew_changed()
+        self.starts = []  # their changes do not belong to the state
         self._seed(int(state["run_seed"]))
         if state["current"] is None:
+            self._load_changes(arrays(state.get("changes")))
             return
         self._clock = max(state["lengths"])
         self._begun_at = [self._clock - length for length in state["lengths"]]
@@ -309,13 +387,26 @@ class LocalVectorEnv(SameStepVectorEnv):
         self.current = self._replayed(state["episodes"], current, returns)
         self.restarted = arrays(state["restarted"])
         self._returns[:] = returns
+        self._info_columns = InfoColumns(self.info_columns, self.first_env)
+        self._info_columns.load_state_dict(state.get("info_columns", {}))
+
+    def _load_changes(self, states: Sequence[Mapping[str, Any]] | None) -> None:
+        """Apply the changes of environments in which no episode has begun."""
+        for index, start in enumerate(self.starts):
+            state = None if states is None else states[index]
+            if EnvChanges.of(state):
+                self._dirty.add(index)
+            start.load_changes(state)
 
     def _come_back(self, refusal: Exception) -> None:
         """Replay the current episodes, after a state was refused."""
-        if self.current is None:
-            return
         try:
-            self._replayed([start.state_dict() for start in self.starts], self.current, self._returns)
+            self._renew_changed()
+            if self.current is None:
+                self._load_changes([start.changes.state_dict() for start in self.starts])
+                return
+            states = [{**start.state_dict(), "attributes": None} for start in self.starts]
+            self._replayed(states, self.current, self._returns)
         except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
             self.current = None
             add_note(refusal, f"the environments could not be restored to their earlier state, and will be reset: {error}")
@@ -324,6 +415,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         """Replay these episodes. Returns the observations, which must equal `current`; the returns must equal `returns`."""
         played = [self._restore(index, one) for index, one in enumerate(episodes)]
         found = allocate(self._obs_spec, self.num_envs)
+        self._info = tuple(dict(start.info) for start in self.starts)
         try:
             self._write([obs for obs, _ in played], found)
             self._require_same(found, current)
@@ -360,12 +452,14 @@ class LocalVectorEnv(SameStepVectorEnv):
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
         """Replay a saved episode. Returns its current observation and its return."""
-        start = self.starts[index]
+        start, previous = self.starts[index], state.get("previous")
+        if "changes" in state or (previous and "changes" in previous):
+            self._dirty.add(index)
         try:
-            if previous := state.get("previous"):
+            if previous:
                 _, rewards = start.load_state_dict(arrays(previous), played)
                 self._require_same_return(index, _sum_of(rewards, start.index), previous["return"])
-            obs, rewards = start.load_state_dict(arrays(state), played)
+            obs, rewards = start.load_state_dict(arrays(state), played, follows=bool(previous))
             return obs, _sum_of(rewards, start.index)
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self._in_episode(index)._replace(is_replay=True)

@@ -13,12 +13,13 @@ import numpy as np
 
 from ding_lite.basics import add_note, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.envs.changes import Change
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.saved_states import pieces_of, require_env_state
 from ding_lite.envs.spaces import SpaceError, same_layout
-from ding_lite.envs.steps import Step
+from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
 from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
@@ -38,6 +39,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         seed: random seed of the run.
         sizes: number of environments in each piece.
         make_host: function of a piece's first environment and size that returns its host.
+        info_columns: keys of infos whose values a collector records.
 
     Raises:
         Exception: the error of an environment's constructor.
@@ -50,7 +52,9 @@ class SplitVectorEnv(SameStepVectorEnv):
         seed: int,
         sizes: Sequence[int],
         make_host: Callable[[int, int], Host],
+        info_columns: Sequence[str] = (),
     ) -> None:
+        self.info_columns = tuple(info_columns)
         ends = list(accumulate(sizes))
         self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
         self.hosts: list[Host] = []
@@ -58,7 +62,7 @@ class SplitVectorEnv(SameStepVectorEnv):
             for piece in self.slices:
                 self.hosts.append(make_host(piece.start, len_of(piece)))
             made = [
-                host.submit(_make, factories[piece], seed, piece.start, lasting=True)
+                host.submit(_make, factories[piece], seed, piece.start, self.info_columns, lasting=True)
                 for host, piece in zip(self.hosts, self.slices)
             ]
             traits: list[Traits] = [copied.value for copied in gather_results(self.hosts, made)]
@@ -84,6 +88,7 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.last: tuple[Any, np.ndarray[Any, Any]] | None = None
         self.stepped_by: Any = None
         self._info: tuple[dict[str, Any], ...] = ()
+        self._columns: list[dict[str, np.ndarray[Any, Any]]] = []
 
     def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
         """Call `fn(objects, ...)` on all hosts at the same time, each with its item of `each`."""
@@ -131,8 +136,27 @@ class SplitVectorEnv(SameStepVectorEnv):
         for piece, (obs, _) in zip(self.slices, answers):
             map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), out, obs)
         self._info = tuple(info for _, copied in answers for info in copied.value[0])
+        self._columns = [copied.value[2] for _, copied in answers]
         self.current, self.last = out, None
         return [copied.value[1] for _, copied in answers]
+
+    def step_info(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns [B, ...] of `info_columns` in the infos of the last step."""
+        return {name: np.concatenate([part[name] for part in self._columns]) for name in self.info_columns}
+
+    @property
+    def running_episodes(self) -> list[RunningEpisode]:
+        """The current episode of each environment."""
+        return [RunningEpisode(*row) for copied in self.ask(_running_episodes) for row in copied.value]
+
+    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
+        """Apply and record one change per environment. Returns their results."""
+        answers = self.ask(_change, [Copied(changes[piece]) for piece in self.slices])
+        return tuple(result for copied in answers for result in copied.value)
+
+    def read_attribute(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return tuple(value for copied in self.ask(_read, [name] * len(self.hosts)) for value in copied.value)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment, by piece."""
@@ -170,12 +194,13 @@ class SplitVectorEnv(SameStepVectorEnv):
         self.action_space.seed(self.run_seed)
         self.current = self.restarted = None
         found = self.ask(_current)
-        if all(obs is not None for obs, _ in found):
+        self._info = tuple(info for _, _, copied in found for info in copied.value)
+        if all(obs is not None for obs, _, _ in found):
             self.current = allocate(self._obs_spec, self.num_envs)
-            for piece, (obs, _) in zip(self.slices, found):
+            for piece, (obs, _, _) in zip(self.slices, found):
                 map_leaves(lambda column, part, at=piece: column.__setitem__(at, part), self.current, obs)
             flags = [
-                np.zeros(len_of(piece), np.bool_) if flag is None else flag for piece, (_, flag) in zip(self.slices, found)
+                np.zeros(len_of(piece), np.bool_) if flag is None else flag for piece, (_, flag, _) in zip(self.slices, found)
             ]
             self.restarted = np.concatenate(flags)
 
@@ -222,12 +247,14 @@ def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> No
 # Functions that run in the process of the environments.
 
 
-def _make(objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int) -> Copied[Traits]:
+def _make(
+    objects: dict[str, Any], factories: Sequence[EnvFactory], seed: int, first_env: int, info_columns: Sequence[str]
+) -> Copied[Traits]:
     progress = objects.get("progress")
     env = (
-        LocalVectorEnv(factories, seed, first_env)
+        LocalVectorEnv(factories, seed, first_env, info_columns)
         if progress is None
-        else ProgressVectorEnv(factories, seed, first_env, progress)
+        else ProgressVectorEnv(factories, seed, first_env, progress, info_columns)
     )
     objects[ENV] = env
     traits = Traits.of(env.envs[0])
@@ -242,18 +269,30 @@ def _begin(objects: dict[str, Any], seed: int | None, options: Copied[dict[str, 
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
     env.begin(out, seed, options.value)
-    return out, Copied((env.infos, None))
+    return out, Copied((env.infos, None, {}))
 
 
 def _advance(objects: dict[str, Any], action: Any) -> tuple[Any, Copied[Any]]:
     env: LocalVectorEnv = objects[ENV]
     out = env.new_obs()
     step = env.advance(action, out)
-    return out, Copied((env.infos, step))
+    return out, Copied((env.infos, step, env.step_info() if env.info_columns else {}))
 
 
-def _current(objects: dict[str, Any]) -> tuple[Any, Any]:
-    return objects[ENV].current, objects[ENV].restarted
+def _current(objects: dict[str, Any]) -> tuple[Any, Any, Copied[Any]]:
+    return objects[ENV].current, objects[ENV].restarted, Copied(objects[ENV].infos)
+
+
+def _running_episodes(objects: dict[str, Any]) -> Copied[list[tuple[Any, ...]]]:
+    return Copied([tuple(episode) for episode in objects[ENV].running_episodes])
+
+
+def _change(objects: dict[str, Any], changes: Copied[Sequence[Change]]) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].apply_changes(changes.value))
+
+
+def _read(objects: dict[str, Any], name: str) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].read_attribute(name))
 
 
 def _render(objects: dict[str, Any]) -> Copied[tuple[Any, ...]]:

@@ -83,6 +83,10 @@ class ActingPolicy(Protocol):
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
 
     @property
+    def observed(self) -> tuple[str, ...]:
+        """Those of info_batch and episodes that are parameters of `compute_actions`."""
+
+    @property
     def has_critic(self) -> bool:
         """Whether `with_values` can be called."""
 
@@ -330,6 +334,11 @@ class ActMode:
     def previous(self) -> tuple[str, ...]:
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
         return self.actor.previous
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """Those of info_batch and episodes that are parameters of `compute_actions`."""
+        return self.actor.observed
 
     @property
     def cfg(self) -> PolicyConfig:

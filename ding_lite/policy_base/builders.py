@@ -38,7 +38,7 @@ def build_policy(
             `model.from_batch(batch)` returns the logit and the next recurrent state, `dist_class(logit, model)` a distribution
             with `logp(action)` and `entropy()`. `batch` has rows [N, ...], unless the base class takes rollouts.
         postprocess_fn: (policy, batch, other_agent_batches, episode) -> batch with columns added or changed. Rollouts are
-            [T, B, ...]. The last two arguments are always None, and may be omitted.
+            [T, B, ...]. The last two arguments may be omitted; if the function uses them, an error says what replaces them.
         stats_fn: (policy, batch) -> dict to log; called after `loss_fn`, so it may use values that `loss_fn` stored.
         extra_action_out_fn: (policy) or (policy, obs, state, model, dist) -> dict of outputs [B, ...], which become columns of
             the batch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import gymnasium
 import torch
@@ -117,11 +117,48 @@ def _loss(name: str, fn: Hook) -> dict[str, Any]:
 def _postprocess(name: str, fn: Hook) -> dict[str, Any]:
     count = _num_arguments(name, "postprocess_fn", fn, "policy, batch, other_agent_batches, episode", 2, 3, 4)
 
+    missing = {one[0]: NotHere(name, *one) for one in _NOT_HERE}
+    given = [*missing.values()][: count - 2]
+    by_name = {one: missing[one] for one in [*inspect.signature(fn).parameters][count:] if one in missing}
+
     def postprocess(self: DerivedPolicy, batch: Tree) -> Tree:
-        processed: Tree = fn(self, batch, *[None] * (count - 2))
+        processed: Tree = fn(self, batch, *given, **by_name)
         return processed
 
     return {"postprocess": postprocess}
+
+
+_NOT_HERE = (
+    (
+        "other_agent_batches",
+        "a policy learns from the rollout of its own agents. Add columns of other agents to ctx.parts[name].trajectories in a "
+        "middleware between AgentsCollector and for_policy(name, ...), by trajectories.with_columns(name=...)",
+    ),
+    (
+        "episode",
+        "the batch is a rollout [T, B, ...] with several episodes, or rows of replay. Episodes end where batch.terminated or "
+        "batch.truncated is true; EpisodeCollector collects whole ones, and ctx.finished_episodes has their returns and "
+        "lengths",
+    ),
+)
+
+
+class NotHere:
+    """An argument of RLlib's `postprocess_fn` that does not exist here. Using it raises an error with the replacement."""
+
+    def __init__(self, policy: str, name: str, advice: str) -> None:
+        self.__dict__["_message"] = f"the postprocess_fn of {policy} uses {name!r}, which does not exist here: {advice}."
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise TypeError(self.__dict__["_message"])
+
+    __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = __setattr__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def __repr__(self) -> str:
+        return "<does not exist here>"
 
 
 def _stats(name: str, fn: Hook) -> dict[str, Any]:

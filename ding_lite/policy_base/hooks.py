@@ -55,7 +55,8 @@ class Hooks:
         ("value", "next_value", "advantage", "return_", "weight", "discount"), ()
     )
     """Columns that the pipeline may add to collected data, with the shape of one element. The default lists those that
-    estimators, enhancers and prioritised replay add; the dry run adds them to the dummy batch."""
+    estimators, enhancers and prioritised replay add; the dry run adds them to the dummy batch. "info.x_position" is the
+    column `batch.info.x_position`, which environments with info_columns record."""
 
     acting_settings: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments of `compute_actions` without which it would not explore, such as eps. The pipeline sets them in
@@ -144,7 +145,9 @@ class Hooks:
             state: recurrent state, a batch for each element of `get_initial_state`.
             explore: False for evaluation.
             **kwargs: the settings in `ctx.collect_kwargs`. If they are named in the signature, also `prev_action_batch` and
-                `prev_reward_batch`: arrays [B, ...] of the previous step, zeros at the start of an episode.
+                `prev_reward_batch`: arrays [B, ...] of the previous step, zeros at the start of an episode; `info_batch`, a
+                list with the info of each observation, also after a reset; and `episodes`, a list of `RunningEpisode`.
+                `predict` passes none of these.
 
         Returns:
             action [B, *action_shape]; the next recurrent state; extra outputs [B, ...] by name, which become columns of the

@@ -61,6 +61,7 @@ _MORE_HOOKS = (
     "load_state_dict",
 )
 _PREVIOUS = ("prev_action_batch", "prev_reward_batch")
+_OBSERVED = ("info_batch", "episodes")
 
 
 class Policy(PolicyState):
@@ -342,7 +343,12 @@ class Policy(PolicyState):
                 "comes from, for example the environment or a middleware that changes rewards."
             ) from error
         except (KeyError, AttributeError) as error:
-            known = (*STANDARD, *self.derived, *self._known.outputs, *(self._known.columns or ()))
+            known = (
+                *STANDARD,
+                *(name.partition(".")[0] for name in self.derived),
+                *self._known.outputs,
+                *(self._known.columns or ()),
+            )
             explain_missing(error, batch, known, f"learning of {type(self).__name__}")
             raise
         except (RuntimeError, IndexError) as error:
@@ -437,6 +443,11 @@ class Policy(PolicyState):
     def previous(self) -> tuple[str, ...]:
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
         return tuple(name for name in _PREVIOUS if name in inspect.signature(self.compute_actions).parameters)
+
+    @functools.cached_property
+    def observed(self) -> tuple[str, ...]:
+        """Those of info_batch and episodes that are parameters of `compute_actions`."""
+        return tuple(name for name in _OBSERVED if name in inspect.signature(self.compute_actions).parameters)
 
 
 def _inherited(cls: type[Policy], name: str, fn: Callable[..., Any]) -> Callable[..., Any]:

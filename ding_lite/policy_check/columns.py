@@ -29,6 +29,12 @@ class ColumnError(KeyError, AttributeError):
         return str(self.args[0])  # KeyError would add quotation marks
 
 
+_ABOUT_INFOS = (
+    " Columns of infos are recorded by make_envs(..., info_columns=('x_position',)); declare them as derived = "
+    "{**Policy.derived, 'info.x_position': ()}."
+)
+
+
 class ReadBatch(Tree):
     """A batch that records which columns are read, by `batch.obs` or `batch["obs"]`. Made by `read_batch`.
 
@@ -70,7 +76,7 @@ class ReadBatch(Tree):
         return ColumnError(
             f"{hook} reads the column {name!r}, and the batch has none{did_you_mean(name, has)} It has "
             f"{described(has)}. Add it in postprocess, return it from compute_actions as an extra output, or declare it in "
-            f"`derived` if the pipeline adds it."
+            f"`derived` if the pipeline adds it.{_ABOUT_INFOS if name == 'info' else ''}"
         )
 
 
@@ -103,8 +109,8 @@ def explain_missing(error: KeyError | AttributeError, batch: Tree, known: Collec
     raise ColumnError(
         f"{who} reads the column {name!r}, and the batch has none. It has {described(nested(batch))}. gae_estimator and "
         "montecarlo_return_estimator add value, next_value, advantage and return_; a PrioritizedReplayBuffer adds weight; "
-        "nstep_reward_enhancer adds discount. Batches from replay only have the columns that the hooks read in the dry run. "
-        "With a dict of buffers, the batch of each buffer is under its name."
+        "nstep_reward_enhancer adds discount; make_envs(..., info_columns=...) adds info. Batches from replay only have the "
+        "columns that the hooks read in the dry run. With a dict of buffers, the batch of each buffer is under its name."
     ) from error
 
 

@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ding_lite.basics.global_random import global_random_states
 from ding_lite.data import Tree, flatten, map_leaves, nested, to_device, tree
-from ding_lite.envs import ACTION_MASK, action_masks, space_spec, subspaces, to_arrays, to_tensors
+from ding_lite.envs import ACTION_MASK, RunningEpisode, action_masks, space_spec, subspaces, to_arrays, to_tensors
 from ding_lite.policy_check.columns import ColumnError, HookReads, columns_read, described, leaves_of, read_batch
 from ding_lite.policy_check.gradients import PolicyWithModel, require_gradients
 from ding_lite.policy_check.hook_results import (
@@ -42,6 +42,10 @@ class DryRunMode(Protocol):
     @property
     def previous(self) -> tuple[str, ...]:
         """Those of prev_action_batch and prev_reward_batch that are parameters of `compute_actions`."""
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """Those of info_batch and episodes that are parameters of `compute_actions`."""
 
     def get_initial_state(self, batch_size: int, /) -> list[Any]:
         """The recurrent state at the start of B episodes."""
@@ -114,6 +118,20 @@ class DryRunPolicy(RestorablePolicy, PolicyWithModel, Protocol):
 P = TypeVar("P", bound=DryRunPolicy)
 
 
+class _DummyInfo(dict[str, Any]):
+    """An info in which every name has the value 0.0."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.0
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """0.0."""
+        return 0.0
+
+
 class HookCallError(HookError):
     """A hook raised an error on the dummy batch."""
 
@@ -180,8 +198,13 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
     with _explained(f"get_initial_state of {type(policy).__name__}", lambda: "before the first step"):
         state = mode.get_initial_state(_ENVS)
     action_spec = space_spec(policy.action_space)
-    given = {"prev_action_batch": dummy_elements(policy.action_space, _ENVS), "prev_reward_batch": np.zeros(_ENVS, np.float32)}
-    previous = {key: given[key] for key in mode.previous}
+    given = {
+        "prev_action_batch": dummy_elements(policy.action_space, _ENVS),
+        "prev_reward_batch": np.zeros(_ENVS, np.float32),
+        "info_batch": [_DummyInfo() for _ in range(_ENVS)],
+        "episodes": [RunningEpisode(index, 0, 0, 0.0) for index in range(_ENVS)],
+    }
+    previous = {key: given[key] for key in (*mode.previous, *getattr(mode, "observed", ()))}
     before = global_random_states()
     with torch.inference_mode(), _explained(name, lambda: f"{_ENVS} observations, {described({'obs': obs})}"):
         action, after, outputs = mode.forward(obs, state, **previous)
@@ -210,7 +233,12 @@ def _acted(policy: DryRunPolicy, mode: DryRunMode) -> tuple[dict[str, Any], tupl
         raise HookError(f"{name} returns the extra output {taken[0]!r}, but this column is reserved: give it another name.")
     step |= outputs
     for column, shape in policy.derived.items():
-        step.setdefault(column, np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32))
+        value = np.full((_ENVS, *shape), float(column in ("weight", "discount")), np.float32)
+        name, _, inner = column.partition(".")
+        if inner:
+            step.setdefault(name, {})[inner] = value
+        else:
+            step.setdefault(column, value)
     rollout: dict[str, Any] = map_leaves(lambda leaf: np.stack([leaf] * _STEPS), step)
     return rollout, tuple(outputs)
 

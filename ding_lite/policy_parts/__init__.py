@@ -16,6 +16,7 @@ from ding_lite.policy_parts.coefficient_schedules import (
     LearningRateSchedule,
     ScheduledLearningRate,
 )
+from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
@@ -53,9 +54,11 @@ __all__ = [
     "OffPolicyConfig",
     "OffPolicyLearnConfig",
     "ParamGroupsMixin",
+    "Postprocessing",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
     "ReplayConfig",
+    "SampleBatch",
     "ScheduledLearningRate",
     "TargetNetwork",
     "ValueBasedConfig",

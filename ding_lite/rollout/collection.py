@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite.basics import arrays, plain
 from ding_lite.data import Episodes, RolloutBuffer, allocate, available_bytes, cut_episodes, flatten, map_leaves
 from ding_lite.envs import (
+    INFO,
     EpisodeResult,
     LocalVectorEnv,
     Step,
@@ -59,6 +60,13 @@ class LocalWorker:
         self._random_actions = RandomActions(env, policy.seed + self.first_env)
         self._times = MetricsLogger(owner="the worker")
         self._masks = action_masks(env.single_observation_space, env.single_action_space)
+        self._infos: Any = self.env if getattr(self.env, "info_columns", ()) else None
+        """The environments, if columns of their infos are recorded."""
+        if self._infos is not None and INFO in getattr(policy, "outputs", ()):
+            raise ValueError(
+                f"the policy returns the extra output {INFO!r}, and the environments record columns of infos under this name: "
+                "give the output another name."
+            )
 
     @staticmethod
     def require_fit(env: VectorEnv[Any, Any, Any], policy: ActMode) -> None:
@@ -239,7 +247,7 @@ class LocalWorker:
             self.begin()
         storage = RolloutBuffer(num_steps, self.num_envs, self.obs_spec)
         obs_at, add, advance, env_action = storage.obs_at, storage.add, self.env.advance, self.policy.env_action
-        recurrent_state = self._recurrent_state
+        recurrent_state, infos = self._recurrent_state, self._infos
         obs = obs_at(0)
         map_leaves(np.copyto, obs, self.env.current)
         episodes: list[EpisodeResult] = []
@@ -255,6 +263,8 @@ class LocalWorker:
                 acting, stepping = acting + acted - begun, stepping + stepped - acted
                 if recurrent_state is not None:
                     recurrent_state.observe_step(outputs["action"], reward)
+                if infos is not None:
+                    outputs = {**outputs, INFO: infos.step_info()}
                 add(t, outputs, reward, terminated, truncated, final_obs, valid)
                 if finished:
                     episodes += finished
@@ -283,6 +293,8 @@ class LocalWorker:
                 acted = perf_counter_ns()
                 step = self.step(outputs, obs)
                 acting, stepping = acting + acted - begun, stepping + perf_counter_ns() - acted
+                if self._infos is not None:
+                    outputs = {**outputs, INFO: self._infos.step_info()}
                 storage.add(t, outputs, *step[:-1])
                 t += 1
                 counted = budget.count(step.finished, t)

@@ -83,7 +83,7 @@ class AgentWorker:
         episodes: list[EpisodeResult] = []
         with torch.inference_mode():
             for t in range(num_steps):
-                outputs = {name: one.act(obs[name], **kwargs) for name, one in actors.items()}
+                outputs = self._act(obs, **kwargs)
                 obs = {name: storage.obs_at(t + 1) for name, storage in storages.items()}
                 episodes += self._advance(outputs, obs, t, storages)
         trajectories = {
@@ -115,9 +115,16 @@ class AgentWorker:
                     break
                 if is_stopping():
                     raise WorkCancelled("the run ended during an evaluation.")
-                outputs = {name: one.act(one.slots.current) for name, one in self.actors.items()}
+                outputs = self._act({name: one.slots.current for name, one in self.actors.items()})
                 episodes += budget.count(self._advance(outputs, out), now)
         return sorted(episodes, key=lambda episode: (episode.env, episode.number))
+
+    def _act(self, obs: Mapping[str, Any], **kwargs: Any) -> dict[str, dict[str, Any]]:
+        """The outputs of each policy for its observations."""
+        for one in self.actors.values():
+            if one.recurrent_state.observed:
+                self.env.describe_rows(one.slots)
+        return {name: one.act(obs[name], **kwargs) for name, one in self.actors.items()}
 
     def _advance(
         self,

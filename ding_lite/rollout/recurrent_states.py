@@ -41,6 +41,8 @@ class RecurrentState:
         self._is_loaded = self._has_warned = False
         self.previous: tuple[str, ...] = tuple(getattr(policy, "previous", ()))
         """Names of the values of the last step that the policy needs."""
+        self.observed: tuple[str, ...] = tuple(getattr(policy, "observed", ()))
+        """Names of what the policy needs of the current episodes: info_batch, episodes."""
         self._action_spec: Spec = space_spec(env.single_action_space)
         stored: tuple[str, ...] | None = getattr(policy, "state_columns", None)
         self._stored = [
@@ -52,8 +54,8 @@ class RecurrentState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the policy has a recurrent state, or needs the last action or reward."""
-        return bool(self.state or self.previous)
+        """Whether the policy has a recurrent state, or needs the last action or reward, infos or episodes."""
+        return bool(self.state or self.previous or self.observed)
 
     def act(self, obs: Any, **kwargs: Any) -> dict[str, Any]:
         """The policy's outputs for these observations [B, ...], and the state before and after, arrays by name.
@@ -128,9 +130,16 @@ class RecurrentState:
         ]
 
     def inputs(self) -> dict[str, Any]:
-        """The values of the last step that the policy needs, by name: arrays [B, ...], zeros at the start of an episode."""
-        if not self.previous:
-            return {}
+        """What the policy needs by name: arrays [B, ...] of the last step, zeros at the start of an episode; and lists of the
+        current infos and episodes."""
+        found: dict[str, Any] = {}
+        if "info_batch" in self.observed:
+            found["info_batch"] = [dict(info) for info in self._env.infos]
+        if "episodes" in self.observed:
+            found["episodes"] = self._env.running_episodes
+        return {**found, **self._last_step()} if self.previous else found
+
+    def _last_step(self) -> dict[str, Any]:
         restarted, count = self._env.restarted, self._env.num_envs
         if self._env.last is None or restarted is None:
             action, reward = self._env.last or self._nothing()

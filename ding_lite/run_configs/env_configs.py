@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ding_lite.basics import Config, di_engine_settings, ranged_field
+from ding_lite.basics import Config, ConfigError, di_engine_settings, ranged_field
 
 EnvConfigType = TypeVar("EnvConfigType", bound="EnvConfig")
 
@@ -17,6 +18,10 @@ class EnvConfig(Config):
     """The environments for collection and for evaluation."""
 
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.ENV
+
+    foreign: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("make_kwargs", "env_kwargs", "kwargs"), "set env_config, a dict with the keyword arguments of the environment."
+    )
 
     id: str = "CartPole-v1"
     """Id of the environment, for `gymnasium.make`. Changing it sets stop_value to the reward threshold that gymnasium has for
@@ -40,12 +45,21 @@ class EnvConfig(Config):
     restart: bool = False
     """Restart a worker process if it is killed, hangs or raises an error; it continues from its last state."""
 
+    env_config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Keyword arguments of the environment: passed to `gymnasium.make`, or to the function that makes the environments. On the
+    command line NAME=VALUE ..., such as `is_slippery=False map_name=8x8`, or one JSON object. VALUE is a number, True, False,
+    None, JSON, or else a string."""
+
     log_info: tuple[str, ...] = ()
     """Keys of the infos of steps to log: the mean over each episode, as collect/custom_metrics/NAME_mean, _min, _max."""
 
     action_mask: bool = False
     """Add the mask of actions, "action_mask" in the infos of the environment, to the observations. Policies then only take
     actions that it allows. For Discrete and MultiDiscrete actions; not needed if observations have an "action_mask"."""
+
+    info_columns: tuple[str, ...] = ()
+    """Keys of the infos of steps to record in rollouts and replay, as `batch.info.NAME`: numbers as float32, NaN where missing;
+    arrays as they are."""
 
     n_evaluator_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes per evaluation."""
@@ -97,10 +111,12 @@ class EnvConfig(Config):
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `make_envs` that are the same for collection and evaluation."""
-        names = ("backend", "restart", "max_episode_steps", "log_info", "action_mask")
-        return {name: getattr(self, name) for name in names}
+        names = ("backend", "restart", "max_episode_steps", "log_info", "info_columns", "action_mask")
+        return {**{name: getattr(self, name) for name in names}, "env_config": copy.deepcopy(self.env_config)}
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "env_config" and isinstance(value, Mapping):
+            value = _as_plain(value, f"{type(self).__name__}.env_config")
         changed = name == "id" and value != self.__dict__.get("id", value)
         super().__setattr__(name, value)
         if self.__dict__["_is_made"]:
@@ -143,6 +159,24 @@ class AtariEnvConfig(EnvConfig):
 def pendulum_envs() -> EnvConfig:
     """The environments of `PendulumRunConfig`: Pendulum-v1, with a stop_value of -170."""
     return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
+
+
+def _as_plain(value: Any, where: str) -> Any:
+    """A copy of a value that config.json can hold, with lists instead of tuples.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _as_plain(inner, f"{where}[{name!r}]") for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_plain(inner, f"{where}[{place}]") for place, inner in enumerate(value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ConfigError(
+        f"{where} = {value!r:.60} is a {type(value).__name__}, which config.json cannot hold: use numbers, strings, booleans, "
+        "None, and lists and dicts of them. Pass other objects in your own function, such as functools.partial(make_env, it)."
+    )
 
 
 def _spec(env_id: str) -> Any:

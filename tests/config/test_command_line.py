@@ -1,6 +1,7 @@
 """A configuration from the command line."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 
@@ -116,6 +117,7 @@ def test_help_explains_each_option(capsys):
         ("--policy.learn.learning-rate", "Learning rate"),
         ("--env.id", "gymnasium.make"),
         ("--seed", "Random seed"),
+        ("--env.env-config NAME=VALUE ...", "is_slippery=False map_name=8x8"),
     ):
         assert option in text
         assert words in text
@@ -129,3 +131,55 @@ def test_an_option_that_is_given_counts_as_set_though_it_is_the_default():
     env = from_command_line(DQNConfig, ["--seed", "3"]).env
     env.settle("Corridor", None)
     assert env.stop_value is None
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["is_slippery=False", "map_name=8x8"], {"is_slippery": False, "map_name": "8x8"}),
+        (
+            ["a=3", "b=-2.5", "c=.5", "d=1e-3", "e=None", "f=true"],
+            {"a": 3, "b": -2.5, "c": 0.5, "d": 0.001, "e": None, "f": True},
+        ),
+        (["size=[3, 4]", 'name="8"', "text=a=b", "empty=", "not_a_number=NaN"], {"size": [3, 4], "name": "8", "text": "a=b"}),
+        (['{"is_slippery": false, "rewards": [1, 0, 0.5]}'], {"is_slippery": False, "rewards": [1, 0, 0.5]}),
+        ([], {}),
+    ],
+)
+def test_keyword_arguments_of_environments_are_options(words, values):
+    cfg = from_command_line(DQNConfig, ["--env.env-config", *words, "--seed", "3"])
+    found = cfg.env.env_config
+
+    assert {name: value for name, value in found.items() if name not in ("empty", "not_a_number")} == values
+    assert [type(value) for name, value in found.items() if name in values] == [type(value) for value in values.values()]
+    assert (found.get("empty", ""), found.get("not_a_number", "NaN"), cfg.seed) == ("", "NaN", 3)
+
+
+def test_keyword_arguments_of_environments_replace_those_of_the_script():
+    mine = DQNConfig().override({"env.env_config": {"map_name": "4x4"}})
+
+    assert from_command_line(mine, ["--seed", "3"]).env.env_config == {"map_name": "4x4"}
+    assert from_command_line(mine, ["--env.env-config", "is_slippery=False"]).env.env_config == {"is_slippery": False}
+
+
+@pytest.mark.parametrize("word", ["is_slippery", "=3", "{broken"])
+def test_keyword_arguments_of_another_form_are_explained(word, capsys):
+    with pytest.raises(SystemExit):
+        from_command_line(DQNConfig, ["--env.env-config", word])
+    error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+    assert ("is not valid JSON" if word == "{broken" else "write NAME=VALUE ...") in error
+
+
+def test_a_resumed_run_has_the_keyword_arguments_of_its_environments(tmp_path):
+    cfg = DQNConfig(exp_name=str(tmp_path)).override(
+        {"env.env_config": {"map_name": "8x8", "is_slippery": False, "size": (1, 2)}}
+    )
+    (tmp_path / "config.json").write_text(json.dumps(cfg.to_dict()))
+
+    assert from_command_line(DQNConfig, ["--resume", str(tmp_path)]).env.env_config == cfg.env.env_config
+
+
+def test_keyword_arguments_that_config_json_cannot_hold_are_refused():
+    with pytest.raises(ConfigError, match=r"EnvConfig.env_config\['a'\]\[1\] = .*which config.json cannot hold"):
+        DQNConfig().override({"env.env_config": {"a": [1, object()]}})

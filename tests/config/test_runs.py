@@ -75,6 +75,7 @@ def test_a_stop_value_of_ones_own_stays():
     [
         ({"exp_nam": "x"}, "DQNConfig has no 'exp_nam': did you mean 'exp_name'?"),
         ({"policy.learn.batchsize": 3}, "OffPolicyLearnConfig has no 'batchsize': did you mean 'batch_size'?"),
+        ({"env.make_kwargs": {}}, "EnvConfig has no 'make_kwargs': set env_config, a dict with the keyword arguments"),
         ({"policy.lern.batch_size": 3}, "DQNPolicyConfig has no 'lern': did you mean 'learn'?"),
         ({"policy.learn.batch_size": 0}, "OffPolicyLearnConfig.batch_size = 0 is out of range: it is at least 1."),
         ({"policy.learn.batch_size": "64"}, "OffPolicyLearnConfig.batch_size = '64' is a str, it is declared int."),

@@ -98,7 +98,7 @@ def test_what_is_neither_id_nor_function_is_refused(env):
 
 
 def test_keywords_beside_a_function_are_refused(counting_env):
-    with pytest.raises(TypeError, match=r"\['render_mode'\].*set them in your function"):
+    with pytest.raises(TypeError, match=r"\['render_mode'\].*pass them in env_config"):
         make_envs(counting_env, render_mode="rgb_array")
 
 
@@ -210,3 +210,44 @@ def test_a_setting_that_the_environment_does_not_take_is_answered_with_the_one_t
     assert any(
         "passed 'max_episode_step' to CartPole-v1: did you mean 'max_episode_steps'?" in it for it in raised.value.__notes__
     )
+
+
+class Sized(gymnasium.Env):
+    """Its observations have the size that it was made with; it empties the dict that it was given."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, size, options=None):
+        self.options = options.popitem() if options is not None else None
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (size,), np.float32)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"max_episode_steps": 3}])
+def test_env_config_has_the_keyword_arguments_of_a_function(options):
+    envs = make_envs(Sized, 2, env_config={"size": 5, "options": {"a": 1}}, **options)
+    assert envs.single_observation_space.shape == (5,)
+    assert envs.get_attr("options") == (("a", 1), ("a", 1))
+
+
+def test_env_config_has_the_keyword_arguments_of_gymnasium_make():
+    config = {"map_name": "8x8", "is_slippery": False, "max_episode_steps": 7}
+    envs = make_envs("FrozenLake-v1", 2, **{**EnvConfig(env_config=config).options(), "workers": 2})
+    envs.reset()
+    assert envs.single_observation_space.n == 64
+    assert [envs.step(np.zeros(2, np.int64))[3].tolist() for _ in range(7)][-1] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "more", "words"),
+    [
+        ("FrozenLake-v1", {"is_slipery": 1}, {}, "passed 'is_slipery' to FrozenLake-v1: did you mean 'is_slippery'?"),
+        ("FrozenLake-v1", {"gravity": 1}, {}, "passed 'gravity' to FrozenLake-v1. It takes render_mode, desc, map_name"),
+        (Sized, {"size": 3, "big": 1}, {}, "env_config passed size, big to Sized"),
+        ("CartPole-v1", {"max_episode_steps": 3}, {"max_episode_steps": 4}, "both in env_config and as an argument"),
+        ("CartPole-v1", ["max_episode_steps"], {}, "wants keyword arguments by name"),
+    ],
+)
+def test_a_wrong_env_config_is_explained(env, config, more, words):
+    with pytest.raises(TypeError) as caught:
+        make_envs(env, 2, env_config=config, **more)
+    assert words in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])

@@ -206,6 +206,14 @@ def test_each_episode_is_filmed(lines, tmp_path):
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["film_1.mp4", "film_2.mp4"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"size": 2}])
+def test_the_environment_of_a_video_has_its_settings(lines, tmp_path, settings):
+    train_dqn(tmp_path / "run", lines.Line, env_config=settings)
+    ((episode, _),) = play_run(tmp_path / "run", video=tmp_path / "film.mp4")
+    assert episode.length <= 9
+    assert json.loads((tmp_path / "run/run.json").read_text())["environments"][0]["recipe"] is not None
+
+
 def test_statistics_of_a_wrapper_are_warned_of(tmp_path):
     train_dqn(tmp_path / "run", "CartPole-v1", wrappers=[gymnasium.wrappers.NormalizeObservation])
     with pytest.warns(UserWarning, match="NormalizeObservation has a state that it built up in training"):

@@ -1,0 +1,190 @@
+"""Columns of infos: recorded in rollouts and replay, the same in this process and in others, and after a resume."""
+
+import sys
+from functools import partial
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ding_lite.config import DQNConfig, RunConfig
+from ding_lite.contexts import OnlineRLContext
+from ding_lite.data import ReplayBuffer, flatten
+from ding_lite.engine import Task
+from ding_lite.envs import EnvDataError, make_envs
+from ding_lite.middleware import AgentsCollector, EpisodeCollector, StepCollector, data_pusher
+from ding_lite.policy import ColumnError, DQNPolicy, Policy
+from ding_lite.rollout import LocalWorker, make_worker
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.timeout(60)
+NAMES = ("step", "is_high", "forces", "speed", "late")
+KINDS = [{}, {"workers": 2}, {"workers": 2, "backend": "process"}]
+
+
+class Telling(gymnasium.Env):
+    """Its infos have numbers, a bool and an array, and some that come late; the info of a reset has other ones."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, ends=5, odd=None):
+        self.ends, self.odd, self.episode = ends, odd, -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.episode = 0, self.episode + 1
+        return np.zeros(2, np.float32), {"step": -1}
+
+    def step(self, action):
+        self.steps += 1
+        height = self.np_random.normal()
+        info = {"step": self.steps, "is_high": height > 0, "forces": np.array([height, 1.0, 2.0]), "speed": np.float64(height)}
+        if self.steps == 3:
+            info |= {"late": 7} if self.odd is None else self.odd
+        return np.full(2, height, np.float32), 0.0, self.steps == self.ends, False, info
+
+
+def made_envs(**settings):
+    return make_envs(Telling, 3, 0, info_columns=NAMES, **settings)
+
+
+def policy_for(envs, kind=DQNPolicy):
+    return kind(None, envs.single_observation_space, envs.single_action_space)
+
+
+def test_each_step_has_the_values_of_its_info_also_where_an_episode_ends():
+    envs = made_envs()
+    batch = LocalWorker(envs, policy_for(envs).collect_mode).collect(7, eps=0.5).trajectories.batch
+
+    assert batch.info.step[:, 0].tolist() == [1, 2, 3, 4, 5, 1, 2]
+    assert batch.info.step.dtype == batch.info.is_high.dtype == batch.info.forces.dtype == batch.reward.dtype
+    assert batch.info.forces.shape == (7, 3, 3)
+    assert (batch.info.is_high.bool() == (batch.next_obs[..., 0] > 0)).all()
+    assert (batch.info.speed == batch.next_obs[..., 0]).all()
+    assert (batch.info.forces[..., 0] == batch.next_obs[..., 0]).all()
+    late = batch.info.late[:, 1]
+    assert late.isnan().tolist() == [True, True, False, True, True, True, True]
+    assert late[2] == 7
+
+
+def test_without_names_there_is_no_column():
+    envs = make_envs(Telling, 3, 0)
+    assert "info" not in LocalWorker(envs, policy_for(envs).collect_mode).collect(3, eps=0.5).trajectories.columns
+
+
+@pytest.mark.parametrize("collect", ["collect", "collect_episodes"])
+def test_they_are_the_same_in_pieces_and_in_processes(collect):
+    found = []
+    for settings in KINDS[1:]:
+        envs = made_envs(**settings)
+        rollout = getattr(make_worker(envs, policy_for(envs).collect_mode), collect)(7, eps=0.5)
+        data = getattr(rollout, "trajectories", None) or rollout.transitions
+        found.append({path: leaf for path, leaf in flatten(data.rows()) if path[0] == "info"})
+        envs.close()
+
+    assert {path[1] for path in found[0]} == set(NAMES)
+    assert found[0].keys() == found[1].keys()
+    for path, leaf in found[0].items():
+        np.testing.assert_array_equal(leaf, found[1][path])
+
+
+def test_a_restored_environment_continues_with_the_same_columns():
+    """Also if the next step lacks a value, so that its shape is known only from the saved state."""
+
+    class Rare(Telling):
+        def step(self, action):
+            *results, info = super().step(action)
+            return (*results, {"rare": np.ones(2)} if self.steps == 1 else {})
+
+    def rest(envs):
+        return LocalWorker(envs, policy_for(envs).collect_mode).collect(5, eps=0.5).trajectories.columns["info"]["rare"]
+
+    envs, restored = (make_envs(Rare, 2, 0, info_columns=("rare",)) for _ in range(2))
+    LocalWorker(envs, policy_for(envs).collect_mode).collect(2, eps=0.5)
+    restored.load_state_dict(envs.state_dict())
+    np.testing.assert_array_equal(rest(restored), rest(envs))
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (
+            {"step": "high"},
+            "environment 0 returned an info in which 'step' is 'high', expected a number.*step 2 of its episode 0",
+        ),
+        ({"forces": np.ones(2)}, r"'forces' is an array of float64 of shape \[2\], expected float32 of shape \[3\]"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_place(odd, words):
+    envs = make_envs(partial(Telling, odd=odd), 2, 0, info_columns=NAMES)
+    with pytest.raises(EnvDataError, match=words):
+        LocalWorker(envs, policy_for(envs).collect_mode).collect(4, eps=0.5)
+
+
+def test_integers_cannot_be_missing():
+    class Counting(Telling):
+        def step(self, action):
+            *results, info = super().step(action)
+            return (*results, {"seen": np.ones(2, np.int64)} if self.steps != 3 else {"sene": 1})
+
+    envs = make_envs(Counting, 2, 0, info_columns=("seen",))
+    with pytest.raises(EnvDataError, match="environment 0 .*'seen' is missing: did you mean 'sene'.* only columns of floats"):
+        LocalWorker(envs, policy_for(envs).collect_mode).collect(4, eps=0.5)
+
+
+class BySpeed(DQNPolicy):
+    derived = {**Policy.derived, "info.speed": ()}
+
+    def loss(self, batch):
+        loss, stats = super().loss(batch)
+        return loss, {**stats, "speed": batch.info.speed.mean()}
+
+
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_a_loss_uses_them_from_replay(collector):
+    envs = made_envs()
+    policy, cfg, buffer_ = policy_for(envs, BySpeed), DQNConfig().override({"env.info_columns": NAMES}), ReplayBuffer(99)
+    loop = Task()
+    with loop.start(ctx=OnlineRLContext()):
+        loop.use(collector(cfg, policy.collect_mode, envs, collect_kwargs={"eps": 0.5})).use(data_pusher(cfg, buffer_)).run(2)
+    batch = buffer_.sample(40)
+
+    assert "info" in policy.columns
+    assert policy.learn_mode.forward(batch)["speed"] == batch.info.speed.mean()
+    assert (batch.info.speed == batch.next_obs[:, 0]).all()
+
+
+def test_a_policy_that_reads_infos_without_declaring_them_is_told_how():
+    class Undeclared(DQNPolicy):
+        def loss(self, batch):
+            return super().loss(batch)[0] + batch.info.speed.mean()
+
+    with pytest.raises(ColumnError, match=r"declare them as derived = \{\*\*Policy.derived, 'info.x_position': \(\)\}"):
+        policy_for(made_envs(), Undeclared).dry_run()
+
+
+@pytest.mark.parametrize("collector", [StepCollector, EpisodeCollector])
+def test_a_setting_that_the_environments_do_not_follow_is_refused(collector):
+    cfg = RunConfig().override({"env.info_columns": ["speed"]})
+    envs = make_envs(Telling, 2)
+    with pytest.raises(ValueError, match=rf"{collector.__name__} got environments that do not record 'speed'.*env.options\(\)"):
+        collector(cfg, policy_for(envs).collect_mode, envs)
+    with pytest.raises(ValueError, match="of several agents"):
+        AgentsCollector(cfg, {"a": policy_for(envs).collect_mode}, envs, {})
+    collector(cfg, policy_for(envs).collect_mode, made_envs(), collect_kwargs={"eps": 0.1})
+
+
+def test_a_name_that_is_in_no_info_of_the_first_episode_is_named_once():
+    envs = make_envs(Telling, 2, 0, info_columns=("speed", "spede"))
+    worker = LocalWorker(envs, policy_for(envs).collect_mode)
+    with pytest.warns(UserWarning, match="names 'spede', .* of Telling, so its column is NaN: did you mean 'speed'") as caught:
+        batch = worker.collect(13, eps=0.5).trajectories.batch
+    assert len(caught) == 1
+    assert batch.info.spede.isnan().all()
+
+
+def test_names_that_are_one_string_are_refused():
+    with pytest.raises(TypeError, match="wants several names"):
+        make_envs(Telling, 2, info_columns="speed")
