@@ -118,17 +118,9 @@ class FramePool:
 
     def _make_room(self, count: int) -> None:
         """Make room for `count` more frames."""
-        needed = self.stop + count - self.first
-        if needed <= self.room:
+        room = _room_for(self.stop + count - self.first, self.room, self.frame_bytes)
+        if room == self.room:
             return
-        room = max(needed, self.room + self.room // 2)
-        size, available = room * self.frame_bytes, available_bytes()
-        if available is not None and size > available:
-            raise MemoryError(
-                f"the transitions of a replay buffer with share_frames refer to {needed:,} different frames of "
-                f"{self.frame_bytes:,} bytes. Memory for {room:,} needs {size / 1e9:.1f} GB, but only {available / 1e9:.1f} GB "
-                "are available: lower replay_buffer_size."
-            )
         numbers = np.arange(self.first, self.stop)
         frames, uses = np.zeros((room, *self.shape), self.dtype), np.zeros(room, np.int32)
         frames[numbers % room], uses[numbers % room] = self.frames[numbers % self.room], self._uses[numbers % self.room]
@@ -177,6 +169,25 @@ class FramePool:
         latest = np.arange(max(saved.first, saved.stop - _WINDOW), saved.stop)
         hashes = self._hashes(self._words(self.frames[latest % self.room]))
         self._latest = dict(zip(hashes.tolist(), latest.tolist()))
+
+
+def _room_for(needed: int, room: int, frame_bytes: int) -> int:
+    """The room of a pool for `needed` frames, which may be more than its present room.
+
+    Raises:
+        MemoryError: memory cannot hold them.
+    """
+    if needed <= room:
+        return room
+    room = max(needed, room + room // 2)
+    size, available = room * frame_bytes, available_bytes()
+    if available is not None and size > available:
+        raise MemoryError(
+            f"the transitions of a replay buffer with share_frames refer to {needed:,} different frames of {frame_bytes:,} "
+            f"bytes. Memory for {room:,} needs {size / 1e9:.1f} GB, but only {available / 1e9:.1f} GB are available: lower "
+            "replay_buffer_size."
+        )
+    return room
 
 
 class FrameColumn:
@@ -312,6 +323,22 @@ class SavedFrames(NamedTuple):
         return unflatten(columns)
 
 
+def require_room(frames: SavedFrames, spec: Spec, capacity: int) -> None:
+    """Raise an error if memory cannot hold the frames of a saved state.
+
+    Args:
+        frames: the saved frames.
+        spec, capacity: those of the buffer.
+
+    Raises:
+        MemoryError: there are too many.
+    """
+    rooms = _rooms(spec, capacity)
+    for pool in frames.pools:
+        shape, dtype = pool.frames.shape[1:], pool.frames.dtype
+        _room_for(pool.stop - pool.first, rooms[shape, dtype], math.prod(shape) * dtype.itemsize)
+
+
 def state_keys(state: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of `SharedFrames.state` that this state may have."""
     pools = state.get("pools")
@@ -342,6 +369,10 @@ def checked_frames(state: Mapping[str, Any], held: Any, kind: str) -> SavedFrame
             found = tuple(frames.shape) if isinstance(frames, (torch.Tensor, np.ndarray)) else frames
             raise state_error(kind, f"frames_{place}", found, f"{stop - first} frames")
         pools.append(SavedPool(first, stop, as_array(frames)))
+        if frame_ndim(spec := LeafSpec(pools[-1].frames.shape[1:], pools[-1].frames.dtype)) != len(spec.shape):
+            raise state_error(
+                kind, f"frames_{place}", f"frames of shape {spec.shape}", "frames that are large enough to be shared"
+            )
     if len({(pool.frames.shape[1:], pool.frames.dtype) for pool in pools}) != len(pools):
         raise state_error(kind, "pools", state["pools"], "a pool for each shape and dtype of frames")
     framed: dict[Path, int] = {}

@@ -26,6 +26,7 @@ from ding_lite.data.frame_columns import (
     SharedFrames,
     checked_frames,
     frame_ndim,
+    require_room,
     row_bytes,
     shared_bytes,
     state_keys,
@@ -408,6 +409,8 @@ class ReplayBuffer:
                 f"{self.share_frames}: make the buffer with share_frames={'pools' in state}."
             )
         held, frames, looks = self._restored(state, size)
+        if frames is not None:
+            require_room(frames, spec_like(looks), self.capacity)
         if self._columns is None:
             self._require_memory(spec_like(looks))
         elif self._fitting(looks) is not None:

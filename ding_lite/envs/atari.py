@@ -182,13 +182,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._resize(screen)
 
     def _info(self) -> dict[str, Any]:
-        """The numbers that ALE gives for each step."""
-        ale = self._ale
-        return {
-            "lives": ale.lives(),
-            "episode_frame_number": ale.getEpisodeFrameNumber(),
-            "frame_number": ale.getFrameNumber(),
-        }
+        """The numbers that ALE gives for each step of a game."""
+        return {"lives": self._ale.lives(), "episode_frame_number": self._ale.getEpisodeFrameNumber()}
 
 
 _SETTINGS = tuple(inspect.signature(AtariPreprocessing).parameters)[1:]

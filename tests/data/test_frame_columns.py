@@ -166,6 +166,20 @@ def test_a_restored_buffer_goes_on_like_the_one_that_was_saved(kind, is_nested, 
     assert len(names) > 3
 
 
+def test_a_state_after_clear_has_no_frames_and_can_be_restored():
+    _, shared = pair(ReplayBuffer, 20)
+    shared.push(Trajectories(Stream(0).rollout(3)))
+    shared.clear()
+    state = through_a_file(shared.state_dict())
+    assert state["frames_0"].shape == (0, *SHAPE)
+    _, other = pair(ReplayBuffer, 20)
+    other.push(Trajectories(Stream(1).rollout(3)))
+    other.load_state_dict(state)
+    for buffer in (shared, other):
+        buffer.push(Trajectories(Stream(2).rollout(3)))
+    assert same(shared.state_dict(), other.state_dict())
+
+
 def test_states_with_and_without_shared_frames_are_told_apart():
     plain, shared = pair(ReplayBuffer, 20)
     for buffer in (plain, shared):
@@ -181,6 +195,7 @@ BROKEN = {
     "pools": [[0, 3]],
     "frames_0": torch.zeros(3, 16, 16, dtype=torch.uint8),
     "columns": None,
+    "small": None,
 }
 
 
@@ -189,7 +204,10 @@ def test_a_damaged_state_is_refused_and_changes_nothing(key):
     _, shared = pair(ReplayBuffer, 20)
     shared.push(Trajectories(Stream(0).rollout(3)))
     state, before = shared.state_dict(), shared.state_dict()
-    state[key] = BROKEN[key]
+    if BROKEN[key] is not None:
+        state[key] = BROKEN[key]
+    if key == "small":
+        state = {**before, "frames_0": before["frames_0"][:, :2, :2]}
     if key == "columns":
         state[key] = {**before["columns"], "obs": before["columns"]["obs"] + 1000}
     with pytest.raises(ValueError, match="Nothing was loaded"):
@@ -226,3 +244,7 @@ def test_a_pool_that_outgrows_memory_is_an_error_with_its_reason(monkeypatch):
     other = ReplayBuffer(40, share_frames=True)
     with pytest.raises(MemoryError, match="different frames of 256 bytes"):
         other.push(rows)
+    other = ReplayBuffer(40, share_frames=True)
+    with pytest.raises(MemoryError, match="different frames of 256 bytes"):
+        other.load_state_dict(buffer.state_dict())
+    assert len(other) == 0

@@ -44,7 +44,7 @@ def test_it_is_gymnasiums_preprocessing_bit_for_bit(name, frameskip, noop_max, s
             ours_, theirs_ = ours.step(action), theirs.step(action)
             kept.append((ours_[0], theirs_[0]))
             assert same(list(ours_[1:4]), list(theirs_[1:4]))
-            assert {**ours_[4], "score": 0} == {**theirs_[4], "score": 0}
+            assert {name: ours_[4][name] for name in ("lives", "episode_frame_number")}.items() <= theirs_[4].items()
             if ours_[2] or ours_[3]:
                 kept.append((ours.reset()[0], theirs.reset()[0]))
         assert all(same(*pair) for pair in kept)  # after all steps: earlier observations do not change
