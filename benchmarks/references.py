@@ -67,7 +67,7 @@ DQN_TAXI = (
 )
 PPO_TAXI = (
     *(*TAXI, "--env.collector-env-num", "16", "--policy.collect.n-sample", "2048", "--policy.learn.batch-size", "256"),
-    *("--policy.learn.epoch-per-collect", "4", *ENTROPY),
+    *("--policy.learn.epoch-per-collect", "4", *ENTROPY, "--policy.learn.lr-schedule", "0", "1e-3", "4700", "1e-4"),
     *("--policy.eval.evaluator.eval-freq", "160", "--max-step", "147"),
 )
 LAG_4 = ("--async-mode", "--max-lag", "4")

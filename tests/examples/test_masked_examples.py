@@ -53,17 +53,17 @@ def test_nor_in_other_settings(name, settings, tmp_path):
 
 @pytest.mark.parametrize("name", ["dqn", "ppo_lstm"])
 def test_an_asynchronous_run_equals_the_one_on_one_thread(name, tmp_path):
-    one = run(name, tmp_path / "one", max_lag=1, max_step=5)[0]
-    assert same(run(name, tmp_path / "async", max_lag=1, max_step=5, async_mode=True)[0], one)
+    one = run(name, tmp_path / "one", max_lag=1, max_step=4)[0]
+    assert same(run(name, tmp_path / "async", max_lag=1, max_step=4, async_mode=True)[0], one)
 
 
 def test_worker_processes_equal_workers_in_this_process(tmp_path):
-    local = run("dqn", tmp_path / "local", **{"env.workers": 2})[0]
-    assert same(run("dqn", tmp_path / "process", **{"env.workers": 2, "env.backend": "process"})[0], local)
+    local = run("dqn", tmp_path / "local", **{"env.workers": 2, "max_step": 2})[0]
+    assert same(run("dqn", tmp_path / "process", **{"env.workers": 2, "max_step": 2, "env.backend": "process"})[0], local)
 
 
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])
 def test_a_run_that_is_saved_and_resumed_equals_one_longer_run(name, tmp_path):
     run(name, tmp_path / "run", max_step=3)
-    resumed = run(name, tmp_path / "run", max_step=6, resume=str(tmp_path / "run"))[0]
-    assert same(resumed, run(name, tmp_path / "whole", max_step=6)[0])
+    resumed = run(name, tmp_path / "run", max_step=5, resume=str(tmp_path / "run"))[0]
+    assert same(resumed, run(name, tmp_path / "whole", max_step=5)[0])

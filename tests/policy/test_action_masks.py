@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ding_lite.basics import save_checkpoint
 from ding_lite.data import tree
 from ding_lite.envs import ActionMaskError, SpaceError
 from ding_lite.nn import masked
@@ -24,6 +25,7 @@ from ding_lite.policy import (
     REINFORCEPolicy,
     SACPolicy,
     build_policy,
+    load_policy,
 )
 
 START, A, ROWS, GAMMA = 3, 4, 24, 0.9
@@ -275,6 +277,13 @@ class TestActing:
             assert policy.predict({"x": np.zeros(5), "action_mask": mask})[0] == allowed + START
         batch = {"x": np.zeros((A, 5)), "action_mask": np.eye(A, dtype=np.int8)}
         assert policy.predict(batch, deterministic=False)[0].tolist() == [START + i for i in range(A)]
+
+    def test_a_policy_loaded_from_a_checkpoint_takes_masks_too(self, tmp_path):
+        policy = made(DQNPolicy)
+        save_checkpoint(policy.state_dict(), tmp_path / "policy.pt")
+        loaded = load_policy(tmp_path / "policy.pt")
+        batch = {"x": np.random.default_rng(0).normal(size=(9, 5)), "action_mask": masks_for(9).numpy()}
+        assert loaded.predict(batch)[0].tolist() == policy.predict(batch)[0].tolist()
 
     def test_predicting_where_nothing_is_allowed_is_an_error(self):
         batch = {"x": np.zeros((2, 5)), "action_mask": np.array([[1, 0, 0, 0], [0, 0, 0, 0]], np.int8)}
