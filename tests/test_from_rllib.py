@@ -35,30 +35,7 @@ from ding_lite.run_configs import RunConfig
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/from_rllib.md").read_text(encoding="utf-8")
 
-NOT_MERGED = (
-    "SampleBatch",
-    "Postprocessing",
-    "action_mask",
-    "cfg.env.env_config",
-    "cfg.env.info_columns",
-    "cfg.policy.learn.optimizer_eps",
-    "cfg.policy.learn.rmsprop_decay",
-    "cfg.policy.learn.rmsprop_momentum",
-    "cfg.policy.model.layer_norm",
-    "docs/action_masks.md",
-    "docs/atari.md",
-    "docs/environments.md",
-    "envs.call",
-    "envs.get_attr",
-    "envs.set_attr",
-    "model=",
-    "replay_proportion",
-    "time/device_copy",
-    "time/env_step",
-    "time/env_wait",
-    "time/inference",
-    "time/process",
-)
+NOT_MERGED = ("replay_proportion", "time/device_copy")
 
 PACKAGES = (
     *("config", "contexts", "data", "engine", "envs", "functional", "metrics", "middleware", "nn", "policy"),
