@@ -32,7 +32,7 @@ def rows(seed):
             lambda params: torch.optim.RMSprop(params, lr=0.01, alpha=0.9, eps=0.01, momentum=0.5),
         ),
     ],
-    ids=str,
+    ids=["adam", "adam, eps", "rmsprop", "rmsprop, all"],
 )
 def test_they_are_those_of_torch(settings, make):
     config = {f"learn.{name}": value for name, value in settings.items()}
