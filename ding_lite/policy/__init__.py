@@ -9,7 +9,7 @@ from ding_lite.policy.dqn import DQNConfig, DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig, PPOTransformerConfig
 from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
 from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
@@ -61,6 +61,7 @@ from ding_lite.policy_parts import (
     ParamGroupsMixin,
     PriorityConfig,
     RecurrentActorCriticMixin,
+    RecurrentModelConfig,
     ReplayConfig,
     ScheduledLearningRate,
     TargetNetwork,
@@ -147,6 +148,7 @@ __all__ = [
     "PPOLSTMConfig",
     "PPOPolicy",
     "PPOPolicyConfig",
+    "PPOTransformerConfig",
     "ParamGroupsMixin",
     "Policy",
     "PolicyConfig",
@@ -165,6 +167,7 @@ __all__ = [
     "RainbowPolicy",
     "RainbowPolicyConfig",
     "RecurrentActorCriticMixin",
+    "RecurrentModelConfig",
     "ReplayConfig",
     "RunConfig",
     "SACConfig",
