@@ -33,6 +33,10 @@ from ding_lite.run_configs import OnPolicyRunConfig
 class IMPALALearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
+    foreign: ClassVar[Mapping[str, str]] = {
+        "replay_buffer_num_slots": "the number of kept rollouts is policy.learn.replay_slots."
+    }
+
     epoch_per_collect: int = ranged_field(1, low=1, high=1_000_000)
     """Epochs over each rollout."""
 

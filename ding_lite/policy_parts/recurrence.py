@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,11 +24,22 @@ else:
     Base = object
 
 _STATE_IN = "state_in_"
+_LSTM = "set policy.model.lstm_size, the width of the LSTM, or None for no LSTM."
+_WINDOW = "set policy.model.attention_window, the observations that a step attends to, or None for no attention."
 
 
 @dataclasses.dataclass
 class RecurrentModelConfig(ActorCriticModelConfig):
     """Actor and critic, optionally with an LSTM or attention, for tasks that need memory."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("use_lstm", "lstm_cell_size"), _LSTM),
+        **dict.fromkeys(("use_attention", "attention_memory_inference", "attention_memory_training"), _WINDOW),
+        "attention_num_transformer_units": "the number of transformer blocks is policy.model.attention_layers.",
+        "attention_num_heads": "the number of heads is policy.model.attention_heads.",
+        "attention_dim": "the width of the transformer blocks is policy.model.attention_size.",
+        "max_seq_len": "PPO has policy.learn.unroll_len; IMPALA unrolls whole rollouts.",
+    }
 
     lstm_size: int | None = ranged_field(None, low=1, high=16_384)
     """Width of an LSTM after a shared encoder, for tasks that need memory; None for no LSTM."""

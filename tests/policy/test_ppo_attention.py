@@ -78,6 +78,8 @@ def test_settings_that_cannot_work_are_refused_by_name():
         made(1)
     with pytest.warns(UserWarning, match=r"attention_layers = 3 has no effect without model\.attention_window"):
         PPOPolicy({"model.attention_layers": 3}, OBS, DISCRETE)
+    with pytest.raises(ValueError, match=r"use_attention.*set policy\.model\.attention_window"):
+        made(model__use_attention=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made()
