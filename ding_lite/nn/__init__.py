@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ding_lite.nn.action_masks import mask_in, masked
 from ding_lite.nn.actor_critics import ActorCritic, make_actor_critic
+from ding_lite.nn.attention import AttentionBlock, AttentionFeatures, SetEncoder
 from ding_lite.nn.bounded import (
     ActionBounds,
     ActionCritic,
@@ -25,6 +26,7 @@ from ding_lite.nn.recurrent import RecurrentFeatures
 from ding_lite.nn.recurrent_networks import (
     RecurrentActorCritic,
     RecurrentQNetwork,
+    make_attention_actor_critic,
     make_recurrent_actor_critic,
     make_recurrent_q_network,
 )
@@ -42,6 +44,8 @@ __all__ = [
     "ActorCritic",
     "Adam",
     "AtomHead",
+    "AttentionBlock",
+    "AttentionFeatures",
     "BoundDistribution",
     "BoundedActorCritic",
     "ConvLayers",
@@ -58,11 +62,13 @@ __all__ = [
     "RecurrentFeatures",
     "RecurrentQNetwork",
     "RunningNorm",
+    "SetEncoder",
     "SquashedGaussianActor",
     "TanhActor",
     "action_distribution",
     "make_actor_critic",
     "make_atom_network",
+    "make_attention_actor_critic",
     "make_bounded_actor_critic",
     "make_encoder",
     "make_network",

@@ -9,6 +9,7 @@ import gymnasium
 from torch import Tensor, nn
 
 from ding_lite.nn.actor_critics import ActorCritic
+from ding_lite.nn.attention import AttentionFeatures
 from ding_lite.nn.distributions import ActionDistribution, action_distribution
 from ding_lite.nn.encoders import ConvLayers, make_network
 from ding_lite.nn.initialization import orthogonal
@@ -33,7 +34,7 @@ class RecurrentActorCritic(ActorCritic):
 
     def __init__(
         self,
-        memory: RecurrentFeatures,
+        memory: RecurrentFeatures | AttentionFeatures,
         actor: nn.Module,
         critic: nn.Module,
         distribution: ActionDistribution,
@@ -53,7 +54,8 @@ class RecurrentActorCritic(ActorCritic):
             TypeError: always.
         """
         raise TypeError(
-            "a network with an LSTM has no from_batch(): call unroll(obs, state, restart), as policy.evaluate_batch() does."
+            "a network with a recurrent state has no from_batch(): call unroll(obs, state, restart), as "
+            "policy.evaluate_batch() does."
         )
 
     def initial_state(self) -> list[Tensor]:
@@ -128,13 +130,61 @@ def make_recurrent_actor_critic(
         lstm_size: width of the LSTM.
         normalize_obs: normalise observations, see `make_normalizer`.
     """
-    distribution = action_distribution(action_space)
-    encoder = orthogonal(make_network(observation_space, hidden_sizes, None, activation, conv_layers, layer_norm))
-    normalizer = make_normalizer(observation_space) if normalize_obs else None
-    encoder = encoder if normalizer is None else nn.Sequential(normalizer, encoder)
-    actor = orthogonal(nn.Linear(lstm_size, distribution.width), 0.01)
-    critic = orthogonal(nn.Linear(lstm_size, 1), 1.0)
+    encoder, normalizer = _encoder(observation_space, hidden_sizes, activation, conv_layers, normalize_obs, layer_norm)
     memory = RecurrentFeatures(encoder, hidden_sizes[-1], lstm_size)
+    return _actor_critic(memory, lstm_size, action_space, normalizer)
+
+
+def make_attention_actor_critic(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    hidden_sizes: Sequence[int],
+    size: int,
+    window: int,
+    layers: int = 1,
+    heads: int = 4,
+    activation: str = "tanh",
+    conv_layers: ConvLayers | None = None,
+    normalize_obs: bool = False,
+    layer_norm: bool = False,
+) -> RecurrentActorCritic:
+    """Make an actor and a critic that attend to the last observations, for these spaces; see `AttentionFeatures`.
+
+    Weights are initialized as by `make_recurrent_actor_critic`.
+
+    Args:
+        observation_space, action_space: spaces of one environment.
+        hidden_sizes, activation, conv_layers, layer_norm: the encoder, see `make_network`.
+        size, window, layers, heads: the transformer blocks.
+        normalize_obs: normalise observations, see `make_normalizer`.
+
+    Raises:
+        ValueError: the size is not a multiple of the heads, or the window is smaller than 2.
+    """
+    encoder, normalizer = _encoder(observation_space, hidden_sizes, activation, conv_layers, normalize_obs, layer_norm)
+    memory = AttentionFeatures(encoder, hidden_sizes[-1], size, window, layers, heads)
+    return _actor_critic(memory, size, action_space, normalizer)
+
+
+def _encoder(
+    space: gymnasium.Space[Any],
+    hidden_sizes: Sequence[int],
+    activation: str,
+    conv_layers: ConvLayers | None,
+    normalize_obs: bool,
+    layer_norm: bool,
+) -> tuple[nn.Module, nn.Module | None]:
+    """An orthogonal encoder for a memory, and the normalizer in it."""
+    encoder = orthogonal(make_network(space, hidden_sizes, None, activation, conv_layers, layer_norm))
+    normalizer = make_normalizer(space) if normalize_obs else None
+    return (encoder if normalizer is None else nn.Sequential(normalizer, encoder)), normalizer
+
+
+def _actor_critic(
+    memory: RecurrentFeatures | AttentionFeatures, size: int, action_space: gymnasium.Space[Any], normalizer: nn.Module | None
+) -> RecurrentActorCritic:
+    distribution = action_distribution(action_space)
+    actor, critic = orthogonal(nn.Linear(size, distribution.width), 0.01), orthogonal(nn.Linear(size, 1), 1.0)
     return RecurrentActorCritic(memory, actor, critic, distribution, normalizer)
 
 

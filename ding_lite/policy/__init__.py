@@ -9,7 +9,7 @@ from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicy
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOAtariConfig, PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy.ppo import PPOAtariConfig, PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig, PPOTransformerConfig
 from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
 from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
@@ -62,6 +62,7 @@ from ding_lite.policy_parts import (
     Postprocessing,
     PriorityConfig,
     RecurrentActorCriticMixin,
+    RecurrentModelConfig,
     ReplayConfig,
     SampleBatch,
     ScheduledLearningRate,
@@ -151,6 +152,7 @@ __all__ = [
     "PPOLSTMConfig",
     "PPOPolicy",
     "PPOPolicyConfig",
+    "PPOTransformerConfig",
     "ParamGroupsMixin",
     "Policy",
     "PolicyConfig",
@@ -170,6 +172,7 @@ __all__ = [
     "RainbowPolicy",
     "RainbowPolicyConfig",
     "RecurrentActorCriticMixin",
+    "RecurrentModelConfig",
     "ReplayConfig",
     "RunConfig",
     "SACConfig",

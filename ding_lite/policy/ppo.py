@@ -15,17 +15,15 @@ from torch import Tensor
 from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, minibatches
 from ding_lite.functional import ppo_policy_loss, ppo_value_loss
-from ding_lite.policy_base import ActorCriticModelConfig, EpochsLearnConfig, OnPolicyConfig, Policy
-from ding_lite.policy_parts import ActorCriticLearning, KLCoeffMixin, RecurrentActorCriticMixin, mean_stats
+from ding_lite.policy_base import EpochsLearnConfig, OnPolicyConfig, Policy
+from ding_lite.policy_parts import (
+    ActorCriticLearning,
+    KLCoeffMixin,
+    RecurrentActorCriticMixin,
+    RecurrentModelConfig,
+    mean_stats,
+)
 from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig
-
-
-@dataclasses.dataclass
-class PPOModelConfig(ActorCriticModelConfig):
-    """Actor and critic."""
-
-    lstm_size: int | None = ranged_field(None, low=1, high=16_384)
-    """Width of an LSTM after a shared encoder, for tasks that need memory; None for no LSTM."""
 
 
 @dataclasses.dataclass
@@ -33,7 +31,7 @@ class PPOLearnConfig(EpochsLearnConfig):
     """Learning from a rollout."""
 
     unroll_len: int | None = ranged_field(None, low=1, high=100_000)
-    """With an LSTM, length of the sequences to learn from; None for the length of the rollout."""
+    """With an LSTM or attention, length of the sequences to learn from; None for the length of the rollout."""
 
     clip_ratio: float = ranged_field(0.2, low=0, high=1)
     """Clip range of the probability ratio: [1 - clip_ratio, 1 + clip_ratio]."""
@@ -55,7 +53,7 @@ class PPOLearnConfig(EpochsLearnConfig):
 class PPOPolicyConfig(OnPolicyConfig):
     """PPO."""
 
-    model: PPOModelConfig = dataclasses.field(default_factory=PPOModelConfig)
+    model: RecurrentModelConfig = dataclasses.field(default_factory=RecurrentModelConfig)
     """Actor and critic."""
 
     learn: PPOLearnConfig = dataclasses.field(default_factory=PPOLearnConfig)
@@ -137,8 +135,33 @@ class PPOAtariConfig(PPOConfig):
     """The algorithm."""
 
 
+_PPO_TRANSFORMER = {
+    "model": {"attention_window": 8, "normalize_obs": True},
+    "learn": {"unroll_len": 32, "value_weight": 0.1},
+    "collect": {"discount_factor": 0.98, "gae_lambda": 0.8},
+    "eval.evaluator.eval_freq": 200,
+}
+
+
+@dataclasses.dataclass
+class PPOTransformerConfig(PPOConfig):
+    """PPO with attention, on CartPole without velocities."""
+
+    exp_name: str = "runs/ppo_transformer"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(500, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: EnvConfig.default("CartPoleNoVel-v1", stop_value=475.0))
+    """Environments."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_TRANSFORMER))
+    """The algorithm."""
+
+
 class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Policy):
-    """Proximal policy optimization, for actions and observations of any space, optionally with an LSTM."""
+    """Proximal policy optimization, for actions and observations of any space, optionally with an LSTM or attention."""
 
     config_type = PPOPolicyConfig
     cfg: PPOPolicyConfig
@@ -149,9 +172,9 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
             loss = policy_loss + value_weight * vf_loss - entropy_coeff * entropy + kl_coeff * kl
 
         Args:
-            batch: obs [B, *obs_shape]; action [B, *action_shape]; log_prob, advantage, value, return_ [B] float. With an LSTM,
-                all of these [N, L, ...]; terminated, truncated and, optionally, valid [N, L] bool; state_in_0, state_in_1
-                [N, lstm_size] float.
+            batch: obs [B, *obs_shape]; action [B, *action_shape]; log_prob, advantage, value, return_ [B] float. With an LSTM
+                or attention, all of these [N, L, ...]; terminated, truncated and, optionally, valid [N, L] bool; state_in_0,
+                state_in_1, ... [N, ...], the recurrent state before the first step.
 
         Returns:
             The scalar loss; and a dict to log, with total_loss, policy_loss, vf_loss, entropy, kl and clip_frac.
@@ -177,7 +200,7 @@ class PPOPolicy(RecurrentActorCriticMixin, ActorCriticLearning, KLCoeffMixin, Po
         return self.actor_critic_loss(policy_loss, vf_loss, entropy.mean(), penalty, kl=kl, clip_frac=clip_frac)
 
     def learn_on_batch(self, batch: Tree) -> dict[str, Tensor]:
-        """Learn from a rollout in epochs of shuffled minibatches; with an LSTM, minibatches of sequences.
+        """Learn from a rollout in epochs of shuffled minibatches; with an LSTM or attention, minibatches of sequences.
 
         Args:
             batch: see `loss`, but [T, B, ...]; optionally valid [T, B] bool, False for rows to leave out.

@@ -31,6 +31,12 @@ _FOREIGN = {
 }
 """Methods of policies in RLlib and DI-engine, most of them without the suffix `_fn`, and the hooks with their code here."""
 
+_PARTS = {
+    "model.attention_window": ("attention_size", "attention_layers", "attention_heads"),
+    "learn.replay_proportion": ("replay_slots",),
+}
+"""Settings that leave out a part of an algorithm if they are None or 0, and the settings of that part."""
+
 _warned: weakref.WeakSet[type] = weakref.WeakSet()  # classes whose names have been checked
 
 
@@ -100,6 +106,7 @@ def warn_of_idle_settings(policy: ConfiguredPolicy) -> None:
             stacklevel=4,
         )
     _warn_of_optimizer_settings(policy)
+    _warn_of_parts(policy)
     _warn_of_model_settings(policy)
     if not policy.params and policy.has_own_learning and not policy.has_own_weights:
         warnings.warn(
@@ -137,6 +144,19 @@ def _warn_of_optimizer_settings(policy: ConfiguredPolicy) -> None:
         else:
             continue
         warnings.warn(f"learn.{name} = {value!r} has no effect: {fix}", stacklevel=5)
+
+
+def _warn_of_parts(policy: ConfiguredPolicy) -> None:
+    """Warn of settings of a part that another setting leaves out."""
+    for name, names in _PARTS.items():
+        section_name, setting = name.split(".")
+        section = getattr(policy.cfg, section_name)
+        if getattr(section, setting, True):
+            continue
+        for idle, value in _changed(section, names).items():
+            warnings.warn(
+                f"{section_name}.{idle} = {value!r} has no effect without {name}: leave it out, or set {name}.", stacklevel=5
+            )
 
 
 def _warn_of_model_settings(policy: ConfiguredPolicy) -> None:

@@ -20,7 +20,14 @@ from ding_lite.policy_parts.column_names import Postprocessing, SampleBatch
 from ding_lite.policy_parts.epsilon_greedy import EpsilonGreedy, GreedyActing
 from ding_lite.policy_parts.param_groups import ParamGroupsMixin
 from ding_lite.policy_parts.postprocessing import compute_advantages
-from ding_lite.policy_parts.recurrence import RecurrentActorCriticMixin, episode_starts, repeated_steps, states_in, time_major
+from ding_lite.policy_parts.recurrence import (
+    RecurrentActorCriticMixin,
+    RecurrentModelConfig,
+    episode_starts,
+    repeated_steps,
+    states_in,
+    time_major,
+)
 from ding_lite.policy_parts.replay_configs import (
     EpsConfig,
     ExplorationConfig,
@@ -32,6 +39,7 @@ from ding_lite.policy_parts.replay_configs import (
     ValueBasedConfig,
 )
 from ding_lite.policy_parts.replay_losses import bootstrap_discount, quantile_regression, weighted_loss
+from ding_lite.policy_parts.rollout_replay import RolloutReplay
 from ding_lite.policy_parts.target_network import TargetNetwork
 from ding_lite.policy_parts.value_network import ValueNetworkMixin
 
@@ -57,7 +65,9 @@ __all__ = [
     "Postprocessing",
     "PriorityConfig",
     "RecurrentActorCriticMixin",
+    "RecurrentModelConfig",
     "ReplayConfig",
+    "RolloutReplay",
     "SampleBatch",
     "ScheduledLearningRate",
     "TargetNetwork",

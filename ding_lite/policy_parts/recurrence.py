@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.basics import ranged_field
 from ding_lite.data import Tree, first_leaf, has_leaf, holds_objects, map_leaves, nested, rollout_rows, tree, with_leaves
-from ding_lite.nn import make_recurrent_actor_critic
+from ding_lite.nn import make_attention_actor_critic, make_recurrent_actor_critic
+from ding_lite.policy_base import ActorCriticModelConfig
 from ding_lite.policy_check import map_columns
 
 if TYPE_CHECKING:
@@ -21,6 +24,38 @@ else:
     Base = object
 
 _STATE_IN = "state_in_"
+_LSTM = "set policy.model.lstm_size, the width of the LSTM, or None for no LSTM."
+_WINDOW = "set policy.model.attention_window, the observations that a step attends to, or None for no attention."
+
+
+@dataclasses.dataclass
+class RecurrentModelConfig(ActorCriticModelConfig):
+    """Actor and critic, optionally with an LSTM or attention, for tasks that need memory."""
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("use_lstm", "lstm_cell_size"), _LSTM),
+        **dict.fromkeys(("use_attention", "attention_memory_inference", "attention_memory_training"), _WINDOW),
+        "attention_num_transformer_units": "the number of transformer blocks is policy.model.attention_layers.",
+        "attention_num_heads": "the number of heads is policy.model.attention_heads.",
+        "attention_dim": "the width of the transformer blocks is policy.model.attention_size.",
+        "max_seq_len": "PPO has policy.learn.unroll_len; IMPALA unrolls whole rollouts.",
+    }
+
+    lstm_size: int | None = ranged_field(None, low=1, high=16_384)
+    """Width of an LSTM after a shared encoder, for tasks that need memory; None for no LSTM."""
+
+    attention_window: int | None = ranged_field(None, low=2, high=16_384)
+    """Observations that a step attends to, with its own, in transformer blocks after a shared encoder, for tasks that need
+    memory; None for no attention."""
+
+    attention_size: int = ranged_field(64, low=1, high=16_384)
+    """With attention_window, width of the transformer blocks; a multiple of attention_heads."""
+
+    attention_layers: int = ranged_field(1, low=1, high=100)
+    """With attention_window, number of transformer blocks."""
+
+    attention_heads: int = ranged_field(4, low=1, high=1024)
+    """With attention_window, attention heads of each transformer block."""
 
 
 def states_in(batch: Tree) -> list[Tensor]:
@@ -95,27 +130,39 @@ def cut(batch: Tree, names: Sequence[str], length: int | None) -> dict[str, Any]
 class RecurrentActorCriticMixin(Base):
     """A mixin for policies with an actor and a critic that may be recurrent.
 
-    A policy is recurrent if `cfg.model.lstm_size` is set, or if its model has `initial_state`, `step`, `unroll`,
-    `unroll_values` and `distribution`, like `RecurrentActorCritic`. A recurrent policy learns from sequences of
-    `cfg.learn.unroll_len` steps of one environment, starting with the recurrent state that acting had there. Other policies are
-    not affected.
+    A policy is recurrent if `cfg.model.lstm_size` or `cfg.model.attention_window` is set, or if its model has `initial_state`,
+    `step`, `unroll`, `unroll_values` and `distribution`, like `RecurrentActorCritic`. A recurrent policy learns from sequences
+    of `cfg.learn.unroll_len` steps of one environment, starting with the recurrent state that acting had there; if its loss
+    takes rollouts, it unrolls these instead. Other policies are not affected.
     """
 
     def make_model(self) -> nn.Module:
-        """Make the networks: with `cfg.model.lstm_size`, an actor and a critic that share an LSTM."""
+        """Make the networks: with `cfg.model.lstm_size`, an actor and a critic that share an LSTM; with
+        `cfg.model.attention_window`, transformer blocks.
+
+        Raises:
+            ValueError: both are set; or attention_size is not a multiple of attention_heads.
+        """
         model: Any = self.cfg.model
+        window = getattr(model, "attention_window", None)
+        encoder = (model.activation, model.conv_layers, model.normalize_obs, model.layer_norm)
+        spaces = self.observation_space, self.action_space, model.encoder_hidden_size_list
+        if window is not None:
+            size, layers, heads = model.attention_size, model.attention_layers, model.attention_heads
+            if model.lstm_size is not None:
+                raise ValueError(
+                    f"model.lstm_size = {model.lstm_size} and model.attention_window = {window}: a policy has either an LSTM "
+                    "or attention. Set one of them to None."
+                )
+            if size % heads:
+                raise ValueError(
+                    f"model.attention_size = {size} is not a multiple of model.attention_heads = {heads}: each head has an "
+                    "equal part of the width."
+                )
+            return make_attention_actor_critic(*spaces, size, window, layers, heads, *encoder)
         if model.lstm_size is None:
             return super().make_model()
-        return make_recurrent_actor_critic(
-            self.observation_space,
-            self.action_space,
-            model.encoder_hidden_size_list,
-            model.lstm_size,
-            model.activation,
-            model.conv_layers,
-            model.normalize_obs,
-            model.layer_norm,
-        )
+        return make_recurrent_actor_critic(*spaces, model.lstm_size, *encoder)
 
     @property
     def is_recurrent(self) -> bool:
@@ -140,13 +187,23 @@ class RecurrentActorCriticMixin(Base):
         """Add value and next_value [T, B] to a rollout, by the newest critic and from the recurrent state of the first row."""
         if not self.is_recurrent:
             return super().with_values(batch)
+        value, next_value = (part.to(batch.reward.device) for part in self._unrolled_values(batch))
+        return with_leaves(batch, value=value, next_value=next_value)
+
+    @torch.no_grad()
+    def next_values(self, batch: Tree, value: Tensor) -> Tensor:
+        """V(next_obs) [T, B] of a rollout; with a recurrent state, from that of the first row."""
+        if not self.is_recurrent:
+            return super().next_values(batch, value)  # type: ignore[misc, no-any-return]  # of ValueNetworkMixin
+        return self._unrolled_values(batch)[1]
+
+    def _unrolled_values(self, batch: Tree) -> tuple[Tensor, Tensor]:
         state = [element[0].to(self.device) for element in states_in(batch)]
         obs, next_obs, restart = (
             map_leaves(lambda leaf: leaf.to(self.device), nested(part))
             for part in (batch.obs, batch.next_obs, episode_starts(batch))
         )
-        value, next_value = (part.to(batch.reward.device) for part in self.model.unroll_values(obs, next_obs, state, restart))
-        return with_leaves(batch, value=value, next_value=next_value)
+        return self.model.unroll_values(obs, next_obs, state, restart)  # type: ignore[no-any-return]
 
     def learning_rows(self, batch: Tree, batch_size: int) -> tuple[dict[str, Any], int]:
         """The columns of a rollout that the loss reads, as rows [N, ...] or sequences [N, L, ...].
@@ -166,8 +223,8 @@ class RecurrentActorCriticMixin(Base):
         return rows, max(1, round(batch_size / rows["terminated"].shape[1]))
 
     def loss_batch(self, batch: Tree) -> Tree:
-        """The batch that `loss` takes: of a recurrent policy, a rollout as sequences [N, T, ...]."""
-        if not self.is_recurrent:
+        """The batch that `loss` takes: of a recurrent policy, a rollout as sequences [N, T, ...], unless it takes rollouts."""
+        if not self.is_recurrent or self.loss_takes == "rollouts":
             return super().loss_batch(batch)
         names = [name for name, column in nested(batch).items() if not holds_objects(column)]
         return tree(cut(batch, names, None)) if self._is_rollout(batch) else batch

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import CHANGING, small, spied
+from example_runs import CHANGING, REPLAYING, small, spied
 from states import same
 
 from ding_lite import task
@@ -56,6 +56,14 @@ def test_statistics_of_observations_and_a_schedule_are_those_on_one_thread(name,
     found = run(name, tmp_path / "async", async_mode=True, max_lag=1, **CHANGING)
 
     assert oracle.files[0]["model"]["normalizer.count"] > 0
+    assert same(found, oracle)
+
+
+def test_recurrent_states_and_kept_rollouts_are_those_on_one_thread(tmp_path):
+    oracle = run("impala", tmp_path / "oracle", async_mode=False, max_lag=2, **REPLAYING)
+    found = run("impala", tmp_path / "async", async_mode=True, max_lag=2, **REPLAYING)
+
+    assert len(oracle.files[-1]["attached"]["rollout_replay"]["rollouts"]) == 2
     assert same(found, oracle)
 
 

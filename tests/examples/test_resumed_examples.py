@@ -2,7 +2,7 @@
 
 import pytest
 from example_runs import ASYNC_NAMES as NAMES
-from example_runs import CHANGING, small, spied
+from example_runs import CHANGING, REPLAYING, small, spied
 from states import same, through_a_file
 
 from ding_lite import Task, contract, task
@@ -86,6 +86,14 @@ def test_statistics_of_observations_and_a_schedule_go_on(name, mode, tmp_path, m
     saved, settings = [], {**MODES[mode], **CHANGING}
     saving = run(name, tmp_path / "saving", monkeypatch, saved=saved, **settings)
     continued = run(name, tmp_path / "continued", monkeypatch, state=saved[0], **settings)
+
+    assert difference(continued, saving) is None
+
+
+def test_recurrent_states_and_kept_rollouts_go_on(tmp_path, monkeypatch):
+    saved, settings = [], {**MODES["async"], **REPLAYING}
+    saving = run("impala", tmp_path / "saving", monkeypatch, saved=saved, **settings)
+    continued = run("impala", tmp_path / "continued", monkeypatch, state=saved[0], **settings)
 
     assert difference(continued, saving) is None
 

@@ -50,6 +50,8 @@ ATARI = {
 ITERATIONS = 6
 CHANGING = {"policy.model.normalize_obs": True, "policy.learn.lr_schedule": [(0, 2e-3), (12, 1e-4)]}
 """Settings with a memory, or that depend on the gradient step."""
+REPLAYING = {"policy.model.lstm_size": 6, "policy.learn.replay_proportion": 1.5, "policy.learn.replay_slots": 2}
+"""IMPALA with a recurrent state and kept rollouts."""
 
 
 def load_example(name: str) -> ModuleType:

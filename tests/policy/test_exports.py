@@ -106,8 +106,16 @@ def nested_from(by_name):
     return found["action"]
 
 
-@pytest.mark.parametrize(("name", "model"), [("PPO", {"lstm_size": 8}), ("R2D2", {})])
-@pytest.mark.parametrize("ending", ["pt2", "onnx"])
+@pytest.mark.parametrize(
+    ("name", "model", "ending"),
+    [
+        ("PPO", {"lstm_size": 8}, "pt2"),
+        ("PPO", {"lstm_size": 8}, "onnx"),
+        ("PPO", {"attention_window": 3}, "onnx"),  # made from the same program as pt2
+        ("R2D2", {}, "pt2"),
+        ("R2D2", {}, "onnx"),
+    ],
+)
 def test_a_recurrent_state_is_passed_on(name, model, ending, tmp_path):
     policy = make(name, **model)
     path = export_policy(policy, tmp_path / f"policy.{ending}")

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from states import through_a_file
 
-from ding_lite.data import tree
+from ding_lite.data import nested, tree
+from ding_lite.envs import make_envs
 from ding_lite.policy import ColumnError, IMPALAPolicy, IMPALAPolicyConfig
+from ding_lite.policy_parts import rollout_replay
+from ding_lite.rollout import make_worker
 
 OBS, BOX = spaces.Box(-1, 1, (5,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 GAMMA = 0.9
@@ -41,20 +45,31 @@ def rollout(t: int = 7, b: int = 4, p_end: tuple[float, float] = (0.15, 0.15), s
     }
 
 
-def loss_by_definition(policy, batch, start=0, vtrace=True, rho_clip=1.0, c_clip=1.0, lambda_=0.95, entropy_weight=0.0):
+def of_rows(policy, batch) -> dict:
+    """Logit, value and value of the next observation of each step, by place."""
+    obs, next_obs = batch["obs"], batch["next_obs"]
+    places = [*np.ndindex(tuple(batch["reward"].shape))]
+    return {
+        it: (*(x[0] for x in policy.model(obs[it].unsqueeze(0))), policy.model.values(next_obs[it].unsqueeze(0))[0])
+        for it in places
+    }
+
+
+def loss_by_definition(
+    policy, batch, start=0, vtrace=True, rho_clip=1.0, c_clip=1.0, lambda_=0.95, entropy_weight=0.0, outputs=of_rows
+):
     """Equation 1 of the paper as the sum that it is, for every step of every environment by itself."""
     shape = tuple(batch["reward"].shape)
     names = ("log_prob", "entropy", "ratio", "value", "next_value")
-    found = {name: np.zeros(shape) for name in names}
+    found, table = {name: np.zeros(shape) for name in names}, outputs(policy, batch)
     for place in np.ndindex(shape):
-        logit, value = (x[0].tolist() for x in policy.model(batch["obs"][place].unsqueeze(0)))
+        logit, value, following = (x.tolist() for x in table[place])
         total = math.fsum(map(math.exp, logit))
         probability = [math.exp(x) / total for x in logit]
         found["log_prob"][place] = math.log(probability[batch["action"][place] - start])
         found["entropy"][place] = -math.fsum(p * math.log(p) for p in probability)
         found["ratio"][place] = math.exp(found["log_prob"][place] - batch["log_prob"][place].item())
         found["value"][place] = value
-        following = policy.model.values(batch["next_obs"][place].unsqueeze(0)).item()
         found["next_value"][place] = 0.0 if batch["terminated"][place] else following
     reward, done = batch["reward"].numpy(), (batch["terminated"] | batch["truncated"]).numpy()
     ratio = found["ratio"] if vtrace else np.ones(shape)
@@ -212,3 +227,182 @@ def test_a_saved_state_goes_on_bit_for_bit(optimizer, same):
         assert same(policy.learn_mode.forward(batch), other.learn_mode.forward(batch))
 
     assert same(policy.state_dict(), other.state_dict())
+
+
+MEMORIES = {
+    "lstm": {"model__lstm_size": 6},
+    "attention": {"model__attention_window": 4, "model__attention_size": 4, "model__attention_heads": 2},
+}
+
+
+def with_states(policy, batch, seed: int = 1) -> dict:
+    """The rollout with a recurrent state in each row, different from the one that the row before would leave."""
+    g, states = torch.Generator().manual_seed(seed), {}
+    for index, element in enumerate(policy.model.initial_state()):
+        shape = (*batch["reward"].shape, *element.shape)
+        noise = torch.randn(shape, generator=g).to(batch["reward"].dtype)
+        states[f"state_in_{index}"] = noise if element.is_floating_point() else torch.randint(4, shape, generator=g)
+    return {**batch, **states}
+
+
+def stepped(policy, batch) -> dict:
+    """As `of_rows`, one step after the other from the state of the first row."""
+    model, table, count = policy.model, {}, len(policy.model.initial_state())
+    for b in range(batch["reward"].shape[1]):
+        state = [batch[f"state_in_{index}"][0, b : b + 1] for index in range(count)]
+        for t in range(len(batch["reward"])):
+            if t and (batch["terminated"][t - 1, b] or batch["truncated"][t - 1, b]):
+                state = model.memory.state_of(1)
+            logit, state = model.step(batch["obs"][t, b : b + 1], state)
+            value = model.value_function()
+            model.step(batch["next_obs"][t, b : b + 1], state)
+            table[t, b] = logit[0], value[0], model.value_function()[0]
+    return table
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(("t", "b"), [(7, 3), (1, 2)])
+def test_with_a_recurrent_state_the_loss_is_that_of_single_steps(t, b, ending, memory):
+    policy = made(double_precision=True, learn__adv_norm=False, **MEMORIES[memory])
+    batch = with_states(policy, rollout(t, b, ENDINGS[ending]))
+    loss, stats = policy.loss(tree(batch))
+    expected = loss_by_definition(policy, batch, outputs=stepped)
+
+    np.testing.assert_allclose(loss.item(), expected["total_loss"], rtol=1e-10)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(stats[name], wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("space", [OBS, spaces.Dict({"keys": spaces.Discrete(4, start=1), "x": spaces.Box(-1, 1, (2, 2))})])
+def test_with_a_recurrent_state_padding_is_not_looked_at(space, memory, elements, same):
+    policies, outputs = [made(observation_space=space, **MEMORIES[memory]) for _ in range(3)], []
+    for policy, junk in zip(policies, (0.0, 1e6, torch.nan), strict=True):
+        outputs.append(policy.learn_mode.forward(tree(with_states(policy, padded(space, elements, junk)))))
+
+    assert same(policies[0].get_weights(), policies[1].get_weights())
+    torch.testing.assert_close(outputs[2], outputs[0])
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_collected_rollout_has_importance_weight_1_from_the_state_of_acting_on(memory):
+    env = make_envs("CartPoleNoVel-v1", 3, seed=0, max_episode_steps=9)
+    policy = made(env.single_action_space, False, env.single_observation_space, **MEMORIES[memory])
+    worker = make_worker(env, policy.collect_mode)
+    for num_steps in (12, 1, 7):
+        batch = worker.collect(num_steps).trajectories.batch
+        stats = policy.loss(batch)[1]
+
+        assert float(stats["rho_mean"]) == pytest.approx(1, abs=1e-5)
+        assert float(stats["kl"]) == pytest.approx(0, abs=1e-9)
+
+
+def test_minibatches_of_environments_take_their_recurrent_states_with_them():
+    policy = made(learn__batch_size=7, learn__learning_rate=0.0, learn__adv_norm=False, **MEMORIES["lstm"])
+    batch = tree(with_states(policy, rollout(dtype=torch.float32)))
+    output = policy.learn_mode.forward(batch)
+    _, whole = policy.loss(batch)
+
+    torch.testing.assert_close({name: output[name] for name in whole}, whole)
+
+
+# Replayed rollouts.
+
+
+def learned_from(policy) -> list:
+    """The batches of the gradient steps that the policy takes from here on."""
+    batches, step = [], policy.gradient_step
+
+    def spy(batch):
+        batches.append(dict(nested(batch)))
+        return step(batch)
+
+    policy.gradient_step = spy
+    return batches
+
+
+def replaying(proportion, slots, **settings):
+    more = {"learn__replay_proportion": proportion, "learn__replay_slots": slots, "learn__epoch_per_collect": 1}
+    return made(learn__batch_size=10_000, **more, **settings)
+
+
+def numbered(number: int, **more) -> dict:
+    return {**rollout(dtype=torch.float32, seed=number), "reward": torch.full((7, 4), float(number)), **more}
+
+
+@pytest.mark.parametrize(("proportion", "slots"), [(1.0, 3), (2.0, 2), (0.5, 4), (1.5, 2)])
+def test_earlier_rollouts_are_more_environments_of_the_new_one(proportion, slots):
+    policy, drawn = replaying(proportion, slots), []
+    batches = learned_from(policy)
+    for number in range(40):
+        policy.learn_mode.forward(tree(numbered(number)))
+        [found] = {tuple(row.tolist()) for row in batches[number]["reward"]}
+        parts = found[::4]
+        expected = [rollout(dtype=torch.float32, seed=int(part)) for part in parts]
+        assert parts[0] == number
+        assert len(set(parts)) == len(parts)
+        assert all(number - slots <= part < number for part in parts[1:])
+        for name in ("obs", "next_obs", "action", "log_prob", "terminated", "truncated"):
+            torch.testing.assert_close(batches[number][name], torch.cat([it[name] for it in expected], 1), rtol=0, atol=0)
+        drawn.append(len(parts) - 1)
+
+    assert drawn[0] == 0
+    assert set(drawn[3:]) == {int(proportion), math.ceil(proportion)}
+    assert np.mean(drawn[3:]) == pytest.approx(proportion, abs=0.25)
+
+
+def test_rollouts_with_and_without_padding_are_joined_and_states_come_along():
+    policy = replaying(1.0, 1, **MEMORIES["lstm"])
+    batches = learned_from(policy)
+    valid = torch.ones(7, 4, dtype=torch.bool)
+    valid[3] = False
+    first, second = with_states(policy, numbered(0, valid=valid)), with_states(policy, numbered(1), seed=2)
+    policy.learn_mode.forward(tree(first))
+    policy.learn_mode.forward(tree(second))
+
+    assert torch.equal(batches[1]["valid"], torch.cat([torch.ones_like(valid), valid], 1))
+    assert torch.equal(batches[1]["state_in_1"], torch.cat([second["state_in_1"][:1], first["state_in_1"][:1]], 1))
+
+
+@pytest.mark.parametrize("settings", [{}, MEMORIES["attention"]])
+def test_a_saved_state_has_the_kept_rollouts(settings, same):
+    policy, other = replaying(1.5, 2, **settings), replaying(1.5, 2, **settings)
+    for seed in range(4):
+        policy.learn_mode.forward(tree(with_states(policy, numbered(seed)) if settings else numbered(seed)))
+    other.load_state_dict(through_a_file(policy.state_dict()))
+    for seed in range(4, 8):
+        batch = tree(with_states(policy, numbered(seed)) if settings else numbered(seed))
+        assert same(policy.learn_mode.forward(batch), other.learn_mode.forward(batch))
+
+    assert same(policy.state_dict(), other.state_dict())
+
+
+def test_later_changes_of_a_rollout_do_not_reach_the_kept_one():
+    policy, batch = replaying(1.0, 1), numbered(0)
+    policy.learn_mode.forward(tree(batch))
+    batch["reward"].fill_(100.0)  # a collector uses its memory again
+    batches = learned_from(policy)
+    policy.learn_mode.forward(tree(numbered(1)))
+
+    assert batches[0]["reward"].unique().tolist() == [0.0, 1.0]
+
+
+def test_a_replay_that_cannot_work_is_refused_by_name(monkeypatch):
+    with pytest.raises(ValueError, match=r"learn\.replay_proportion = 3 and learn\.replay_slots = 2: more rollouts"):
+        replaying(3.0, 2)
+    with pytest.warns(UserWarning, match=r"learn\.replay_slots = 5 has no effect without learn\.replay_proportion"):
+        made(learn__replay_slots=5)
+    policy = replaying(1.0, 2)
+    policy.learn_mode.forward(tree(numbered(0)))
+    with pytest.raises(
+        ValueError, match=r"rollouts of the same number of steps, got \{5, 7\}: collect them with a StepCollector"
+    ):
+        policy.learn_mode.forward(tree(rollout(5, dtype=torch.float32)))
+    broken = policy.state_dict()
+    broken["attached"]["rollout_replay"]["rollouts"] = [3]
+    with pytest.raises(ValueError, match="a kept rollout is a mapping of columns"):
+        policy.load_state_dict(broken)
+    monkeypatch.setattr(rollout_replay, "available_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"learn\.replay_slots = 2 rollouts .* lower replay_slots"):
+        replaying(1.0, 2).learn_mode.forward(tree(numbered(0)))
