@@ -20,6 +20,7 @@ from ding_lite.policy import (
     IQNPolicyConfig,
     PPOConfig,
     PPOLSTMConfig,
+    PPOMuJoCoConfig,
     PPOPolicyConfig,
     QRDQNConfig,
     QRDQNPolicyConfig,
@@ -30,8 +31,10 @@ from ding_lite.policy import (
     REINFORCEConfig,
     REINFORCEPolicyConfig,
     SACConfig,
+    SACMuJoCoConfig,
     SACPolicyConfig,
     TD3Config,
+    TD3MuJoCoConfig,
     TD3PolicyConfig,
 )
 from ding_lite.run_configs import EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
@@ -59,6 +62,7 @@ __all__ = [
     "OnPolicyRunConfig",
     "PPOConfig",
     "PPOLSTMConfig",
+    "PPOMuJoCoConfig",
     "PPOPolicyConfig",
     "QRDQNConfig",
     "QRDQNPolicyConfig",
@@ -71,8 +75,10 @@ __all__ = [
     "RainbowPolicyConfig",
     "RunConfig",
     "SACConfig",
+    "SACMuJoCoConfig",
     "SACPolicyConfig",
     "TD3Config",
+    "TD3MuJoCoConfig",
     "TD3PolicyConfig",
     "from_command_line",
 ]

@@ -9,14 +9,14 @@ from ding_lite.policy.dqn import DQNConfig, DQNPolicy, DQNPolicyConfig
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig
+from ding_lite.policy.ppo import PPOConfig, PPOLSTMConfig, PPOMuJoCoConfig, PPOPolicy, PPOPolicyConfig
 from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
 from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
 from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
-from ding_lite.policy.sac import SACConfig, SACPolicy, SACPolicyConfig
+from ding_lite.policy.sac import SACConfig, SACMuJoCoConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy.saved_policies import checkpoint_path, load_policy
-from ding_lite.policy.td3 import TD3Config, TD3Policy, TD3PolicyConfig
+from ding_lite.policy.td3 import TD3Config, TD3MuJoCoConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import (
     ActMode,
     ActorCriticLearnConfig,
@@ -145,6 +145,7 @@ __all__ = [
     "OnPolicyRunConfig",
     "PPOConfig",
     "PPOLSTMConfig",
+    "PPOMuJoCoConfig",
     "PPOPolicy",
     "PPOPolicyConfig",
     "ParamGroupsMixin",
@@ -168,11 +169,13 @@ __all__ = [
     "ReplayConfig",
     "RunConfig",
     "SACConfig",
+    "SACMuJoCoConfig",
     "SACPolicy",
     "SACPolicyConfig",
     "ScheduledLearningRate",
     "StateError",
     "TD3Config",
+    "TD3MuJoCoConfig",
     "TD3Policy",
     "TD3PolicyConfig",
     "TargetNetwork",

@@ -114,6 +114,11 @@ def pendulum_envs() -> EnvConfig:
     return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
 
 
+def mujoco_envs(env_id: str, stop_value: float) -> EnvConfig:
+    """The environments of the presets for MuJoCo: evaluations are 10 episodes, one in each environment."""
+    return EnvConfig.default(env_id, evaluator_env_num=10, n_evaluator_episode=10, stop_value=stop_value)
+
+
 def _spec(env_id: str) -> Any:
     """Gymnasium's spec of this environment; None if it is not registered yet. If it never is, make_envs() raises an error."""
     import gymnasium

@@ -16,6 +16,16 @@ from ding_lite.engine import Task
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 AGENTS = {"ippo", "rock_paper_scissors"}  # need the extra `agents`
+MUJOCO = {"sac_mujoco", "td3_mujoco", "ppo_mujoco"}  # need the extra `mujoco`
+
+_FEW = ("--env.max-episode-steps", 20, "--policy.collect.n-sample", 64)
+_FEW_RANDOM = (*_FEW, "--policy.random-collect-size", 256, "--policy.learn.learning-starts", 256)
+FEW_STEPS = {"ppo_mujoco": _FEW, "sac_mujoco": _FEW_RANDOM, "td3_mujoco": _FEW_RANDOM}
+
+
+def require_extras(name):
+    for module in ("pettingzoo", "mpe2") if name in AGENTS else ("mujoco",) if name in MUJOCO else ():
+        pytest.importorskip(module)
 
 
 def start(name, *options, cwd):
@@ -41,14 +51,12 @@ def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "a2c", "reinforce", "impala", "rnd"}
 
-    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", *AGENTS}
+    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", *AGENTS, *MUJOCO}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkeypatch):
-    if name in AGENTS:
-        pytest.importorskip("pettingzoo")
-        pytest.importorskip("mpe2")
+    require_extras(name)
     given = {}
 
     def start(self, *args, **settings):
@@ -64,10 +72,9 @@ def test_the_settings_of_a_run_reach_the_task(name, tmp_path, start_here, monkey
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_short_run_prints_its_result_exits_1_and_can_be_resumed(name, tmp_path, start_here):
-    if name in AGENTS:
-        pytest.importorskip("pettingzoo")
-        pytest.importorskip("mpe2")
-    ended = start_here(name, "--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, cwd=tmp_path)
+    require_extras(name)
+    given = ("--max-step", 2, "--exp-name", "here", "--env.n-evaluator-episode", 2, "--seed", 3, *FEW_STEPS.get(name, ()))
+    ended = start_here(name, *given, cwd=tmp_path)
 
     assert ended.returncode == 1, ended.stderr
     assert "not reached" in ended.stdout
