@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PY = .venv/bin/python
 
-.PHONY: run test lint learn bench chaos signals soak clean
+.PHONY: run test lint learn learn-long bench chaos signals soak clean
 
 run: .venv/.run
 	$(PY) examples/dqn.py $(ARGS)
@@ -23,8 +23,11 @@ lint: .venv/.dev
 learn: .venv/.dev
 	$(PY) benchmarks/learning.py $(ARGS)
 
+learn-long: .venv/.dev
+	$(PY) benchmarks/learning.py --long $(ARGS)
+
 bench: .venv/.dev
-	@for name in imports engine collect learners replay run_saves gae vtrace metrics logging_cost async_overlap workers; do $(PY) benchmarks/$$name.py || exit 1; done
+	@for name in imports engine collect learners replay run_saves gae vtrace metrics logging_cost async_overlap workers whole_runs; do $(PY) benchmarks/$$name.py || exit 1; done
 
 chaos: .venv/.dev
 	$(PY) benchmarks/chaos.py $(ARGS)

@@ -4,7 +4,8 @@ Runs the examples as a user would, each in a separate process, and writes the re
 numbers, and a plot. Results of a reference are replaced after all its seeds have finished. The exit status is 1 if any run does
 not reach its return.
 
-    python benchmarks/learning.py                              # all of them
+    python benchmarks/learning.py                              # all but the long ones
+    python benchmarks/learning.py --long                       # those of which a seed takes more than 15 minutes on a core
     python benchmarks/learning.py --only sac_pendulum td3_pendulum
 """
 
@@ -114,12 +115,13 @@ def table(outcomes: dict[str, list[Outcome]]) -> str:
     lines = [
         "# Learning runs",
         "",
-        "What `make learn` reached, written by it. Each row is the example as it stands in the repository, run on seeds",
-        "0, 1 and so on until an evaluation of the greedy policy is good enough for it; `steps` are environment steps",
-        "until the first evaluation that reached the target, `best` the median over seeds of the best evaluation in time.",
-        "Seconds are those of a whole process, imports included, on two cores that did other work too: an upper bound.",
-        "What others report is a mean return after so many steps, from the tables of rl-baselines3-zoo and CleanRL, not",
-        "their steps to the target.",
+        "What `make learn` and `make learn-long` reached, written by them. Runs of which a seed takes more than 15 minutes on",
+        "a core belong to `make learn-long`. Each row is the example as it stands in the repository, run on seeds 0, 1 and so",
+        "on until an evaluation of the greedy policy is good enough for it; `steps` are environment steps until the first",
+        "evaluation that reached the target, `best` the median over seeds of the best evaluation in time. Seconds are those",
+        "of a whole process, imports included, on two cores that did other work too: an upper bound. What others report is a",
+        "mean return after so many steps, not their steps to the target: from the tables of rl-baselines3-zoo and CleanRL,",
+        "and from the curves of tianshou.",
         "",
         "| run | command | target | within | reached by | steps: median (least, most) | best | seconds | others |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
@@ -162,10 +164,11 @@ def draw(outcomes: dict[str, list[Outcome]]) -> None:
 def main() -> int:
     names = [reference.name for reference in REFERENCES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="just these")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="just these")
+    parser.add_argument("--long", action="store_true", help="those with more than 15 minutes a seed, instead of the others")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time (default: one a core)")
     arguments = parser.parse_args()
-    chosen = [reference for reference in REFERENCES if reference.name in arguments.only]
+    chosen = [it for it in REFERENCES if (it.name in arguments.only if arguments.only else it.long == arguments.long)]
     reached = True
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = [[pool.submit(learn, it, seed, Path(folder)) for seed in range(it.seeds)] for it in chosen]

@@ -31,6 +31,9 @@ class Reference:
     peers: str = ""
     """What others report: who, return, environment steps."""
 
+    long: bool = False
+    """A seed takes more than 15 minutes on a core."""
+
     @property
     def command(self) -> str:
         """The command line that a user would run."""
@@ -70,6 +73,7 @@ PPO_TAXI = (
     *("--policy.learn.epoch-per-collect", "4", *ENTROPY, "--policy.learn.lr-schedule", "0", "1e-3", "4700", "1e-4"),
     *("--policy.eval.evaluator.eval-freq", "160", "--max-step", "147"),
 )
+SAC_100K, TD3_500K = ("--max-step", "11876"), ("--max-step", "59376")
 LAG_4 = ("--async-mode", "--max-lag", "4")
 
 REFERENCES = (
@@ -105,6 +109,9 @@ REFERENCES = (
     Reference("dqn_taxi", "dqn.py", 7.5, 100_000, 3, DQN_TAXI),
     Reference("ppo_taxi", "ppo.py", 7.5, 300_000, 3, PPO_TAXI),
     Reference("rnd_mountaincar", "rnd.py", -120, 150_000, peers="zoo's DQN -100.8 in 120k; CleanRL's -195.0 in 500k"),
+    Reference("ppo_hopper", "ppo_mujoco.py", 2400, 1_000_000, peers="tianshou 2370, on v3; CleanRL 2383, on v4; in 1M"),
     Reference("ppo_rock_paper_scissors", "rock_paper_scissors.py", 8, 25_000),
     Reference("ippo_simple_spread", "ippo.py", -50, 250_000),
+    Reference("sac_halfcheetah", "sac_mujoco.py", 5000, 100_000, 3, SAC_100K, "tianshou 6212 in 100k, on v3", long=True),
+    Reference("td3_hopper", "td3_mujoco.py", 2500, 500_000, 3, TD3_500K, "tianshou 2670 in 500k, on v3", long=True),
 )

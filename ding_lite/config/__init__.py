@@ -22,6 +22,7 @@ from ding_lite.policy import (
     PPOAtariConfig,
     PPOConfig,
     PPOLSTMConfig,
+    PPOMuJoCoConfig,
     PPOPolicyConfig,
     PPOTransformerConfig,
     QRDQNConfig,
@@ -33,8 +34,10 @@ from ding_lite.policy import (
     REINFORCEConfig,
     REINFORCEPolicyConfig,
     SACConfig,
+    SACMuJoCoConfig,
     SACPolicyConfig,
     TD3Config,
+    TD3MuJoCoConfig,
     TD3PolicyConfig,
 )
 from ding_lite.run_configs import AtariEnvConfig, EnvConfig, LogConfig, OnPolicyRunConfig, RunConfig
@@ -65,6 +68,7 @@ __all__ = [
     "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",
+    "PPOMuJoCoConfig",
     "PPOPolicyConfig",
     "PPOTransformerConfig",
     "QRDQNConfig",
@@ -78,8 +82,10 @@ __all__ = [
     "RainbowPolicyConfig",
     "RunConfig",
     "SACConfig",
+    "SACMuJoCoConfig",
     "SACPolicyConfig",
     "TD3Config",
+    "TD3MuJoCoConfig",
     "TD3PolicyConfig",
     "from_command_line",
 ]

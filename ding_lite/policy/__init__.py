@@ -9,14 +9,22 @@ from ding_lite.policy.dqn import DQNAtariConfig, DQNConfig, DQNPolicy, DQNPolicy
 from ding_lite.policy.exports import ExportError, GreedyPolicy, export_policy
 from ding_lite.policy.impala import IMPALAConfig, IMPALAPolicy, IMPALAPolicyConfig
 from ding_lite.policy.iqn import IQNConfig, IQNPolicy, IQNPolicyConfig
-from ding_lite.policy.ppo import PPOAtariConfig, PPOConfig, PPOLSTMConfig, PPOPolicy, PPOPolicyConfig, PPOTransformerConfig
+from ding_lite.policy.ppo import (
+    PPOAtariConfig,
+    PPOConfig,
+    PPOLSTMConfig,
+    PPOMuJoCoConfig,
+    PPOPolicy,
+    PPOPolicyConfig,
+    PPOTransformerConfig,
+)
 from ding_lite.policy.qrdqn import QRDQNConfig, QRDQNPolicy, QRDQNPolicyConfig
 from ding_lite.policy.r2d2 import R2D2Config, R2D2Policy, R2D2PolicyConfig
 from ding_lite.policy.rainbow import RainbowConfig, RainbowPolicy, RainbowPolicyConfig
 from ding_lite.policy.reinforce import REINFORCEConfig, REINFORCEPolicy, REINFORCEPolicyConfig
-from ding_lite.policy.sac import SACConfig, SACPolicy, SACPolicyConfig
+from ding_lite.policy.sac import SACConfig, SACMuJoCoConfig, SACPolicy, SACPolicyConfig
 from ding_lite.policy.saved_policies import checkpoint_path, load_policy
-from ding_lite.policy.td3 import TD3Config, TD3Policy, TD3PolicyConfig
+from ding_lite.policy.td3 import TD3Config, TD3MuJoCoConfig, TD3Policy, TD3PolicyConfig
 from ding_lite.policy_base import (
     ActMode,
     ActorCriticLearnConfig,
@@ -150,6 +158,7 @@ __all__ = [
     "PPOAtariConfig",
     "PPOConfig",
     "PPOLSTMConfig",
+    "PPOMuJoCoConfig",
     "PPOPolicy",
     "PPOPolicyConfig",
     "PPOTransformerConfig",
@@ -176,12 +185,14 @@ __all__ = [
     "ReplayConfig",
     "RunConfig",
     "SACConfig",
+    "SACMuJoCoConfig",
     "SACPolicy",
     "SACPolicyConfig",
     "SampleBatch",
     "ScheduledLearningRate",
     "StateError",
     "TD3Config",
+    "TD3MuJoCoConfig",
     "TD3Policy",
     "TD3PolicyConfig",
     "TargetNetwork",

@@ -23,7 +23,7 @@ from ding_lite.policy_parts import (
     RecurrentModelConfig,
     mean_stats,
 )
-from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig
+from ding_lite.run_configs import AtariEnvConfig, EnvConfig, OnPolicyRunConfig, mujoco_envs
 
 
 @dataclasses.dataclass
@@ -157,6 +157,40 @@ class PPOTransformerConfig(PPOConfig):
     """Environments."""
 
     policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_TRANSFORMER))
+    """The algorithm."""
+
+
+_PPO_MUJOCO = {
+    "model.normalize_obs": True,
+    "learn": {
+        "batch_size": 64,
+        "learning_rate": 3e-4,
+        "lr_schedule": [(0, 3e-4), (156_160, 0.0)],  # 488 iterations of 10 epochs with 32 gradient steps each
+        "optimizer_eps": 1e-5,
+    },
+    "collect.n_sample": 2048,
+    "eval.evaluator.eval_freq": 1600,
+}
+
+
+@dataclasses.dataclass
+class PPOMuJoCoConfig(PPOConfig):
+    """PPO, on Hopper-v5 and other tasks of MuJoCo: a million environment steps, normalised observations.
+
+    The settings of Huang et al. (2022) for continuous actions, without clipping of the value, and with 8 environments instead
+    of one. The learning rate reaches 0 after max_step iterations of n_sample transitions: change all three together.
+    """
+
+    exp_name: str = "runs/ppo_mujoco"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(488, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: mujoco_envs("Hopper-v5", stop_value=3800.0))
+    """Environments."""
+
+    policy: PPOPolicyConfig = dataclasses.field(default_factory=lambda: PPOPolicyConfig().override(_PPO_MUJOCO))
     """The algorithm."""
 
 

@@ -27,7 +27,7 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     critic_regression,
 )
-from ding_lite.run_configs import PendulumRunConfig
+from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 
 
 @dataclasses.dataclass
@@ -63,6 +63,35 @@ class SACConfig(PendulumRunConfig):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     policy: SACPolicyConfig = dataclasses.field(default_factory=SACPolicyConfig)
+    """The algorithm."""
+
+
+_SAC_MUJOCO = {
+    "random_collect_size": 5000,
+    "model.encoder_hidden_size_list": [256, 256],
+    "learn": {"batch_size": 256, "learning_starts": 5000, "learning_rate": 1e-3, "learning_rate_actor": 3e-4},
+    "other.replay_buffer_size": 1_000_000,
+    "eval.evaluator.eval_freq": 5000,
+}
+
+
+@dataclasses.dataclass
+class SACMuJoCoConfig(SACConfig):
+    """SAC, on HalfCheetah-v5 and other tasks of MuJoCo: a million environment steps, one gradient step for each.
+
+    The settings of Haarnoja et al. (2018b), with the learning rates of CleanRL, and with 8 environments instead of one.
+    """
+
+    exp_name: str = "runs/sac_mujoco"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(124_376, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: mujoco_envs("HalfCheetah-v5", stop_value=4800.0))
+    """Environments."""
+
+    policy: SACPolicyConfig = dataclasses.field(default_factory=lambda: SACPolicyConfig().override(_SAC_MUJOCO))
     """The algorithm."""
 
 

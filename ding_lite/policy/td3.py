@@ -23,7 +23,7 @@ from ding_lite.policy_parts import (
     TargetNetwork,
     critic_regression,
 )
-from ding_lite.run_configs import PendulumRunConfig
+from ding_lite.run_configs import EnvConfig, PendulumRunConfig, mujoco_envs
 
 
 @dataclasses.dataclass
@@ -62,6 +62,35 @@ class TD3Config(PendulumRunConfig):
     """Folder of the run, for metrics, configuration and checkpoints."""
 
     policy: TD3PolicyConfig = dataclasses.field(default_factory=TD3PolicyConfig)
+    """The algorithm."""
+
+
+_TD3_MUJOCO = {
+    "random_collect_size": 25_000,
+    "model.encoder_hidden_size_list": [256, 256],
+    "learn": {"batch_size": 256, "learning_starts": 25_000, "learning_rate": 3e-4},
+    "other.replay_buffer_size": 1_000_000,
+    "eval.evaluator.eval_freq": 5000,
+}
+
+
+@dataclasses.dataclass
+class TD3MuJoCoConfig(TD3Config):
+    """TD3, on Hopper-v5 and other tasks of MuJoCo: a million environment steps, one gradient step for each.
+
+    The settings of the code of Fujimoto et al. (2018), with 8 environments instead of one.
+    """
+
+    exp_name: str = "runs/td3_mujoco"
+    """Folder of the run, for metrics, configuration and checkpoints."""
+
+    max_step: int = ranged_field(121_876, low=1)
+    """Maximum number of iterations. Each collects policy.collect.n_sample transitions."""
+
+    env: EnvConfig = dataclasses.field(default_factory=lambda: mujoco_envs("Hopper-v5", stop_value=3800.0))
+    """Environments."""
+
+    policy: TD3PolicyConfig = dataclasses.field(default_factory=lambda: TD3PolicyConfig().override(_TD3_MUJOCO))
     """The algorithm."""
 
 

@@ -1,6 +1,6 @@
 """The configuration of a run, with sections for environments, logging and the policy."""
 
-from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, pendulum_envs
+from ding_lite.run_configs.env_configs import AtariEnvConfig, EnvConfig, mujoco_envs, pendulum_envs
 from ding_lite.run_configs.run_configs import LogConfig, OnPolicyRunConfig, PendulumRunConfig, RunConfig
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "OnPolicyRunConfig",
     "PendulumRunConfig",
     "RunConfig",
+    "mujoco_envs",
     "pendulum_envs",
 ]

@@ -161,6 +161,11 @@ def pendulum_envs() -> EnvConfig:
     return EnvConfig.default("Pendulum-v1", n_evaluator_episode=16, evaluator_env_num=16, stop_value=-170.0)
 
 
+def mujoco_envs(env_id: str, stop_value: float) -> EnvConfig:
+    """The environments of the presets for MuJoCo: evaluations are 10 episodes, one in each environment."""
+    return EnvConfig.default(env_id, evaluator_env_num=10, n_evaluator_episode=10, stop_value=stop_value)
+
+
 def _as_plain(value: Any, where: str) -> Any:
     """A copy of a value that config.json can hold, with lists instead of tuples.
 

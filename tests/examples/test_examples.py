@@ -17,27 +17,39 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 AGENTS = {"ippo", "rock_paper_scissors"}  # need the extra `agents`
 ATARI = {"dqn_atari", "ppo_atari"}  # need the extra `atari`
-FEW_STEPS = {
+MUJOCO = {"sac_mujoco", "td3_mujoco", "ppo_mujoco"}  # need the extra `mujoco`
+NEEDED = {
+    **dict.fromkeys(AGENTS, ("pettingzoo", "mpe2")),
+    **dict.fromkeys(ATARI, ("ale_py", "cv2")),
+    **dict.fromkeys(MUJOCO, ("mujoco",)),
+}
+_FEW_ATARI = {
     "env.collector-env-num": 2,
     "env.evaluator-env-num": 2,
     "env.max-episode-steps": 20,
     "policy.collect.n-sample": 8,
     "policy.learn.batch-size": 4,
 }
+_FEW_MUJOCO = {"env.max-episode-steps": 20, "policy.collect.n-sample": 64}
+_FEW_RANDOM = {**_FEW_MUJOCO, "policy.random-collect-size": 256, "policy.learn.learning-starts": 256}
+FEW_STEPS = {
+    "dqn_atari": {**_FEW_ATARI, "policy.other.replay-buffer-size": 100, "policy.learn.learning-starts": 8},
+    "ppo_atari": _FEW_ATARI,
+    "ppo_mujoco": _FEW_MUJOCO,
+    "sac_mujoco": _FEW_RANDOM,
+    "td3_mujoco": _FEW_RANDOM,
+}
 
 
 def require_extras(name):
     """Skip the test if an extra that this example needs is not installed."""
-    for module in ("pettingzoo", "mpe2") if name in AGENTS else ("ale_py", "cv2") if name in ATARI else ():
+    for module in NEEDED.get(name, ()):
         pytest.importorskip(module)
 
 
 def few_steps(name):
     """Options for an example whose own settings take long."""
-    options = FEW_STEPS if name in ATARI else {}
-    if name == "dqn_atari":
-        options = {**options, "policy.other.replay-buffer-size": 100, "policy.learn.learning-starts": 8}
-    return [word for key, value in options.items() for word in (f"--{key}", value)]
+    return [word for key, value in FEW_STEPS.get(name, {}).items() for word in (f"--{key}", value)]
 
 
 def start(name, *options, cwd):
@@ -63,7 +75,7 @@ def test_there_is_an_example_for_each_algorithm():
     value_based = {"dqn", "c51", "qrdqn", "iqn", "rainbow", "r2d2"}
     others = {"ddpg", "td3", "sac", "ppo", "ppo_continuous", "ppo_lstm", "ppo_transformer", "a2c", "reinforce", "impala", "rnd"}
 
-    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", "curriculum", *AGENTS, *ATARI}
+    assert set(NAMES) == value_based | others | {"custom_context", "dqn_async", "curriculum", *AGENTS, *ATARI, *MUJOCO}
 
 
 @pytest.mark.parametrize("name", NAMES)
