@@ -35,7 +35,7 @@ from ding_lite.run_configs import RunConfig
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/from_rllib.md").read_text(encoding="utf-8")
 
-NOT_MERGED = ("replay_proportion", "time/device_copy")
+NOT_MERGED = ("time/device_copy",)
 
 PACKAGES = (
     *("config", "contexts", "data", "engine", "envs", "functional", "metrics", "middleware", "nn", "policy"),
