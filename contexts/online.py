@@ -10,7 +10,9 @@ from ding_lite.contexts.train_outputs import TrainOutput
 from ding_lite.data import Episodes, Trajectories, Tree
 from ding_lite.engine import Context
 
-_FETCHER = {"provider": "a fetcher such as offpolicy_data_fetcher or an estimator such as gae_estimator"}
+_FETCHER = {
+    "provider": "a fetcher such as offpolicy_data_fetcher or onpolicy_data_fetcher, or an estimator such as gae_estimator"
+}
 _LEARNER = {
     "provider": "a learner such as OffPolicyLearner, trainer or multistep_trainer",
     "copied_to": "learn_metrics",

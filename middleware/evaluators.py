@@ -67,6 +67,12 @@ def interaction_evaluator(
     require("interaction_evaluator", cfg, "policy.eval.evaluator", RUN_CONFIG)
     require_evaluations("interaction_evaluator", cfg)
     require_mode("interaction_evaluator", policy, "eval_mode")
+    if (getattr(env, "metadata", None) or {}).get("is_for_training"):
+        warnings.warn(
+            'the environments for evaluation are made for training, by atari="train": their returns are those of single lives '
+            'with clipped rewards. Make them with make_envs(..., atari="eval").',
+            stacklevel=2,
+        )
     if recorder is None and cfg.log.video_every:
         recorder = _recorder_for(cfg, env)
     return InteractionEvaluator("interaction_evaluator", cfg, [policy], env, make_worker(env, policy), recorder=recorder)

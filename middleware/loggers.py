@@ -172,6 +172,8 @@ class RunLogger:
         self._is_behind = False
         """Whether there are metrics since the last row."""
         self._began = self._written = time.monotonic()
+        self._is_timed = False
+        """Whether the run has begun, so that its time is known."""
         self._shown = self._began, 0
         """Time and step of the last update of the console."""
         self._iterations = 0
@@ -227,6 +229,10 @@ class RunLogger:
         task = own_run()
         is_plain_loop = not (task.async_mode or task.max_lag)
         self._processed = task.stage_seconds()["process"] if is_plain_loop else 0.0, self._iterations
+        if self._task is None:
+            step = next((getattr(task.ctx, name) for name in self._steps if hasattr(task.ctx, name)), 0)
+            self._began, self._began_at = time.monotonic(), time.time()
+            self._shown, self._is_timed = (self._began, step), True
         self._begin_record(task, task.ctx.total_step)
 
     def note_error(self, error: Exception) -> None:
@@ -283,9 +289,11 @@ class RunLogger:
         self._task = task
         self._begin_record(task, ctx.total_step)
         self._step = next(name for name in self._steps if hasattr(ctx, name))
-        self._began, self._began_at = time.monotonic(), time.time()
-        self._written, self._first_progress = self._began, (self._began, 0.0)
-        self._shown, self._iterations = (self._began, self._shown[1]), 0
+        self._written = time.monotonic()
+        if not self._is_timed:  # it is called by hand
+            self._began, self._began_at = self._written, time.time()
+            self._shown = self._began, self._shown[1]
+        self._is_timed, self._first_progress, self._iterations = False, (self._began, 0.0), 0
         self._processed = self._processed[0], 0
         sinks: list[Sink] = []
         if self._after is None and task.resumed_from is not None:  # it was saved before its first row

@@ -26,6 +26,7 @@ def show_evaluations(
     name: str | None,
     policy_class: str | None,
     explore: bool,
+    eps: float | None,
     out: Path | None,
 ) -> None:
     """Evaluate the policies of these runs, print a line for each, and write all numbers to `out`.
@@ -35,7 +36,7 @@ def show_evaluations(
     """
     if not run_dirs:
         raise ReportError("no folder was given: pass the folder of a run, such as runs/dqn.")
-    options: dict[str, Any] = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore}
+    options: dict[str, Any] = {"env": env, "name": name, "policy_class": policy_class, "deterministic": not explore, "eps": eps}
     found: list[RunEvaluation] = []
     for run in run_dirs:
         found.append(_reported(partial(evaluate_run, run, episodes, which, seed=SEED if seed is None else seed, **options)))
@@ -100,5 +101,5 @@ def _reported(work: Callable[[], Result]) -> Result:
     except (CheckpointError, StateError) as error:
         words = str(error).replace("load_policy(..., policy_class=", "--policy-class MODULE:NAME (in Python policy_class=")
         raise ReportError(words.replace("load_policy(..., name=", "--name NAME (in Python name=")) from None
-    except ValueError as error:  # a number of episodes, or a seed, that is out of range
+    except (TypeError, ValueError) as error:  # a number of episodes, a seed or an eps that is missing or out of range
         raise ReportError(str(error)) from None

@@ -84,6 +84,7 @@ def evaluate(
     name: str | None = None,
     policy_class: str | None = None,
     explore: bool = False,
+    eps: float | None = None,
     out: Path | None = None,
 ) -> None:
     """Evaluate the saved policy of each run on new episodes: mean, interquartile mean and its 95% interval.
@@ -100,10 +101,11 @@ def evaluate(
         name: Name of the policy, if the run has several.
         policy_class: The class of the policy as module:name, if the run's file names none that can be imported.
         explore: Act as in training instead of greedily.
+        eps: With explore, the probability of random actions, for policies that explore by it, such as DQN.
         out: Path of a JSON file for all numbers, with the return of each episode.
     """
     shown = importlib.import_module("ding_lite.commands.evaluations")
-    shown.show_evaluations(run_dirs, episodes, which, seed, env, name, policy_class, explore, out)
+    shown.show_evaluations(run_dirs, episodes, which, seed, env, name, policy_class, explore, eps, out)
 
 
 def play(

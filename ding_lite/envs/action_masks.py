@@ -72,6 +72,10 @@ class ActionMasks:
             ActionMaskError: naming the policy and the first action that is not allowed.
         """
         mask = _mask_of(obs)
+        if not ((mask == 0) | (mask == 1)).all():
+            raise ActionMaskError(
+                f"observations have an {ACTION_MASK!r} with other numbers than 0 and 1: {mask.tolist()!s:.80}."
+            )
         index = np.asarray(action).reshape(len(mask), -1).astype(np.int64) - self._starts
         places = np.clip(index, 0, self._sizes - 1) + self._begins  # steps of environments refuse actions out of range
         is_allowed = np.take_along_axis(mask, places, -1) != 0

@@ -93,6 +93,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._ale, self._actions = game.ale, list(game._action_set)
         self._frameskip, self._noop_max, self._sticky = frameskip, noop_max, repeat_action_probability
         self._episodic_life, self._reward_clipping, self._limit = episodic_life, reward_clipping, max_episode_steps
+        self.metadata = {**env.metadata, "is_for_training": episodic_life or reward_clipping}
         meanings = game.get_action_meanings()
         self._fire = meanings.index("FIRE") if use_fire_reset and "FIRE" in meanings else None
         self._resize = partial(cv2.resize, dsize=(screen_size, screen_size), interpolation=cv2.INTER_AREA)

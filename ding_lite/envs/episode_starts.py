@@ -120,10 +120,16 @@ class EpisodeStarts:
 
     def change(self, change: Change) -> Any:
         """Apply a change, and record it for replays. Returns the result of a call."""
-        result, recorded = apply(self._changed_env, change, self.index)
-        if recorded is not None:
-            taken = len(self.actions) if self.number >= 0 else None
-            self.changes.record(recorded, taken, f"environment {self.index} ({self.env})")
+        recorded: Change | None = None
+        try:
+            result, recorded = apply(self._changed_env, change, self.index)
+        except Exception:
+            recorded = {**change, "raises": True} if "call" in change else None  # it may have changed the environment before
+            raise
+        finally:
+            if recorded is not None:
+                taken = len(self.actions) if self.number >= 0 else None
+                self.changes.record(recorded, taken, f"environment {self.index} ({self.env})")
         return result
 
     def read(self, name: str) -> Any:

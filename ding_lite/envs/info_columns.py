@@ -86,7 +86,7 @@ class InfoColumns:
                 raise self._error(index, f"{name!r} is {shown(value)}, expected a number, as in the first step")
             return number
         array = np.asarray(value)
-        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        if array.shape != shape or not _holds(dtype, array.dtype):
             raise self._error(
                 index,
                 f"{name!r} is an array of {array.dtype} of shape {list(array.shape)}, expected {dtype} of shape {list(shape)}, "
@@ -120,3 +120,8 @@ def _spec_of(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if not isinstance(value, np.ndarray) or not value.ndim:
         return (), np.dtype(np.float32)
     return value.shape, np.dtype(np.float32) if value.dtype == np.float64 else value.dtype
+
+
+def _holds(dtype: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Whether all numbers of another dtype fit; float64 counts as float32."""
+    return bool(np.can_cast(other, dtype, "safe")) or (dtype == np.float32 and other == np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -12,6 +13,7 @@ import numpy as np
 
 from ding_lite.basics import add_note, arrays, plain, seed_of
 from ding_lite.data import allocate, flatten, map_leaves
+from ding_lite.envs.action_masks import ACTION_MASK
 from ding_lite.envs.bounds import BoxBounds
 from ding_lite.envs.changes import Change, EnvChanges
 from ding_lite.envs.env_data_checks import EnvDataError, require_in_range, shown
@@ -65,6 +67,7 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._actions_are_values = is_scalar(first.action_space)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._paused_steps: dict[int, Callable[[Any], Any]] = {}  # step functions of paused environments
+        self._has_begun = False
         self._dirty: set[int] = set()  # environments that were changed since they were made, which no replay can begin with
         self.starts: list[EpisodeStarts] = []
         self._seed(seed)
@@ -114,11 +117,25 @@ class LocalVectorEnv(SameStepVectorEnv):
         self._returns[:] = 0
         self._begun_at = [self._clock] * self.num_envs
         obs, self._info = zip(*[self._begin(index, options) for index in range(self.num_envs)])
+        self._warn_of_unused_masks()
         try:
             self._write(obs, out)
         except EnvDataError as error:
             raise self._placed(error)  # noqa: B904  the same error
         self.current, self.restarted = out, np.ones(self.num_envs, np.bool_)
+
+    def _warn_of_unused_masks(self) -> None:
+        """Warn once if infos have masks of actions that policies do not see."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        space = self.single_observation_space
+        if ACTION_MASK in self._info[0] and not (isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces):
+            warnings.warn(
+                f"the infos of {self.env_name} have an {ACTION_MASK!r}, which policies do not see: "
+                "make_envs(..., action_mask=True), or --env.action-mask, adds it to the observations.",
+                stacklevel=3,
+            )
 
     def advance(self, action: Any, out: Any) -> Step:
         """Step with nested actions [B, ...], and write the next observations to `out`.

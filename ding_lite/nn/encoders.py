@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,12 +118,24 @@ def _features(space: gymnasium.Space[Any], conv_layers: ConvLayers | None) -> tu
         return _convolutions(space, conv_layers)
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         width = int(np.prod(space.shape))
+        if space.dtype == np.uint8 and len(space.shape) > 3:
+            warnings.warn(
+                f"observations {space} are flattened to {width:,} features, because only images with 3 dimensions go through "
+                "convolutions: if they are stacked images, make the stack the channels, in an ObservationWrapper.",
+                stacklevel=2,
+            )
         plain = len(space.shape) == 1 and space.dtype == np.float32
         return (nn.Identity() if plain else _Flat(space.dtype == np.uint8)), width
     raise SpaceError(f"no encoder for observations of {space}: flatten or embed them in a gymnasium.ObservationWrapper.")
 
 
 def _convolutions(space: spaces.Box, conv_layers: ConvLayers | None) -> tuple[nn.Module, int]:
+    if space.dtype != np.uint8 and np.isfinite(space.high).all() and space.high.max() > 100:
+        warnings.warn(
+            f"images {space} are not scaled, because only images of bytes (uint8) are divided by 255: scale them to [0, 1] in "
+            "the environment, or return bytes.",
+            stacklevel=2,
+        )
     channels_last = space.shape[2] < space.shape[0]
     channels, height, width = (space.shape[2], *space.shape[:2]) if channels_last else space.shape
     chosen = conv_layers or (NATURE if min(height, width) >= 36 else SMALL)

@@ -96,6 +96,11 @@ def export_policy(policy: Policy, path: str | PathLike[str]) -> Path:
     Example:
         >>> export_policy(load_policy("runs/dqn"), "dqn.onnx")  # doctest: +SKIP
     """
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"export_policy(policy, path) wants the policy itself, got {policy!r:.60} of type {type(policy).__name__}: "
+            'of a run, it is load_policy("runs/dqn").'
+        )
     path = Path(path)
     is_onnx = path.suffix == ".onnx"
     if path.suffix not in (".pt2", ".onnx"):

@@ -58,6 +58,9 @@ def load_policy(
     if not isinstance(identity, Mapping):
         raise StateError(f"{path} holds no policy, only {', '.join(map(repr, state))}: it was saved for another object.")
     kind = _class_of(identity, path) if policy_class is None else policy_class
+    lineage = kind.lineage()
+    if identity["algorithm"] not in lineage and lineage[0] not in identity["derived_from"]:
+        raise StateError(f"{path} holds a policy of the class {identity['algorithm']}, and policy_class is {kind.__name__}.")
     given = identity.get("given_model")
     if given is not None and model is None and policy_class is None:
         raise StateError(
@@ -83,7 +86,7 @@ def checkpoint_path(run: str | PathLike[str], which: str = "best") -> Path:
     run = Path(run)
     if run.is_file():
         return run
-    folder = run / "ckpt" if (run / "ckpt").is_dir() else run
+    folder = run if any(run.glob("*.pt")) else run / "ckpt"
     if which == "latest":
         found = [(int(match["number"]), file) for file in folder.glob("*.pt") if (match := _REGULAR.fullmatch(file.name))]
         final = folder / "final.pt"
@@ -96,6 +99,8 @@ def _chosen(state: Mapping[str, Any], name: str | None, path: Path) -> Mapping[s
     """The state of one policy."""
     several = state.get("policies")
     if not isinstance(several, Mapping):
+        if name is not None:
+            raise StateError(f"{path} holds one policy without a name, and not {name!r}: leave name out.")
         return state
     names = ", ".join(map(repr, several))
     if name is None and len(several) > 1:

@@ -17,6 +17,36 @@ _WORKERS = "the number of workers is cfg.env.workers of the run, or make_envs(..
 _EVAL_EPISODES = "the evaluator reads cfg.env.n_evaluator_episode of the run."
 _BUFFER = "the size is cfg.policy.other.replay_buffer_size of the run, or the argument of ReplayBuffer."
 _WIDTHS = "actor and critic each have the hidden layers of policy.model.encoder_hidden_size_list."
+_OPTIMIZER = "the optimizer is policy.learn.optimizer, with optimizer_eps, rmsprop_decay and rmsprop_momentum."
+_MODEL = "networks have policy.model.encoder_hidden_size_list and activation; a network of one's own is the argument model."
+_EXPLORATION = "value-based policies explore by cfg.policy.other.eps, the others by their distribution over actions."
+_NOT_A_SETTING = "it has no counterpart here, and no effect."
+_OF_RUNS: Mapping[str, str] = {
+    "env": "the environment is cfg.env.id of the run, or the first argument of make_envs.",
+    "env_config": "keyword arguments of the environment are cfg.env.env_config of the run, or make_envs(env_config=...).",
+    "horizon": "the time limit is cfg.env.max_episode_steps of the run, or make_envs(..., max_episode_steps=...).",
+    "monitor": "videos are cfg.log.video_every of the run.",
+    "log_level": "the level of run.log is cfg.log.level of the run.",
+    "sample_batch_size": _ROLLOUT,
+    "n_steps": _ROLLOUT,
+    "ignore_worker_failures": "failed workers are restarted by cfg.env.restart of the run, or make_envs(..., restart=True).",
+    "num_cpus_per_worker": _WORKERS,
+    "observation_filter": "observations are normalised by policy.model.normalize_obs.",
+    "clip_rewards": "a wrapper of the environment changes rewards, and reward_normalizer(cfg, policy.learn_mode) scales them.",
+    "clip_range": "the clip range of PPO is policy.learn.clip_ratio.",
+    "policy_kwargs": _MODEL,
+    "hiddens": _MODEL,
+    "noisy": "Rainbow has noisy networks: use RainbowPolicy.",
+    "prioritized_replay": "replay is prioritised by PrioritizedReplayBuffer.",
+    "replay_proportion": "IMPALA has policy.learn.replay_proportion.",
+    "use_gae": "with policy.collect.gae_lambda = 1, gae_estimator gives Monte Carlo returns minus the value.",
+    **dict.fromkeys(("opt_type", "decay", "epsilon", "momentum", "adam_epsilon"), _OPTIMIZER),
+    **dict.fromkeys(("explore", "exploration_config"), _EXPLORATION),
+    **dict.fromkeys(("min_iter_time_s", "min_time_s_per_iteration", "framework", "use_critic"), _NOT_A_SETTING),
+    **dict.fromkeys(("shuffle_sequences", "preprocessor_pref", "normalize_actions"), _NOT_A_SETTING),
+    **dict.fromkeys(("broadcast_interval", "learner_queue_size"), "the lag is cfg.max_lag of the run, in iterations."),
+}
+"""Settings of RLlib and Stable-Baselines3 that are not those of a policy here."""
 
 
 @dataclasses.dataclass
@@ -139,6 +169,7 @@ class PolicyConfig(Config):
         **dict.fromkeys(("evaluation_duration", "evaluation_num_episodes"), _EVAL_EPISODES),
         **dict.fromkeys(("buffer_size", "replay_buffer_config"), _BUFFER),
         "num_gpus": 'the device of the networks is policy.device, such as "cuda".',
+        **_OF_RUNS,
     }
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.POLICY
 

@@ -213,7 +213,8 @@ class Policy(PolicyState):
         Args:
             obs: an observation as the environment returns it, or a batch: arrays [B, ...], nested like the space.
             state: the recurrent state that the previous call returned; None at the start of an episode.
-            deterministic: whether to act greedily. False explores as in training.
+            deterministic: whether to act greedily. False explores as in training; policies that need `eps` for this want it in
+                `settings`.
             episode_start: bool, or bools [B]: whether an episode starts here, so that its recurrent state is the initial one.
             **settings: passed to `compute_actions`, such as `eps`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -38,6 +38,8 @@ class PredictMode(ActMode):
         **settings: Any,
     ) -> tuple[Any, Sequence[Any] | None]:
         """See `Policy.predict`."""
+        if not deterministic:
+            self.require_settings(settings)
         batch, is_single = _as_batch(self._policy.observation_space, obs)
         count = len(next(iter(flatten(batch)))[1])
         if not state:
@@ -51,6 +53,19 @@ class PredictMode(ActMode):
         actions = self.env_action(actions)
         return (self._split(actions)[0] if is_single else to_gymnasium(self._policy.action_space, actions)), state or None
 
+    def require_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise an error if these lack a setting without which the policy does not explore.
+
+        Raises:
+            ValueError: naming it.
+        """
+        missing = [name for name in self._policy.acting_settings if name not in settings]
+        if missing:
+            raise ValueError(
+                f"{type(self._policy).__name__} explores by {missing[0]}, which a saved policy does not know: pass it, such as "
+                f"predict(obs, deterministic=False, {missing[0]}=0.05)."
+            )
+
 
 def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
     """The observations as arrays [B, ...], nested like the space, and whether there was a single one.
@@ -58,11 +73,16 @@ def _as_batch(space: gymnasium.Space[Any], obs: Any) -> tuple[Any, bool]:
     Raises:
         ObservationError: it is neither an element of the space nor a batch of them.
     """
+    if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, gymnasium.spaces.Tuple):
+        raise ObservationError("predict() wants an observation, got a pair with a dict: write obs, info = env.reset().")
     layout = space_spec(space)
     try:
         leaves = map_leaves(_as_array, layout, to_nested(space, obs))
     except (TypeError, ValueError, KeyError) as error:
         raise ObservationError(f"predict() wants an observation of {space}, or a batch of them: {error}") from None
+    for path, leaf in flatten(leaves):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            raise ObservationError(f"predict() got {'/'.join(('obs', *map(str, path)))} with NaN or infinity.")
     specs = dict(flatten(layout))
     ranks = {leaf.ndim - len(specs[path].shape) for path, leaf in flatten(leaves)}
     if ranks not in ({0}, {1}):

@@ -28,6 +28,25 @@ Points = Sequence[tuple[float, float]]
 """Points (gradient step, value) of a schedule: linear interpolation between points, constant outside."""
 
 
+def _checked(name: str, points: Points | None) -> Points | None:
+    """The points of the setting `name`.
+
+    Raises:
+        ConfigError: there are none, they are not sorted, or a step is not a whole number.
+    """
+    if points is None:
+        return None
+    steps = [step for step, _ in points]
+    if not steps or steps != sorted(steps):
+        raise ConfigError(f"{name} = {list(points)}: expected one point (gradient step, value) or more, sorted by step.")
+    if any(step != int(step) for step in steps):
+        raise ConfigError(
+            f"{name} = {list(points)}: steps are numbers of gradient steps, not fractions of the run. Multiply them by the "
+            "gradient steps of the run."
+        )
+    return points
+
+
 class ScheduledLearningRate(Base):
     """A mixin for a learning rate that depends on the number of gradient steps, by `cfg.learn.lr_schedule`.
 
@@ -44,7 +63,7 @@ class ScheduledLearningRate(Base):
             ConfigError: with a schedule, the first rate is 0 and another one is not, so that there is no ratio.
         """
         base, *others = (float(group["lr"]) for group in self.optimizer.param_groups)
-        self.cur_lr, self.lr_schedule = base, self.config.get("lr_schedule")
+        self.cur_lr, self.lr_schedule = base, _checked("learn.lr_schedule", self.config.get("lr_schedule"))
         if self.lr_schedule is None:
             return
         if not base and any(others):
@@ -109,7 +128,8 @@ class EntropyCoeffSchedule(Base):
 
     def set_up(self) -> None:
         """Use `entropy_coeff` and `entropy_coeff_schedule` of the configuration."""
-        EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), self.config.get("entropy_coeff_schedule"))
+        points = _checked("learn.entropy_schedule", self.config.get("entropy_coeff_schedule"))
+        EntropyCoeffSchedule.__init__(self, self.config.get("entropy_coeff", 0.0), points)
 
     def gradient_step(self, batch: Tree) -> dict[str, Any]:
         """Set `entropy_coeff`, then take a gradient step."""

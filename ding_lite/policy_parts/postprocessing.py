@@ -40,8 +40,8 @@ def compute_advantages(
     if use_gae:
         if not has_leaf(batch, "value"):
             raise ColumnError(
-                "compute_advantages(use_gae=True) wants the column 'value': return policy.model.value_function() from "
-                "extra_action_out_fn, or use use_gae=False."
+                "compute_advantages(use_gae=True) wants the column 'value': return {\"value\": "
+                "policy.model.value_function()} from extra_action_out_fn, or use use_gae=False."
             )
         value = shaped("value")
         next_value = torch.cat([value[1:], last.unsqueeze(0)])

@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from ding_lite.basics import load_checkpoint, temporary_beside, writing
+from ding_lite.basics import load_checkpoint, seed_of, temporary_beside, writing
 from ding_lite.envs import EpisodeResult, LocalVectorEnv, layers_with_state, made_from, make_envs, rendering
-from ding_lite.policy import Policy, checkpoint_path, load_policy
+from ding_lite.policy import ActMode, Policy, checkpoint_path, load_policy
 from ding_lite.reports import ReportError, bootstrap_band, iqm
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.video_files import FilmedEnv, VideoWriter
@@ -98,6 +98,7 @@ def evaluate_run(
     name: str | None = None,
     policy_class: str | type[Policy] | None = None,
     deterministic: bool = True,
+    eps: float | None = None,
 ) -> RunEvaluation:
     """Run whole episodes with the policy of a saved run, in new environments like those of the run's evaluator.
 
@@ -113,27 +114,32 @@ def evaluate_run(
         name: as for `load_policy`.
         policy_class: the class, or its place as "module:name", if the checkpoint names none that can be imported.
         deterministic: whether to act greedily. False explores as in training.
+        eps: with deterministic=False, the probability of random actions, for policies that explore by it, such as DQN.
 
     Raises:
         CheckpointError, StateError: the policy cannot be loaded; see `load_policy`.
-        ReportError: the environment cannot be made here.
-        ValueError: episodes < 1.
+        ReportError: `run.json` is damaged, or the environment cannot be made here.
+        ValueError: episodes < 1; or the policy explores by `eps`, which is missing.
 
     Example:
         >>> evaluate_run("runs/dqn", episodes=100).iqm  # doctest: +SKIP
         500.0
     """
-    if episodes < 1:
-        raise ValueError(f"evaluate_run(episodes={episodes}): at least 1 episode is needed.")
+    if not isinstance(episodes, int) or episodes < 1:
+        raise ValueError(f"evaluate_run(episodes={episodes!r}): at least 1 episode is needed, a whole number.")
+    seed = seed_of(seed, "evaluate_run(seed={})")
     record = _record_of(run)
     _extend_search_path(record)
     factory = _factory(record, env, run)
     policy = load_policy(run, which, name=name, policy_class=_class_at(policy_class))
     envs = _new_envs(factory, min(episodes, _AT_ONCE), seed)
+    settings = {} if eps is None else {"eps": eps}
     try:
+        if not deterministic:
+            policy.predict_mode.require_settings(settings)
         _warn_of_statistics(envs)
         mode = policy.eval_mode if deterministic else policy.collect_mode
-        played = LocalWorker(envs, mode).play_episodes(episodes)
+        played = _Player(envs, mode, {} if deterministic else settings).play_episodes(episodes)
         return RunEvaluation(
             str(run),
             type(policy).__name__,
@@ -211,6 +217,17 @@ def play_run(
         yield episode, path
 
 
+class _Player(LocalWorker):
+    """A worker that acts with these settings, such as eps."""
+
+    def __init__(self, env: LocalVectorEnv, policy: ActMode, settings: Mapping[str, Any]) -> None:
+        super().__init__(env, policy)
+        self._settings = dict(settings)
+
+    def act(self, obs: Any, random: bool = False, **kwargs: Any) -> dict[str, Any]:
+        return super().act(obs, random, **self._settings, **kwargs)
+
+
 def _record_of(run: str | PathLike[str]) -> Mapping[str, Any]:
     """What `run.json` says; empty if there is none."""
     path = Path(run) / _RECORD
@@ -220,9 +237,14 @@ def _record_of(run: str | PathLike[str]) -> Mapping[str, Any]:
         found = json.loads(path.read_bytes())
     except OSError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} cannot be read: {error}.") from None
-    return found if isinstance(found, dict) else {}
+    envs = found.get("environments", []) if isinstance(found, dict) else None
+    folders = found.get("search_path", []) if isinstance(found, dict) else None
+    is_whole = isinstance(envs, list) and all(isinstance(one, dict) and {"stage", "name", "recipe"} <= set(one) for one in envs)
+    if not is_whole or not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+        raise ReportError(f"{path} is damaged: its entries 'environments' and 'search_path' are not those of a run.")
+    return found  # type: ignore[no-any-return]
 
 
 def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, run: str | PathLike[str]) -> Callable[..., Any]:
@@ -238,7 +260,9 @@ def _factory(record: Mapping[str, Any], env: str | Callable[..., Any] | None, ru
         raise ReportError(f"the environment {known['name']} cannot be made here, because {known['recipe']}: {fix}.")
     try:
         made: Callable[..., Any] = made_from(known["recipe"])
-    except (ImportError, AttributeError) as error:
+        if not callable(made):
+            raise TypeError(f"{made!r:.60} is no function")
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError, RecursionError) as error:
         raise ReportError(f"the environment {known['name']} cannot be made here: {error}. Otherwise {fix}.") from None
     return made
 

@@ -110,7 +110,10 @@ class EnvConfig(Config):
             super().__setattr__("stop_value", threshold)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `make_envs` that are the same for collection and evaluation."""
+        """Keyword arguments of `make_envs` that are the same for collection and evaluation.
+
+        They are backend, restart, max_episode_steps, log_info, info_columns, action_mask and env_config.
+        """
         names = ("backend", "restart", "max_episode_steps", "log_info", "info_columns", "action_mask")
         return {**{name: getattr(self, name) for name in names}, "env_config": copy.deepcopy(self.env_config)}
 
