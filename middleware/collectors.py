@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gymnasium.vector import VectorEnv
 
@@ -17,26 +17,39 @@ from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_count, require_mode, require_same_algorithm
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
-from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
+from ding_lite.rollout import (
+    AgentRollout,
+    AgentWorker,
+    EpisodeRollout,
+    LocalWorker,
+    Rollout,
+    SplitAgentWorker,
+    SplitWorker,
+    make_worker,
+)
 
 ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
 """Fields that a rollout sets, except env_step, which is known before."""
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
-_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout)
+_Local = TypeVar("_Local", LocalWorker, AgentWorker)
+_Split = TypeVar("_Split", SplitWorker, SplitAgentWorker)
+_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout, AgentRollout)
 
 
-class _Acting:
+class Acting(Generic[_Local, _Split]):
     """A worker, in this process or in worker processes, and the metrics of its work."""
 
-    def __init__(self, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
-        self.worker = make_worker(env, policy)
-        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_in_background else None
+    def __init__(self, worker: _Local | _Split) -> None:
+        self.worker: _Local | _Split = worker
+        self.elsewhere: _Split | None = (
+            worker if isinstance(worker, (SplitWorker, SplitAgentWorker)) and worker.works_in_background else None
+        )
         """The worker, if it uses worker processes, which run in the background."""
         self._metrics = MetricsLogger(owner="the collector")
         self._kwargs = MetricsLogger(owner="the arguments of the policy")
 
-    def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
+    def now(self, ctx: Any, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
         """Call `collect`, log its metrics, and return its result."""
         with self._metrics.log_time(_TIME, reduce="mean"):
             rollout = collect()
@@ -45,18 +58,18 @@ class _Acting:
 
     def later(
         self,
-        ctx: OnlineRLContext,
+        ctx: Any,
         kwargs: dict[str, Any],
         asked: list[Any],
         take: Callable[[list[Any]], _Rollout],
-        write: Callable[[_Rollout, OnlineRLContext], None],
+        write: Callable[[_Rollout, Any], None],
     ) -> PendingWork:
         """The second part of a collection in worker processes: take the answers, log them, write them to the context."""
         worker = self.elsewhere
         assert worker is not None
         earlier = getattr(ctx, "collect_metrics", None)
 
-        def finish(ctx: OnlineRLContext) -> None:
+        def finish(ctx: Any) -> None:
             rollout = take(asked)
             pending.span = worker.span
             if worker.span is not None:
@@ -70,7 +83,7 @@ class _Acting:
         pending: PendingWork = PendingWork(finish, lambda: worker.drop(asked))
         return pending
 
-    def _logged(self, rollout: Rollout | EpisodeRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
+    def _logged(self, rollout: Rollout | EpisodeRollout | AgentRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
         self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):
@@ -116,7 +129,7 @@ class StepCollector:
         require_same_algorithm("StepCollector", cfg, policy)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
-        self._acting = _Acting(policy, env)
+        self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
@@ -200,7 +213,7 @@ class EpisodeCollector:
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
-        self._acting = _Acting(policy, env)
+        self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._num_episodes: int = cfg.policy.collect.n_episode
         asks = self._acting.elsewhere is not None
         contract(

@@ -1,6 +1,8 @@
 """Environments: making, seeding, stepping and replaying them."""
 
 from ding_lite.envs.adapters import VectorEnvAdapter
+from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep
+from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.env_data_checks import EnvDataError, is_number
@@ -9,9 +11,10 @@ from ding_lite.envs.episode_starts import Episode, EpisodeResult, episode_seed, 
 from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, registered_spec, rendering, stepper
-from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
+from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
+from ding_lite.envs.pieces import ENV
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import (
@@ -29,11 +32,13 @@ from ding_lite.envs.spaces import (
 )
 from ding_lite.envs.steps import Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
+from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
+from ding_lite.envs.worker_envs import SplitVectorEnv
 
 __all__ = [
     "ENV",
     "AgentSlots",
+    "AgentVectorBase",
     "AgentVectorEnv",
     "EnvDataError",
     "EnvLocation",
@@ -45,6 +50,7 @@ __all__ = [
     "PartialObservation",
     "ReplayError",
     "SpaceError",
+    "SplitAgentVectorEnv",
     "SplitVectorEnv",
     "Step",
     "Stepper",

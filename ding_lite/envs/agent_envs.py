@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ding_lite.basics import add_note
+from ding_lite.envs.agent_bases import AgentSpaces
 from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.env_data_checks import EnvDataError, shown
 from ding_lite.envs.episode_starts import EpisodeResult, EpisodeStarts
@@ -102,14 +104,19 @@ class AgentEnv:
         place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", known=known)
         return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
 
-    def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
-        """Replay a saved episode. Returns observations by agent."""
+    def restore(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Mapping[Any, Any]:
+        """Replay a saved episode. Returns observations by agent.
+
+        Args:
+            state: state of the episode.
+            played: called with the number of replayed steps after the reset and after each step.
+        """
         starts = self.starts
         try:
             if previous := state.get("previous"):
-                starts.load_state_dict(previous)
+                starts.load_state_dict(previous, played)
                 self.require_earned(previous["return"])
-            return starts.load_state_dict(state)[0]  # type: ignore[no-any-return]
+            return starts.load_state_dict(state, played)[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self.place()._replace(step=None, action=None, is_replay=True)
             if starts.replayed is not None and starts.replayed < len(starts.actions):
@@ -224,19 +231,47 @@ class AgentEnv:
                 raise EnvDataError(f"agent {agent!r} of {error}", self.index) from None
 
 
-def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
-    """Raise an error if an environment is used twice, or environments have different agents or spaces.
+@dataclasses.dataclass(frozen=True)
+class AgentTraits:
+    """Attributes of a multi-agent environment that are the same in all copies."""
+
+    index: int
+    """Index of the environment."""
+    possible: tuple[Any, ...]
+    """All agents that may take part."""
+    spaces: dict[Any, AgentSpaces]
+    """Observation space and action space of each agent."""
+    name: str
+    spec: Any
+
+    @classmethod
+    def of(cls, agent_env: AgentEnv) -> AgentTraits:
+        """The attributes of this environment."""
+        name, spec = name_of_env(agent_env.env), getattr(agent_env.env, "spec", None)
+        return cls(agent_env.index, agent_env.possible, agent_env.spaces, name, spec)
+
+
+def require_own_envs(agent_envs: Sequence[AgentEnv]) -> None:
+    """Raise an error if two factories returned the same environment.
 
     Raises:
-        ValueError: two factories returned the same environment.
-        SpaceError: agents or spaces differ.
+        ValueError: naming the second one.
     """
-    first = agent_envs[0]
     for position, one in enumerate(agent_envs):
         if any(one.env is other.env for other in agent_envs[:position]):
             raise ValueError(
                 f"the factory of environment {one.index} returned an environment that is in use: make a new one each time."
             )
+
+
+def require_same_agents(each: Sequence[AgentEnv] | Sequence[AgentTraits]) -> None:
+    """Raise an error if environments have different agents or spaces.
+
+    Raises:
+        SpaceError: agents or spaces differ.
+    """
+    first = each[0]
+    for one in each:
         if one.possible != first.possible:
             raise SpaceError(
                 f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: they "
