@@ -160,7 +160,9 @@ class AgentEnv:
             )
         self._left, self._length = frozenset(), 0
         self.acting = self._present(self.env.agents)
-        self._returns, self._infos = dict.fromkeys(self.acting, 0.0), dict(result[1])
+        # In the order of possible_agents, so that their sum is the same in every process: that of a set depends on the hashes.
+        self._returns = {agent: 0.0 for agent in self.possible if agent in self.acting}
+        self._infos = dict(result[1])
         if not self.acting:
             raise EnvDataError(
                 f"environment {self.index} begins an episode without agents: env.agents is empty after reset(). Correct the "
