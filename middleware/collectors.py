@@ -25,6 +25,7 @@ from ding_lite.rollout import (
     Rollout,
     SplitAgentWorker,
     SplitWorker,
+    Unit,
     make_worker,
 )
 
@@ -170,12 +171,16 @@ class StepCollector:
 
 
 class EpisodeCollector:
-    """Collect a fixed number of whole episodes with the newest weights; where iterations overlap, with those of the lag.
+    """Collect whole episodes with the newest weights; where iterations overlap, with those of the lag.
 
     Every episode begins and ends within one call, with the same weights. Each environment runs a fixed share of the episodes,
-    because taking the first ones that end would favour short episodes. An environment of `make_envs` that has completed its
-    share is not stepped until the others are done, and starts its next episode in the next call. Environments from elsewhere
-    continue without being recorded, and are all reset at each call.
+    because taking the first ones that end would favour short episodes. With `unit="steps"`, each environment runs whole
+    episodes until these have a fixed share of the steps. So the number of its episodes depends on their own lengths alone, not
+    on other environments, and every episode that it begins is completed and used, however long it is. All environments together
+    collect at least the required steps, and less than one episode per environment more.
+
+    An environment of `make_envs` that has completed its share is not stepped until the others are done, and starts its next
+    episode in the next call. Environments from elsewhere continue without being recorded, and are all reset at each call.
 
     Reads:
         ctx.collect_kwargs: settings, passed to the policy.
@@ -192,12 +197,16 @@ class EpisodeCollector:
             context has this field.
 
     Args:
-        cfg: uses policy.collect.n_episode: episodes per call.
+        cfg: uses policy.collect.n_episode: episodes per call; with `unit="steps"`, policy.collect.n_sample instead: minimum
+            number of transitions per call.
         policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
+        unit: "episodes" for a fixed number of episodes; "steps" for whole episodes with at least a number of steps, as by
+            RLlib's batch_mode="complete_episodes".
 
     Raises:
+        ValueError: another unit.
         RuntimeError: in an iteration, an episode does not end within a million steps.
         MemoryError: in an iteration, an episode does not fit into memory.
     """
@@ -208,13 +217,18 @@ class EpisodeCollector:
         policy: CollectMode,
         env: VectorEnv[Any, Any, Any],
         collect_kwargs: Mapping[str, Any] | None = None,
+        unit: Unit = "episodes",
     ) -> None:
-        require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
+        if unit not in ("episodes", "steps"):
+            raise ValueError(f"EpisodeCollector(unit={unit!r}): unknown unit, use 'episodes' or 'steps'.")
+        setting = "n_sample" if unit == "steps" else "n_episode"
+        require("EpisodeCollector", cfg, f"policy.collect.{setting}", RUN_CONFIG)
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
         self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
-        self._num_episodes: int = cfg.policy.collect.n_episode
+        self._count: int = getattr(cfg.policy.collect, setting)
+        self._unit: Unit = unit
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
@@ -229,12 +243,13 @@ class EpisodeCollector:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
-        count, kwargs = self._num_episodes, self._settings.at(ctx)
+        kwargs = self._settings.at(ctx)
+        due = self._count, False, self._unit
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
-            _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)
+            _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, *due, **kwargs)), ctx)
             return None
-        return acting.later(ctx, kwargs, worker.ask_episodes(count, **kwargs), worker.take_episodes, _write_episodes)
+        return acting.later(ctx, kwargs, worker.ask_episodes(*due, **kwargs), worker.take_episodes, _write_episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of its worker: recurrent states, and the generator of random actions."""

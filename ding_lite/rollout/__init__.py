@@ -2,7 +2,7 @@
 
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
-from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.evaluation import Unit, play_episodes
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
@@ -21,6 +21,7 @@ __all__ = [
     "RunEvaluation",
     "SplitAgentWorker",
     "SplitWorker",
+    "Unit",
     "VideoRecorder",
     "evaluate_run",
     "make_agent_worker",

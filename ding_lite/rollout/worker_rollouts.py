@@ -14,6 +14,7 @@ from ding_lite.envs import ENV, SplitVectorEnv, column_limits
 from ding_lite.policy import ActMode
 from ding_lite.processes import Copied
 from ding_lite.rollout.collection import LocalWorker
+from ding_lite.rollout.evaluation import Unit
 from ding_lite.rollout.piece_workers import PieceWorkers, episodes_of, rows_of
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 
@@ -66,13 +67,17 @@ class SplitWorker(PieceWorkers):
         episodes = episodes_of([copied.value[0] for _, copied in answers])
         return Rollout(Trajectories(columns).with_limits(self.limits), episodes)
 
-    def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes, or the given number in each environment; see `LocalWorker.collect_episodes`."""
-        return self.take_episodes(self.ask_episodes(count, random, **kwargs))
+    def collect_episodes(
+        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+    ) -> EpisodeRollout:
+        """Act for whole episodes; see `LocalWorker.collect_episodes`."""
+        return self.take_episodes(self.ask_episodes(count, random, unit, **kwargs))
 
-    def ask_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> list[Any]:
+    def ask_episodes(
+        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+    ) -> list[Any]:
         """Begin `collect_episodes`. Returns the request, for `take_episodes` or `drop`; call these in the order of requests."""
-        return self._submit(_collect_episodes, [(*share, random, kwargs) for share in self._shares(count)])
+        return self._submit(_collect_episodes, [(*share, random, unit, kwargs) for share in self._shares(count)])
 
     def take_episodes(self, asked: list[Any]) -> EpisodeRollout:
         """Wait for the requested episodes."""
@@ -118,8 +123,8 @@ def _collect(objects: dict[str, Any], worker: LocalWorker, num_steps: int, rando
 
 
 def _collect_episodes(
-    objects: dict[str, Any], worker: LocalWorker, due: Sequence[int], random: bool, kwargs: Any
+    objects: dict[str, Any], worker: LocalWorker, due: Sequence[int], random: bool, unit: Unit, kwargs: Any
 ) -> tuple[Any, ...]:
-    rollout = worker.collect_episodes(due, random, **kwargs)
+    rollout = worker.collect_episodes(due, random, unit, **kwargs)
     answers = rows_of(rollout.episodes), worker.reduce_metrics(), rollout.transitions.lengths, rollout.env_steps
     return rollout.transitions.rows(), Copied(answers)
