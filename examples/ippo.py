@@ -48,8 +48,11 @@ def everybody(agent: str) -> str:
 
 
 def main(cfg: PPOConfig) -> float:
-    collector_env = make_agent_envs(simple_spread_v3.parallel_env, cfg.env.collector_env_num, seed=cfg.seed)
-    evaluator_env = make_agent_envs(simple_spread_v3.parallel_env, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
+    env, where = cfg.env, {"backend": cfg.env.backend, "restart": cfg.env.restart}
+    collector_env = make_agent_envs(
+        simple_spread_v3.parallel_env, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where
+    )
+    evaluator_env = make_agent_envs(simple_spread_v3.parallel_env, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     policy = PPOPolicy(cfg.policy, collector_env.observation_space("agent_0"), collector_env.action_space("agent_0"))
 
     with task.start(

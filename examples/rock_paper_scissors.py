@@ -45,8 +45,9 @@ class BeatLast(Policy):
 
 
 def main(cfg: PPOConfig) -> float:
-    collector_env = make_agent_envs(rps_v2.parallel_env, cfg.env.collector_env_num, seed=cfg.seed)
-    evaluator_env = make_agent_envs(rps_v2.parallel_env, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
+    env, where = cfg.env, {"backend": cfg.env.backend, "restart": cfg.env.restart}
+    collector_env = make_agent_envs(rps_v2.parallel_env, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_agent_envs(rps_v2.parallel_env, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     spaces = collector_env.observation_space("player_0"), collector_env.action_space("player_0")
     learned, heuristic = PPOPolicy(cfg.policy, *spaces), BeatLast({}, *spaces)
     collecting = {"learned": learned.collect_mode, "heuristic": heuristic.collect_mode}

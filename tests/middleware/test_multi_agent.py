@@ -1,7 +1,12 @@
 """Several policies in one pipeline: what each learns from, what is counted and logged, and runs that overlap."""
 
 import json
+import os
+import signal
+import sys
+from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -31,6 +36,7 @@ from ding_lite.middleware import (
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 
 pytestmark = pytest.mark.timeout(240)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Chase:
@@ -83,8 +89,8 @@ def role(agent):
     return agent.partition("_")[0]
 
 
-def chase(seed=0, count=3):
-    return make_agent_envs(Chase, count, seed=seed)
+def chase(seed=0, count=3, **settings):
+    return make_agent_envs(Chase, count, seed=seed, **settings)
 
 
 def config(folder, make=PPOConfig, **changes):
@@ -295,17 +301,27 @@ def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
 # Whole runs.
 
 
-def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
-    """All that a run of two learners comes to."""
+def learn_chase(
+    folder, async_mode, max_lag, algorithm="ppo", before=lambda envs, ctx: None, max_step=8, resume=None, **settings
+):
+    """All that a run of two learners comes to.
+
+    Args:
+        max_step: number of iterations.
+        resume: folder of the run that is continued.
+        before: called in each iteration with the environments for collection and the context.
+        **settings: where the environments are, for both collection and evaluation.
+    """
     dqn = algorithm == "dqn"
     learn = {"policy.learn": {"learning_starts": 20, "update_per_collect": 3, "batch_size": 16}} if dqn else {}
-    cfg, env = config(folder, DQNConfig if dqn else PPOConfig, **learn), chase()
+    cfg, env, evaluated = config(folder, DQNConfig if dqn else PPOConfig, **learn), chase(**settings), chase(1, **settings)
     kind = DQNPolicy if dqn else PPOPolicy
     policies = policies_for(cfg, env, kind, kind)
     buffers = {name: ReplayBuffer(1000, seed=3) for name in policies}
     task = Task()
-    with task.start(async_mode=async_mode, max_lag=max_lag, ctx=AgentsContext()):
-        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role, lambda it: -it["hider"]))
+    with task.start(async_mode=async_mode, max_lag=max_lag, resume=resume, ctx=AgentsContext()):
+        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), evaluated, role, lambda it: -it["hider"]))
+        task.use(contract(reads=("total_step",), uses=(env,), stage="collect")(partial(before, env)))
         if dqn:
             task.use(eps_greedy_handler(cfg))
         task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
@@ -318,7 +334,9 @@ def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
                 task.use(for_policy(name, multistep_trainer(cfg, policy.learn_mode)))
         task.use(CkptSaver(policies, cfg.exp_name, train_freq=20))
         task.use(online_logger(cfg, train_show_freq=1, show_every_s=1e9))
-        task.run(max_step=8)
+        task.run(max_step=max_step)
+    for one in (env, evaluated):
+        one.close()
     names = ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter", "last_eval_value")
     states = {name: policy.state_dict() for name, policy in policies.items()}
     counters = [getattr(task.ctx, it) for it in names]
@@ -327,7 +345,7 @@ def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
 
 def curve_of(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    by_place = ("time", "system/", "collect/env_steps_throughput")
+    by_place = ("time", "system/", "collect/env_steps_throughput", "collect/workers_unanswered")
     return [{key: value for key, value in row.items() if not key.startswith(by_place)} for row in rows]
 
 
@@ -338,6 +356,25 @@ def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, ma
     found = {digest(*learn_chase(tmp_path / str(i), True, max_lag, algorithm)) for i in range(2)}
 
     assert found == {expected}
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local_workers(max_lag, tmp_path, digest):
+    def kill(envs, ctx):
+        if max_lag and ctx.total_step in (2, 5):
+            os.kill(envs.hosts[ctx.total_step % 2].pid, signal.SIGKILL)
+
+    expected = digest(*learn_chase(tmp_path / "local", False, max_lag, workers=2))
+    processes = {"workers": 2, "backend": "process", "restart": bool(max_lag)}
+    assert digest(*learn_chase(tmp_path / "processes", max_lag > 0, max_lag, before=kill, **processes)) == expected
+
+
+def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupted(tmp_path, digest):
+    processes = {"workers": 2, "backend": "process"}
+    whole = learn_chase(tmp_path / "whole", False, 0, max_step=5, **processes)
+    learn_chase(tmp_path / "part", False, 0, max_step=3, **processes)
+    resumed = learn_chase(tmp_path / "part", False, 0, max_step=5, resume=str(tmp_path / "part"), **processes)
+    assert digest(resumed[0], resumed[2][:4]) == digest(whole[0], whole[2][:4])
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
@@ -361,6 +398,13 @@ def test_each_policy_has_its_columns_in_the_curve_and_each_agent_its_return(tmp_
     assert row["collect/custom_metrics/return/hider_mean"] == pytest.approx(
         -row["collect/custom_metrics/return/seeker_0_mean"] - row["collect/custom_metrics/return/seeker_1_mean"]
     )
+    means = {name: row[f"collect/custom_metrics/return/{name}_mean"] for name in Chase.possible_agents}
+    by_policy = {name: row[f"collect/custom_metrics/policy_return/{name}_mean"] for name in ("hider", "seeker")}
+    assert by_policy["hider"] == pytest.approx(means["hider"])
+    assert by_policy["seeker"] == pytest.approx((means["seeker_0"] + means["seeker_1"]) / 2)
+    evaluated = {name: row[f"evaluate/custom_metrics/policy_return/{name}_mean"] for name in ("hider", "seeker")}
+    assert evaluated["hider"] == pytest.approx(-2 * evaluated["seeker"])
+    assert row["evaluate/custom_metrics/policy_return/seeker_min"] <= evaluated["seeker"]
     times = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"time/collect", "time/hider/learn", "time/seeker/learn"} <= times.keys()
 
