@@ -23,7 +23,9 @@ def make_agent_worker(
     Raises:
         TypeError, ValueError, SpaceError: as for AgentWorker.
     """
-    return (SplitAgentWorker if isinstance(env, SplitAgentVectorEnv) else AgentWorker)(env, policies, policy_of)  # type: ignore[arg-type]
+    if isinstance(env, SplitAgentVectorEnv):
+        return SplitAgentWorker(env, policies, policy_of)
+    return AgentWorker(env, policies, policy_of)
 
 
 class SplitAgentWorker(PieceWorkers):
