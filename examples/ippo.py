@@ -49,8 +49,9 @@ def everybody(agent: str) -> str:
 
 def main(cfg: PPOConfig) -> float:
     env, factory = cfg.env, simple_spread_v3.parallel_env
-    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, env_config=env.env_config)
-    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, env_config=env.env_config)
+    where = {"env_config": env.env_config, "backend": env.backend, "restart": env.restart}
+    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     policy = PPOPolicy(cfg.policy, collector_env.observation_space("agent_0"), collector_env.action_space("agent_0"))
 
     with task.start(

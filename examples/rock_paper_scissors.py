@@ -46,8 +46,9 @@ class BeatLast(Policy):
 
 def main(cfg: PPOConfig) -> float:
     env, factory = cfg.env, rps_v2.parallel_env
-    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, env_config=env.env_config)
-    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, env_config=env.env_config)
+    where = {"env_config": env.env_config, "backend": env.backend, "restart": env.restart}
+    collector_env = make_agent_envs(factory, env.collector_env_num, seed=cfg.seed, workers=env.workers, **where)
+    evaluator_env = make_agent_envs(factory, env.evaluator_env_num, seed=cfg.seed + 1, **where)
     spaces = collector_env.observation_space("player_0"), collector_env.action_space("player_0")
     learned, heuristic = PPOPolicy(cfg.policy, *spaces), BeatLast({}, *spaces)
     collecting = {"learned": learned.collect_mode, "heuristic": heuristic.collect_mode}

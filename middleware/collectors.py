@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gymnasium.vector import VectorEnv
 
@@ -26,26 +26,40 @@ from ding_lite.middleware.arguments import (
 from ding_lite.middleware.foreign_names import ARGUMENTS
 from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode
-from ding_lite.rollout import EpisodeRollout, Rollout, SplitWorker, make_worker
+from ding_lite.rollout import (
+    AgentRollout,
+    AgentWorker,
+    EpisodeRollout,
+    LocalWorker,
+    Rollout,
+    SplitAgentWorker,
+    SplitWorker,
+    Unit,
+    make_worker,
+)
 
 ROLLOUT_DATA = ("trajectories", "trajectory_end_idx", "finished_episodes", "policy_version", "env_episode")
 """Fields that a rollout sets, except env_step, which is known before."""
 _EPISODE_DATA = ("episodes", "trajectories", "finished_episodes", "policy_version", "env_step", "env_episode")
 _TIME = ("time", "collect")
-_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout)
+_Local = TypeVar("_Local", LocalWorker, AgentWorker)
+_Split = TypeVar("_Split", SplitWorker, SplitAgentWorker)
+_Rollout = TypeVar("_Rollout", Rollout, EpisodeRollout, AgentRollout)
 
 
-class _Acting:
+class Acting(Generic[_Local, _Split]):
     """A worker, in this process or in worker processes, and the metrics of its work."""
 
-    def __init__(self, policy: CollectMode, env: VectorEnv[Any, Any, Any]) -> None:
-        self.worker = make_worker(env, policy)
-        self.elsewhere = self.worker if isinstance(self.worker, SplitWorker) and self.worker.works_in_background else None
+    def __init__(self, worker: _Local | _Split) -> None:
+        self.worker: _Local | _Split = worker
+        self.elsewhere: _Split | None = (
+            worker if isinstance(worker, (SplitWorker, SplitAgentWorker)) and worker.works_in_background else None
+        )
         """The worker, if it uses worker processes, which run in the background."""
         self._metrics = MetricsLogger(owner="the collector")
         self._kwargs = MetricsLogger(owner="the arguments of the policy")
 
-    def now(self, ctx: OnlineRLContext, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
+    def now(self, ctx: Any, kwargs: dict[str, Any], collect: Callable[[], _Rollout]) -> _Rollout:
         """Call `collect`, log its metrics, and return its result."""
         with self._metrics.log_time(_TIME, reduce="mean"):
             rollout = collect()
@@ -54,18 +68,18 @@ class _Acting:
 
     def later(
         self,
-        ctx: OnlineRLContext,
+        ctx: Any,
         kwargs: dict[str, Any],
         asked: list[Any],
         take: Callable[[list[Any]], _Rollout],
-        write: Callable[[_Rollout, OnlineRLContext], None],
+        write: Callable[[_Rollout, Any], None],
     ) -> PendingWork:
         """The second part of a collection in worker processes: take the answers, log them, write them to the context."""
         worker = self.elsewhere
         assert worker is not None
         earlier = getattr(ctx, "collect_metrics", None)
 
-        def finish(ctx: OnlineRLContext) -> None:
+        def finish(ctx: Any) -> None:
             rollout = take(asked)
             pending.span = worker.span
             if worker.span is not None:
@@ -79,7 +93,7 @@ class _Acting:
         pending: PendingWork = PendingWork(finish, lambda: worker.drop(asked))
         return pending
 
-    def _logged(self, rollout: Rollout | EpisodeRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
+    def _logged(self, rollout: Rollout | EpisodeRollout | AgentRollout, kwargs: dict[str, Any]) -> list[dict[Any, Any]]:
         self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
         for name, value in kwargs.items():
             if isinstance(value, (int, float)):
@@ -126,7 +140,7 @@ class StepCollector:
         require_info_columns("StepCollector", cfg, env)
         require_count("StepCollector", "random_collect_size", random_collect_size, low=0)
         self._settings = ActingSettings("StepCollector", [policy], collect_kwargs)
-        self._acting = _Acting(policy, env)
+        self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
         self._num_envs: int = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
         self._random_steps = math.ceil(random_collect_size / env.num_envs)
@@ -167,12 +181,16 @@ class StepCollector:
 
 
 class EpisodeCollector:
-    """Collect a fixed number of whole episodes with the newest weights; where iterations overlap, with those of the lag.
+    """Collect whole episodes with the newest weights; where iterations overlap, with those of the lag.
 
     Every episode begins and ends within one call, with the same weights. Each environment runs a fixed share of the episodes,
-    because taking the first ones that end would favour short episodes. An environment of `make_envs` that has completed its
-    share is not stepped until the others are done, and starts its next episode in the next call. Environments from elsewhere
-    continue without being recorded, and are all reset at each call.
+    because taking the first ones that end would favour short episodes. With `unit="steps"`, each environment runs whole
+    episodes until these have a fixed share of the steps. So the number of its episodes depends on their own lengths alone, not
+    on other environments, and every episode that it begins is completed and used, however long it is. All environments together
+    collect at least the required steps, and less than one episode per environment more.
+
+    An environment of `make_envs` that has completed its share is not stepped until the others are done, and starts its next
+    episode in the next call. Environments from elsewhere continue without being recorded, and are all reset at each call.
 
     Reads:
         ctx.collect_kwargs: settings, passed to the policy.
@@ -189,12 +207,16 @@ class EpisodeCollector:
             context has this field.
 
     Args:
-        cfg: uses policy.collect.n_episode: episodes per call.
+        cfg: uses policy.collect.n_episode: episodes per call; with `unit="steps"`, policy.collect.n_sample instead: minimum
+            number of transitions per call.
         policy: policy.collect_mode; acts with exploration.
         env: any gymnasium vector environment.
         collect_kwargs: as for StepCollector.
+        unit: "episodes" for a fixed number of episodes; "steps" for whole episodes with at least a number of steps, as by
+            RLlib's batch_mode="complete_episodes".
 
     Raises:
+        ValueError: another unit.
         RuntimeError: in an iteration, an episode does not end within a million steps.
         MemoryError: in an iteration, an episode does not fit into memory.
     """
@@ -206,14 +228,19 @@ class EpisodeCollector:
         policy: CollectMode,
         env: VectorEnv[Any, Any, Any],
         collect_kwargs: Mapping[str, Any] | None = None,
+        unit: Unit = "episodes",
     ) -> None:
-        require("EpisodeCollector", cfg, "policy.collect.n_episode", RUN_CONFIG)
+        if unit not in ("episodes", "steps"):
+            raise ValueError(f"EpisodeCollector(unit={unit!r}): unknown unit, use 'episodes' or 'steps'.")
+        setting = "n_sample" if unit == "steps" else "n_episode"
+        require("EpisodeCollector", cfg, f"policy.collect.{setting}", RUN_CONFIG)
         require_mode("EpisodeCollector", policy, "collect_mode")
         require_same_algorithm("EpisodeCollector", cfg, policy)
         require_info_columns("EpisodeCollector", cfg, env)
         self._settings = ActingSettings("EpisodeCollector", [policy], collect_kwargs)
-        self._acting = _Acting(policy, env)
-        self._num_episodes: int = cfg.policy.collect.n_episode
+        self._acting: Acting[LocalWorker, SplitWorker] = Acting(make_worker(env, policy))
+        self._count: int = getattr(cfg.policy.collect, setting)
+        self._unit: Unit = unit
         asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
@@ -228,12 +255,13 @@ class EpisodeCollector:
         )(self)
 
     def __call__(self, ctx: OnlineRLContext) -> PendingWork | None:
-        count, kwargs = self._num_episodes, self._settings.at(ctx)
+        kwargs = self._settings.at(ctx)
+        due = self._count, False, self._unit
         acting, worker = self._acting, self._acting.elsewhere
         if worker is None:
-            _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, count, **kwargs)), ctx)
+            _write_episodes(acting.now(ctx, kwargs, partial(acting.worker.collect_episodes, *due, **kwargs)), ctx)
             return None
-        return acting.later(ctx, kwargs, worker.ask_episodes(count, **kwargs), worker.take_episodes, _write_episodes)
+        return acting.later(ctx, kwargs, worker.ask_episodes(*due, **kwargs), worker.take_episodes, _write_episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of its worker: recurrent states, and the generator of random actions."""

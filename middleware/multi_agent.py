@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ding_lite.config import RunConfig
 from ding_lite.contexts import AgentsContext, OnlineRLContext
-from ding_lite.data import Trajectories
-from ding_lite.engine import NestedContext, contract
-from ding_lite.envs import AgentVectorEnv, EpisodeResult
-from ding_lite.metrics import MetricsLogger, mean_of
+from ding_lite.engine import NestedContext, PendingWork, contract
+from ding_lite.envs import AgentVectorBase, EpisodeResult
+from ding_lite.metrics import mean_of
 from ding_lite.middleware.acting_settings import ActingSettings
 from ding_lite.middleware.arguments import RUN_CONFIG, require, require_evaluations, require_info_columns, require_modes
+from ding_lite.middleware.collectors import Acting
 from ding_lite.middleware.evaluators import InteractionEvaluator, mean_return
-from ding_lite.middleware.outputs import append_metrics
 from ding_lite.policy import CollectMode, EvalMode
-from ding_lite.rollout import AgentWorker
+from ding_lite.rollout import AgentRollout, AgentWorker, SplitAgentWorker, make_agent_worker
 
+_ROLLOUT_DATA = ("parts", "finished_episodes", "env_episode")
+"""Fields that a rollout sets, except env_step, which is known before."""
 _PART_DATA = ("env_step", "env_episode", "collect_kwargs", "trajectories", "trajectory_end_idx", "policy_version")
 """Fields that AgentsCollector sets in the context of each policy."""
 
@@ -34,7 +36,7 @@ class AgentsCollector:
             [T, B, ...] with one row per agent of the policy and environment; trajectory_end_idx; policy_version; and the
             counters of this context. `valid` in the trajectories excludes steps in which an agent took no part.
         ctx.finished_episodes: episodes that ended during collection. The return is the sum over all agents; `info["return"]`
-            has the return of each agent.
+            has the return of each agent, `info["policy_return"]` the mean return of the agents of each policy.
         ctx.env_step, ctx.env_episode: incremented by steps and episodes of environments.
         ctx.collect_metrics: steps, seconds, numeric settings, and the metrics that each policy logged while acting.
 
@@ -55,7 +57,7 @@ class AgentsCollector:
         self,
         cfg: RunConfig,
         policies: Mapping[str, CollectMode],
-        env: AgentVectorEnv,
+        env: AgentVectorBase,
         policy_of: Callable[[Any], str] | Mapping[Any, str],
         collect_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -63,44 +65,42 @@ class AgentsCollector:
         require_modes("AgentsCollector", policies, "collect_mode")
         require_info_columns("AgentsCollector", cfg, env)
         self._settings = ActingSettings("AgentsCollector", policies.values(), collect_kwargs)
-        self._worker = AgentWorker(env, policies, policy_of)
+        self._acting: Acting[AgentWorker, SplitAgentWorker] = Acting(make_agent_worker(env, policies, policy_of))
+        self._num_envs = env.num_envs
         self._num_steps = math.ceil(cfg.policy.collect.n_sample / env.num_envs)
-        self._metrics = MetricsLogger(owner="the collector")
-        self._kwargs = MetricsLogger(owner="the arguments of the policies")
+        asks = self._acting.elsewhere is not None
         contract(
             reads=("collect_kwargs", "env_step", "env_episode"),
             **self._settings.terms,
             may_read=("collect_metrics",),
             may_write=("collect_metrics",),
-            writes=("parts", "finished_episodes", "env_step", "env_episode"),
+            writes=("env_step",) if asks else (*_ROLLOUT_DATA, "env_step"),
+            writes_late=_ROLLOUT_DATA if asks else (),
             uses=tuple(policies.values()),
             alone=(env,),
             makes=[_made(name, policy) for name, policy in policies.items()],
             stage="collect",
         )(self)
 
-    def __call__(self, ctx: AgentsContext) -> None:
-        kwargs = self._settings.at(ctx)
-        with self._metrics.log_time(("time", "collect"), reduce="mean"):
-            rollout = self._worker.collect(self._num_steps, **kwargs)
-        self._metrics.log_value("env_steps", rollout.env_steps, reduce="sum", with_throughput=True)
-        for name, value in kwargs.items():
-            if isinstance(value, (int, float)):
-                self._kwargs.log_value(name, value)
-        logged = [self._metrics.reduce(), self._kwargs.reduce(), *self._worker.reduce_metrics()]
-        append_metrics(ctx, "collect_metrics", logged)
-        ctx.env_step += rollout.env_steps
-        ctx.env_episode += len(rollout.episodes)
-        ctx.finished_episodes = rollout.episodes
-        ctx.parts = {name: _part_of(ctx, kwargs, trajectories) for name, trajectories in rollout.trajectories.items()}
+    def __call__(self, ctx: AgentsContext) -> PendingWork | None:
+        kwargs, num_steps = self._settings.at(ctx), self._num_steps
+        acting, worker = self._acting, self._acting.elsewhere
+        if worker is None:
+            rollout = acting.now(ctx, kwargs, partial(acting.worker.collect, num_steps, **kwargs))
+            ctx.env_step += rollout.env_steps
+            _write(kwargs, ctx.total_step, ctx.env_step, rollout, ctx)
+            return None
+        asked = worker.ask(num_steps, **kwargs)
+        ctx.env_step += num_steps * self._num_envs
+        return acting.later(ctx, kwargs, asked, worker.take, partial(_write, kwargs, ctx.total_step, ctx.env_step))
 
     def state_dict(self) -> dict[str, Any]:
         """The recurrent states of every policy."""
-        return self._worker.state_dict()
+        return self._acting.worker.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._worker.load_state_dict(state)
+        self._acting.worker.load_state_dict(state)
 
 
 def _made(name: str, policy: CollectMode) -> NestedContext:
@@ -109,22 +109,28 @@ def _made(name: str, policy: CollectMode) -> NestedContext:
     return NestedContext("parts", name, OnlineRLContext, _PART_DATA, f"for_policy({name!r}, ...)", modes)
 
 
-def _part_of(ctx: AgentsContext, kwargs: Mapping[str, Any], trajectories: Trajectories) -> OnlineRLContext:
-    return OnlineRLContext(
-        total_step=ctx.total_step,
-        env_step=ctx.env_step,
-        env_episode=ctx.env_episode,
-        collect_kwargs=dict(kwargs),
-        trajectories=trajectories,
-        trajectory_end_idx=trajectories.end_idx,
-        policy_version=int(trajectories.columns["policy_version"][0, 0]),
-    )
+def _write(kwargs: Mapping[str, Any], total_step: int, env_step: int, rollout: AgentRollout, ctx: AgentsContext) -> None:
+    """Write the fields of `_ROLLOUT_DATA` to the context; the counters are those of the request."""
+    ctx.env_episode += len(rollout.episodes)
+    ctx.finished_episodes = rollout.episodes
+    ctx.parts = {
+        name: OnlineRLContext(
+            total_step=total_step,
+            env_step=env_step,
+            env_episode=ctx.env_episode,
+            collect_kwargs=dict(kwargs),
+            trajectories=trajectories,
+            trajectory_end_idx=trajectories.end_idx,
+            policy_version=int(trajectories.columns["policy_version"][0, 0]),
+        )
+        for name, trajectories in rollout.trajectories.items()
+    }
 
 
 def agents_evaluator(
     cfg: RunConfig,
     policies: Mapping[str, EvalMode],
-    env: AgentVectorEnv,
+    env: AgentVectorBase,
     policy_of: Callable[[Any], str] | Mapping[Any, str],
     score: Callable[[dict[Any, float]], float] | None = None,
 ) -> InteractionEvaluator:
@@ -138,9 +144,10 @@ def agents_evaluator(
         ctx.eval_value, ctx.last_eval_value: the score.
         ctx.last_eval_iter: train_iter of the weights that were evaluated.
         ctx.eval_weights: the weights that were evaluated, by name of the policy.
-        ctx.eval_metrics: the score, unless it is the mean return; length and return of the episodes, as the sum over agents,
-            and for each agent as custom_metrics/return; the counters at the time of the evaluated weights, seconds, and the
-            metrics that each policy logged while acting.
+        ctx.eval_metrics: the score, unless it is the mean return; length and return of the episodes, as the sum over agents;
+            the return of each agent as custom_metrics/return/AGENT_mean, _min and _max; the mean return of the agents of each
+            policy as custom_metrics/policy_return/POLICY_mean, _min and _max; the counters at the time of the evaluated
+            weights, seconds, and the metrics that each policy logged while acting.
 
     Args:
         cfg: uses policy.eval.evaluator, env.n_evaluator_episode and env.stop_value.
@@ -159,7 +166,7 @@ def agents_evaluator(
     require_modes("agents_evaluator", policies, "eval_mode")
     if cfg.log.video_every:
         raise ValueError(f"cfg.log.video_every = {cfg.log.video_every}, and agents_evaluator films nothing: set it to 0.")
-    worker = AgentWorker(env, policies, policy_of)
+    worker = make_agent_worker(env, policies, policy_of)
     value = mean_return if score is None else _scored(score, env.possible_agents)
     return InteractionEvaluator("agents_evaluator", cfg, tuple(policies.values()), env, worker, value)
 

@@ -130,3 +130,21 @@ def available_bytes() -> int | None:
     except (OSError, StopIteration):
         names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else None
+
+
+def joined_flags(
+    flags: Sequence[np.ndarray[Any, Any] | None], sizes: Sequence[int], *, missing: bool, axis: int = 0
+) -> np.ndarray[Any, Any] | None:
+    """Flags of all pieces, joined along `axis`; None if there are none.
+
+    Args:
+        flags: of each piece; None if each is `missing`.
+        sizes: number of environments or rows of each piece.
+        missing: value of flags that are None.
+        axis: 0 for flags [B], 1 for flags [T, B].
+    """
+    known = next((one for one in flags if one is not None), None)
+    if known is None:
+        return None
+    shapes = [(*known.shape[:axis], size) for size in sizes]
+    return np.concatenate([np.full(shape, missing) if one is None else one for one, shape in zip(flags, shapes)], axis)

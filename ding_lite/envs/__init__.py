@@ -12,6 +12,8 @@ from ding_lite.envs.action_masks import (
     without_mask,
 )
 from ding_lite.envs.adapters import VectorEnvAdapter
+from ding_lite.envs.agent_bases import AgentVectorBase, MultiAgentStep
+from ding_lite.envs.agent_making import make_agent_envs
 from ding_lite.envs.agent_slots import AgentSlots
 from ding_lite.envs.arrays import actions_to_arrays, clipper, shapes_of, to_arrays, to_tensors
 from ding_lite.envs.atari import AtariPreprocessing
@@ -23,9 +25,10 @@ from ding_lite.envs.error_locations import EnvLocation
 from ding_lite.envs.info_columns import INFO, InfoColumns
 from ding_lite.envs.infos import number_of
 from ding_lite.envs.making import make_envs, registered_spec, rendering, stepper
-from ding_lite.envs.multi_agent import AgentVectorEnv, MultiAgentStep, make_agent_envs
+from ding_lite.envs.multi_agent import AgentVectorEnv
 from ding_lite.envs.names import name_of_envs, threshold_of_envs
 from ding_lite.envs.partial_observations import OnlyElements, PartialObservation
+from ding_lite.envs.pieces import ENV
 from ding_lite.envs.recipes import made_from
 from ding_lite.envs.replays import ReplayError, replay_error, save_env_error
 from ding_lite.envs.spaces import (
@@ -43,7 +46,8 @@ from ding_lite.envs.spaces import (
 )
 from ding_lite.envs.steps import RunningEpisode, Step, Stepper
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.envs.worker_envs import ENV, SplitVectorEnv
+from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
+from ding_lite.envs.worker_envs import SplitVectorEnv
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise allow any name
     from ding_lite.envs.foreign_names import __getattr__ as __getattr__
@@ -56,6 +60,7 @@ __all__ = [
     "ActionMaskError",
     "ActionMasks",
     "AgentSlots",
+    "AgentVectorBase",
     "AgentVectorEnv",
     "AtariPreprocessing",
     "ChangingEnvs",
@@ -71,6 +76,7 @@ __all__ = [
     "ReplayError",
     "RunningEpisode",
     "SpaceError",
+    "SplitAgentVectorEnv",
     "SplitVectorEnv",
     "Step",
     "Stepper",

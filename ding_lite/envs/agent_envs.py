@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 from ding_lite.basics import add_note
+from ding_lite.envs.agent_bases import AgentSpaces
 from ding_lite.envs.agent_slots import AgentStepResult
 from ding_lite.envs.changes import Change
 from ding_lite.envs.env_data_checks import EnvDataError, shown
@@ -135,15 +137,20 @@ class AgentEnv:
         place = ErrorLocation(f"environment {self.index} ({self.env})", starts.described, given="actions", known=known)
         return place._replace(step=self._length - 1, action=actions[-1]) if actions else place
 
-    def restore(self, state: Mapping[str, Any]) -> Mapping[Any, Any]:
-        """Replay a saved episode. Returns observations by agent."""
+    def restore(self, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> Mapping[Any, Any]:
+        """Replay a saved episode. Returns observations by agent.
+
+        Args:
+            state: state of the episode.
+            played: called with the number of replayed steps after the reset and after each step.
+        """
         starts, previous = self.starts, state.get("previous")
         self._is_dirty = self._is_dirty or "changes" in state or bool(previous and "changes" in previous)
         try:
             if previous:
-                starts.load_state_dict(previous)
+                starts.load_state_dict(previous, played)
                 self.require_earned(previous["return"])
-            return starts.load_state_dict(state, follows=bool(previous))[0]  # type: ignore[no-any-return]
+            return starts.load_state_dict(state, played, follows=bool(previous))[0]  # type: ignore[no-any-return]
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code; raised below
             place = self.place()._replace(step=None, action=None, is_replay=True)
             if starts.replayed is not None and starts.replayed < len(starts.actions):
@@ -187,7 +194,9 @@ class AgentEnv:
             )
         self._left, self._length = frozenset(), 0
         self.acting = self._present(self.env.agents)
-        self._returns, self._infos = dict.fromkeys(self.acting, 0.0), dict(result[1])
+        # In the order of possible_agents, so that their sum is the same in every process: that of a set depends on the hashes.
+        self._returns = {agent: 0.0 for agent in self.possible if agent in self.acting}
+        self._infos = dict(result[1])
         if not self.acting:
             raise EnvDataError(
                 f"environment {self.index} begins an episode without agents: env.agents is empty after reset(). Correct the "
@@ -258,19 +267,47 @@ class AgentEnv:
                 raise EnvDataError(f"agent {agent!r} of {error}", self.index) from None
 
 
-def require_same_agents(agent_envs: Sequence[AgentEnv]) -> None:
-    """Raise an error if an environment is used twice, or environments have different agents or spaces.
+@dataclasses.dataclass(frozen=True)
+class AgentTraits:
+    """Attributes of a multi-agent environment that are the same in all copies."""
+
+    index: int
+    """Index of the environment."""
+    possible: tuple[Any, ...]
+    """All agents that may take part."""
+    spaces: dict[Any, AgentSpaces]
+    """Observation space and action space of each agent."""
+    name: str
+    spec: Any
+
+    @classmethod
+    def of(cls, agent_env: AgentEnv) -> AgentTraits:
+        """The attributes of this environment."""
+        name, spec = name_of_env(agent_env.env), getattr(agent_env.env, "spec", None)
+        return cls(agent_env.index, agent_env.possible, agent_env.spaces, name, spec)
+
+
+def require_own_envs(agent_envs: Sequence[AgentEnv]) -> None:
+    """Raise an error if two factories returned the same environment.
 
     Raises:
-        ValueError: two factories returned the same environment.
-        SpaceError: agents or spaces differ.
+        ValueError: naming the second one.
     """
-    first = agent_envs[0]
     for position, one in enumerate(agent_envs):
         if any(one.env is other.env for other in agent_envs[:position]):
             raise ValueError(
                 f"the factory of environment {one.index} returned an environment that is in use: make a new one each time."
             )
+
+
+def require_same_agents(each: Sequence[AgentEnv] | Sequence[AgentTraits]) -> None:
+    """Raise an error if environments have different agents or spaces.
+
+    Raises:
+        SpaceError: agents or spaces differ.
+    """
+    first = each[0]
+    for one in each:
         if one.possible != first.possible:
             raise SpaceError(
                 f"environment {one.index} has the agents {one.possible}, environment {first.index} has {first.possible}: they "

@@ -43,6 +43,7 @@ class AgentSlots:
         agents: the agents, in the order of the environment's `possible_agents`; all have the same spaces.
         observation_space, action_space: spaces of each agent.
         num_envs: N.
+        first_env: index of environment 0, if these are the environments of one of several pieces.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class AgentSlots:
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         num_envs: int,
+        first_env: int = 0,
     ) -> None:
         self.agents = tuple(agents)
         self.single_observation_space, self.single_action_space = observation_space, action_space
-        self.rows = [(index, agent) for index in range(num_envs) for agent in agents]
+        self.rows = [(first_env + position, agent) for position in range(num_envs) for agent in agents]
         """Environment and agent of each row."""
+        self._places = [(position, agent) for position in range(num_envs) for agent in agents]
         self.num_envs = len(self.rows)
         """Number of rows, named as in code for B environments."""
         self.obs_spec = space_spec(observation_space)
@@ -80,8 +83,8 @@ class AgentSlots:
     def begin(self, obs: Sequence[Mapping[Any, Any]]) -> None:
         """Start an episode in every environment, with these observations by agent; absent agents get zeros."""
         out = self._blank()
-        there = [agent in obs[index] for index, agent in self.rows]
-        self._write([obs[index][agent] if is_there else None for (index, agent), is_there in zip(self.rows, there)], out, out)
+        there = [agent in obs[at] for at, agent in self._places]
+        self._write([obs[at][agent] if is_there else None for (at, agent), is_there in zip(self._places, there)], out, out)
         self.current, self.restarted, self.last = out, np.array(there), None
         self._set_idle(there)
 
@@ -96,9 +99,9 @@ class AgentSlots:
         each = self._split(action if self._actions_are_values else map_leaves(np.copy, action))
         if len(each) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} actions, one for each row, got {len(each)}.")
-        for (index, agent), one in zip(self.rows, each):
-            if agent in acting[index]:
-                to[index][agent] = one
+        for (at, agent), one in zip(self._places, each):
+            if agent in acting[at]:
+                to[at][agent] = one
 
     def to_rows(self, played: Sequence[AgentStepResult], out: Any) -> Step:
         """The result of a step as rows; the next observations are written to `out`, nested arrays [rows, ...].
@@ -106,7 +109,7 @@ class AgentSlots:
         Raises:
             EnvDataError: an observation, reward or flag has the wrong shape, type or range, or is not finite.
         """
-        pairs = [(played[index], agent) for index, agent in self.rows]
+        pairs = [(played[at], agent) for at, agent in self._places]
         acted = [agent in one.acted for one, agent in pairs]
         reward = self._reward(tuple(one.rewards[agent] if took else 0.0 for (one, agent), took in zip(pairs, acted)))
         terminations = tuple(took and one.terminations[agent] for (one, agent), took in zip(pairs, acted))
@@ -199,9 +202,9 @@ class AgentSlots:
             EnvDataError: a replayed environment does not return the same observation.
         """
         self.current, self.restarted, self.stepped_by = arrays(state["current"]), arrays(state["restarted"]), None
-        self._set_idle([agent in acting[index] for index, agent in self.rows])
+        self._set_idle([agent in acting[at] for at, agent in self._places])
         now = self._blank()
-        shown = [obs[index][agent] if agent in acting[index] else None for index, agent in self.rows]
+        shown = [obs[at][agent] if agent in acting[at] else None for at, agent in self._places]
         self._write(shown, now, self.current)
         for (_, one), (_, other) in zip(flatten(now), flatten(self.current)):
             same = (one == other).reshape(self.num_envs, -1).all(axis=1)

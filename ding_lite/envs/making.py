@@ -21,10 +21,11 @@ from ding_lite.envs.adapters import VectorEnvAdapter
 from ding_lite.envs.atari import AtariMode, AtariPreprocessing, atari_mode, make_atari
 from ding_lite.envs.factories import EnvFactory, called, copied_settings, settings_of
 from ding_lite.envs.infos import MeanInfo
+from ding_lite.envs.pieces import sizes_and_hosts
 from ding_lite.envs.steps import Stepper
 from ding_lite.envs.vector_bases import SameStepVectorEnv
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.envs.worker_envs import SplitVectorEnv, local_host, process_host
+from ding_lite.envs.worker_envs import SplitVectorEnv
 
 _STEPPER = "_ding_lite_stepper"
 
@@ -142,19 +143,19 @@ def make_envs(
                 f"{type(wrapper).__name__}: pass the class, or functools.partial of it."
             )
     factories: list[EnvFactory] = [partial(_wrapped, factory, wrappers)] * num_envs
-    if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
-        raise ValueError(
-            f"make_envs(workers={workers!r}) for {num_envs} environments: each worker needs at least one environment, "
-            f"expected 1 to {num_envs}."
-        )
-    if backend not in ("local", "process"):
-        raise ValueError(f"make_envs(backend={backend!r}): unknown backend, use 'local' or 'process'.")
-    if backend == "local" and workers == 1:
+    pieces = sizes_and_hosts(
+        "make_envs",
+        env if isinstance(env, str) else getattr(env, "__name__", "make_envs"),
+        num_envs,
+        workers=workers,
+        backend=backend,
+        restart=restart,
+        timeout_s=timeout_s,
+        start_timeout_s=start_timeout_s,
+    )
+    if pieces is None:
         return LocalVectorEnv(factories, seed, info_columns=info_columns)
-    sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
-    name = env if isinstance(env, str) else getattr(env, "__name__", "make_envs")
-    host = local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
-    return SplitVectorEnv(factories, seed, sizes, host, info_columns)
+    return SplitVectorEnv(factories, seed, *pieces, info_columns)
 
 
 def rendering(factory: Callable[..., Any], render_mode: str) -> Callable[..., Any]:

@@ -9,14 +9,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ding_lite.data import flatten
+from ding_lite.data import flatten, map_leaves
 from ding_lite.envs.factories import EnvFactory
 from ding_lite.envs.vectors import LocalVectorEnv
 
 _ACTION = 64  # maximum size of a recorded action
 _NUMBERS = "biuf"
-_NOWHERE = -1
-_MAKES, _STEPS, _RESETS, _REPLAYS = range(4)  # zeros mean that environments are being made
+NOWHERE = -1
+MAKES, STEPS, RESETS, REPLAYS = range(4)  # zeros mean that environments are being made
 
 
 def progress_size(num_envs: int) -> int:
@@ -32,22 +32,22 @@ def describe_progress(progress: NDArray[np.int64], num_envs: int, first_env: int
         num_envs: number of its environments.
         first_env: index of the first one.
     """
-    fields = _Fields(progress, num_envs)
+    fields = ProgressFields(progress, num_envs)
     index, what = int(fields.place[0]), int(fields.place[1])
-    if what == _MAKES or index == _NOWHERE:
-        doing = "being made" if what == _MAKES else "between two steps"
+    if what == MAKES or index == NOWHERE:
+        doing = "being made" if what == MAKES else "between two steps"
         return f"environments {first_env} to {first_env + num_envs - 1}, {doing}"
     where = f"environment {first_env + index}, episode {fields.numbers[index]}"
-    if what == _RESETS:
+    if what == RESETS:
         return f"{where}, in its reset"
     step, size = int(fields.place[2] - fields.begun[index]), int(fields.place[3])
-    if what == _REPLAYS:
+    if what == REPLAYS:
         return f"{where}, in step {step} of its replay"
     action = [int(number) if number.is_integer() else number for number in fields.actions[index, :size].tolist()]
     return f"{where}, step {step} of it" + (f", action {action[0] if size == 1 else action}" if size else "")
 
 
-class _Fields:
+class ProgressFields:
     """The fields of the array `progress`, as views."""
 
     def __init__(self, progress: NDArray[np.int64], num_envs: int) -> None:
@@ -69,9 +69,9 @@ class ProgressVectorEnv(LocalVectorEnv):
         progress: NDArray[np.int64],
         info_columns: Sequence[str] = (),
     ) -> None:
-        self._fields = _Fields(progress, len(factories))
+        self._fields = ProgressFields(progress, len(factories))
         super().__init__(factories, seed, first_env, info_columns)
-        self._fields.place[:2] = _NOWHERE, _STEPS
+        self._fields.place[:2] = NOWHERE, STEPS
         place = memoryview(self._fields.place)  # type: ignore[arg-type]  # setting a numpy element takes twice as long
         self._steps = [_watched(step, place, index) for index, step in enumerate(self._steps)]
         self._place = place
@@ -89,11 +89,11 @@ class ProgressVectorEnv(LocalVectorEnv):
     def _begin(self, index: int, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         fields = self._fields
         fields.numbers[index], fields.begun[index] = self.starts[index].number + 1, self._clock
-        self._place[0], self._place[1] = index, _RESETS
+        self._place[0], self._place[1] = index, RESETS
         try:
             return super()._begin(index, options)
         finally:
-            self._place[0], self._place[1] = _NOWHERE, _STEPS
+            self._place[0], self._place[1] = NOWHERE, STEPS
 
     def _play(self, action: Any) -> list[Any]:
         place = self._place
@@ -101,7 +101,7 @@ class ProgressVectorEnv(LocalVectorEnv):
         try:
             return super()._play(action)
         finally:
-            place[0] = _NOWHERE
+            place[0] = NOWHERE
 
     def _restore(self, index: int, state: Mapping[str, Any], played: Callable[[int], None] | None = None) -> tuple[Any, float]:
         place, fields = self._place, self._fields
@@ -110,11 +110,11 @@ class ProgressVectorEnv(LocalVectorEnv):
         def seen(step: int) -> None:
             place[2] = step
 
-        place[0], place[1], place[2] = index, _REPLAYS, 0
+        place[0], place[1], place[2] = index, REPLAYS, 0
         try:
             return super()._restore(index, state, seen)
         finally:
-            place[0], place[1] = _NOWHERE, _STEPS
+            place[0], place[1] = NOWHERE, STEPS
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore each environment by replaying its saved episode."""
@@ -147,3 +147,8 @@ def _write(action: Any, rows: NDArray[np.float64]) -> int:
         return 0
     rows[:, :size] = np.concatenate(leaves, axis=1)
     return size
+
+
+def write_action(action: Any, row: NDArray[np.float64]) -> int:
+    """Write one nested action as the numbers of this row. Returns its size, 0 if it does not fit or has no numbers."""
+    return _write(map_leaves(lambda leaf: np.asarray(leaf)[None], action), row[None])

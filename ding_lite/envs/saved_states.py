@@ -32,6 +32,20 @@ def pieces_of(state: Any) -> list[Any]:
     return [state]
 
 
+def only_piece_of(state: Any) -> Any:
+    """The saved state of environments in one piece.
+
+    Raises:
+        TypeError, ValueError: not a state of environments, or one of several pieces.
+    """
+    if len(pieces := pieces_of(state)) != 1:
+        raise ValueError(
+            f"the state of environments in {len(pieces)} pieces does not fit environments in one piece: make them with "
+            f"workers={len(pieces)}."
+        )
+    return pieces[0]
+
+
 def require_env_state(state: Any, num_envs: int, obs_spec: Spec) -> None:
     """Raise an error if this is not a state of `num_envs` environments with these observations.
 

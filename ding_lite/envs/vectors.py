@@ -23,7 +23,7 @@ from ding_lite.envs.factories import EnvFactory, made_by, require_alike
 from ding_lite.envs.info_columns import InfoColumns
 from ding_lite.envs.recipes import recipe_of
 from ding_lite.envs.results import are_flags, columns, final_obs, none_true, require_flags, to_rewards, write_obs
-from ding_lite.envs.saved_states import pieces_of, require_action, require_env_state
+from ding_lite.envs.saved_states import only_piece_of, require_action, require_env_state
 from ding_lite.envs.spaces import integer_bounds, is_scalar, splitter, to_gymnasium
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
@@ -363,17 +363,13 @@ class LocalVectorEnv(SameStepVectorEnv):
             TypeError, ValueError: not a state of such environments, or their number differs; nothing was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        if len(pieces := pieces_of(state)) != 1:
-            raise ValueError(
-                f"the state of environments in {len(pieces)} pieces does not fit environments in one piece: make them with "
-                f"workers={len(pieces)}."
-            )
-        require_env_state(pieces[0], self.num_envs, self._obs_spec)
+        state = only_piece_of(state)
+        require_env_state(state, self.num_envs, self._obs_spec)
         before = {name: copy(value) if isinstance(value, (list, dict)) else value for name, value in vars(self).items()}
         earlier, last, stepped_by = self._episodes(), self.last, self.stepped_by
         try:
             self.resume()
-            self._go_to(pieces[0])
+            self._go_to(state)
         except Exception as error:
             envs = self.envs
             vars(self).update(before)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 import gymnasium
 import numpy as np
 
-from ding_lite.basics import add_note, seed_of
+from ding_lite.basics import seed_of
 from ding_lite.data import allocate, flatten, map_leaves
-from ding_lite.envs.changes import Change
 from ding_lite.envs.factories import EnvFactory
-from ding_lite.envs.progress import ProgressVectorEnv, describe_progress, progress_size
+from ding_lite.envs.pieces import ENV, MakeHost, Pieces, len_of
+from ding_lite.envs.progress import ProgressVectorEnv
 from ding_lite.envs.recipes import recipe_of
-from ding_lite.envs.saved_states import pieces_of, require_env_state
+from ding_lite.envs.saved_states import require_env_state
 from ding_lite.envs.spaces import SpaceError, same_layout
 from ding_lite.envs.steps import RunningEpisode, Step
 from ding_lite.envs.vector_bases import SameStepVectorEnv, Traits
 from ding_lite.envs.vectors import LocalVectorEnv
-from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
-
-_DEPTH = 128  # maximum number of pending rollouts, far above any max_lag
-ENV = "env"
-"""Name of the environments of a piece among the objects of its host."""
+from ding_lite.processes import Copied, release_hosts
 
 
-class SplitVectorEnv(SameStepVectorEnv):
+class SplitVectorEnv(Pieces, SameStepVectorEnv):
     """B environments in pieces, each with its own host. Rollouts run in the process of the environments.
 
     With any host, the environments behave like those of a LocalVectorEnv with the same seed.
@@ -51,34 +45,18 @@ class SplitVectorEnv(SameStepVectorEnv):
         factories: Sequence[EnvFactory],
         seed: int,
         sizes: Sequence[int],
-        make_host: Callable[[int, int], Host],
+        make_host: MakeHost,
         info_columns: Sequence[str] = (),
     ) -> None:
         self.info_columns = tuple(info_columns)
-        ends = list(accumulate(sizes))
-        self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
-        self.hosts: list[Host] = []
-        try:
-            for piece in self.slices:
-                self.hosts.append(make_host(piece.start, len_of(piece)))
-            made = [
-                host.submit(_make, factories[piece], seed, piece.start, self.info_columns, lasting=True)
-                for host, piece in zip(self.hosts, self.slices)
-            ]
-            traits: list[Traits] = [copied.value for copied in gather_results(self.hosts, made)]
-            first = traits[0]
-            for piece, other in zip(self.slices, traits):
-                alike = same_layout(other.observation_space, first.observation_space)
-                if not alike or other.action_space != first.action_space:
-                    raise SpaceError(
-                        f"environment {piece.start} has the spaces {other.observation_space}, {other.action_space}, "
-                        f"environment 0 has {first.observation_space}, {first.action_space}: they must be the same in all "
-                        "environments."
-                    )
-        except BaseException:
-            release_hosts(self.hosts, for_good=True)
-            raise
-        self._describe(ends[-1], traits[0])
+        first: Traits = self._start(
+            sizes,
+            make_host,
+            _make,
+            lambda piece: (factories[piece], seed, piece.start, self.info_columns),
+            self._require_alike,
+        )
+        self._describe(self.num_envs, first)
         self.recipe = recipe_of(factories[0])
         """How one of its environments is made, as plain data; or a text that says why another program cannot make it."""
         self.action_space.seed(seed)
@@ -90,14 +68,16 @@ class SplitVectorEnv(SameStepVectorEnv):
         self._info: tuple[dict[str, Any], ...] = ()
         self._columns: list[dict[str, np.ndarray[Any, Any]]] = []
 
-    def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
-        """Call `fn(objects, ...)` on all hosts at the same time, each with its item of `each`."""
-        return gather_results(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
-
-    @property
-    def works_in_background(self) -> bool:
-        """Whether the pieces work in the background."""
-        return all(host.works_in_background for host in self.hosts)
+    def _require_alike(self, traits: Sequence[Traits]) -> None:
+        first = traits[0]
+        for piece, other in zip(self.slices, traits):
+            alike = same_layout(other.observation_space, first.observation_space)
+            if not alike or other.action_space != first.action_space:
+                raise SpaceError(
+                    f"environment {piece.start} has the spaces {other.observation_space}, {other.action_space}, "
+                    f"environment 0 has {first.observation_space}, {first.action_space}: they must be the same in all "
+                    "environments."
+                )
 
     def begin(self, out: Any, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode in every environment, and write the observations to `out`, nested arrays [B, ...]."""
@@ -149,19 +129,6 @@ class SplitVectorEnv(SameStepVectorEnv):
         """The current episode of each environment."""
         return [RunningEpisode(*row) for copied in self.ask(_running_episodes) for row in copied.value]
 
-    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
-        """Apply and record one change per environment. Returns their results."""
-        answers = self.ask(_change, [Copied(changes[piece]) for piece in self.slices])
-        return tuple(result for copied in answers for result in copied.value)
-
-    def read_attribute(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each environment."""
-        return tuple(value for copied in self.ask(_read, [name] * len(self.hosts)) for value in copied.value)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of each environment, by piece."""
-        return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore each environment by replaying its saved episode.
 
@@ -172,24 +139,10 @@ class SplitVectorEnv(SameStepVectorEnv):
                 was changed.
             EnvDataError: a replayed environment returns other observations or rewards: it does not depend on its seed alone.
         """
-        pieces = pieces_of(state)
-        if len(pieces) != len(self.hosts):
-            raise ValueError(
-                f"the state of environments in {len(pieces)} pieces does not fit {len(self.hosts)}: make them with "
-                f"workers={len(pieces)}."
-            )
+        pieces = self._pieces_in(state)
         for piece, own in zip(self.slices, pieces):
             require_env_state(own, len_of(piece), self._obs_spec)
-        before = [host.state(ENV) for host in self.hosts]
-        changed: list[int] = []
-        try:
-            for index, own in enumerate(pieces):
-                self.hosts[index].load_state({ENV: own})
-                changed.append(index)
-        except Exception as error:
-            for index in changed:  # the host that raised the error has restored its own environments
-                _bring_back(self.hosts[index], before[index], error)
-            raise
+        self._load_pieces(pieces)
         self.run_seed = int(pieces[0]["run_seed"])
         self.action_space.seed(self.run_seed)
         self.current = self.restarted = None
@@ -208,40 +161,9 @@ class SplitVectorEnv(SameStepVectorEnv):
         """The frame of each environment."""
         return tuple(frame for copied in self.ask(_render) for frame in copied.value)
 
-    def release(self) -> None:
-        """End the processes; the next call starts them again in the same state."""
-        release_hosts(self.hosts)
-
     def close_extras(self, **kwargs: Any) -> None:
         """Close each environment, and end the processes."""
         release_hosts(self.hosts, for_good=True)
-
-
-def process_host(
-    name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
-) -> ProcessHost:
-    """A host for a piece of environments in another process."""
-    describe = partial(describe_progress, num_envs=num_envs, first_env=first_env)
-    name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
-    return ProcessHost(name, progress_size(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
-
-
-def local_host(first_env: int, num_envs: int) -> LocalHost:
-    """A host for a piece of environments in this process."""
-    return LocalHost()
-
-
-def len_of(piece: slice) -> int:
-    """The number of environments of a piece."""
-    return int(piece.stop - piece.start)
-
-
-def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> None:
-    """Restore the earlier state of the environments of a host, after another host refused a state."""
-    try:
-        host.load_state(before)
-    except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
-        add_note(refusal, f"some environments could not be restored to their earlier state: {error}")
 
 
 # Functions that run in the process of the environments.
@@ -285,14 +207,6 @@ def _current(objects: dict[str, Any]) -> tuple[Any, Any, Copied[Any]]:
 
 def _running_episodes(objects: dict[str, Any]) -> Copied[list[tuple[Any, ...]]]:
     return Copied([tuple(episode) for episode in objects[ENV].running_episodes])
-
-
-def _change(objects: dict[str, Any], changes: Copied[Sequence[Change]]) -> Copied[tuple[Any, ...]]:
-    return Copied(objects[ENV].apply_changes(changes.value))
-
-
-def _read(objects: dict[str, Any], name: str) -> Copied[tuple[Any, ...]]:
-    return Copied(objects[ENV].read_attribute(name))
 
 
 def _render(objects: dict[str, Any]) -> Copied[tuple[Any, ...]]:

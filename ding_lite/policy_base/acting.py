@@ -284,10 +284,17 @@ class ActMode:
         """Whether a snapshot is loaded, so that it does not act with the newest weights."""
         return self._given is not None
 
-    def worker_copy(self, index: int) -> ActMode:
-        """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it."""
+    def worker_copy(self, index: int, name: str | None = None) -> ActMode:
+        """A mode for worker `index`, with its own copy on the CPU. The worker copies new weights into it.
+
+        Args:
+            index: index of the worker.
+            name: if several policies act, the name of this one, which seeds the generators too; see `reseed_for`.
+        """
         self._policy.dry_run()  # a copy cannot run it
         actor = self._policy.actor(self.role, index, torch.device("cpu"))
+        if name is not None:
+            actor.make_generators(self.role, _index_of(name, index))
         return type(self)(actor, actor)
 
     def reseed_for(self, name: str) -> None:
@@ -298,8 +305,7 @@ class ActMode:
         state = self.actor.generator_state()
         self.actor.make_generators(self.role)
         is_fresh = _same(state, self.actor.generator_state())
-        # More than 32 bits, so that it differs from the index of every worker.
-        self.actor.make_generators(self.role, (1 << 32) + zlib.crc32(name.encode()))
+        self.actor.make_generators(self.role, _index_of(name))
         if not is_fresh:
             self.actor.load_generator_state(state)
 
@@ -431,6 +437,11 @@ class ActMode:
         else:
             self._loaded = []
             self.actor.load_generator_state(state)
+
+
+def _index_of(name: str, worker: int = 0) -> int:
+    """An index for the generators of the policy with this name; more than 32 bits, so that it is no index of a worker."""
+    return (worker + 1 << 32) + zlib.crc32(name.encode())
 
 
 class CollectMode(ActMode):

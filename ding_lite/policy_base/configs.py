@@ -149,7 +149,8 @@ class CollectConfig(Config):
     di_engine: ClassVar[Mapping[str, str]] = di_engine_settings.COLLECT
 
     n_sample: int = ranged_field(64, low=1, high=10_000_000)
-    """Transitions per iteration, rounded up to whole steps of all environments."""
+    """Transitions per iteration, rounded up to whole steps of all environments; or, if the pipeline collects whole episodes by
+    steps, to whole episodes."""
 
     n_episode: int = ranged_field(8, low=1, high=1_000_000)
     """Episodes per iteration, if the pipeline collects whole episodes."""
@@ -162,7 +163,8 @@ class PolicyConfig(Config):
     foreign: ClassVar[Mapping[str, str]] = {
         "burnin_step": _BURN_IN,
         "rollout_fragment_length": _ROLLOUT,
-        "batch_mode": "StepCollector collects a number of steps, EpisodeCollector whole episodes.",
+        "batch_mode": "StepCollector collects a number of steps, EpisodeCollector a number of whole episodes, and "
+        'EpisodeCollector(..., unit="steps") whole episodes with at least policy.collect.n_sample steps.',
         **dict.fromkeys(("num_workers", "num_rollout_workers", "num_env_runners"), _WORKERS),
         **dict.fromkeys(("num_envs_per_worker", "num_envs_per_env_runner"), _ENVS),
         "evaluation_interval": "the evaluator reads cfg.policy.eval.evaluator.eval_freq of the run, in gradient steps.",

@@ -2,11 +2,12 @@
 
 from ding_lite.rollout.collection import LocalWorker
 from ding_lite.rollout.episode_statistics import EpisodeHistory, summarize_episodes
-from ding_lite.rollout.evaluation import play_episodes
+from ding_lite.rollout.evaluation import Unit, play_episodes
 from ding_lite.rollout.multi_agent import AgentRollout, AgentWorker
 from ding_lite.rollout.rollout_results import EpisodeRollout, Rollout
 from ding_lite.rollout.saved_runs import RunEvaluation, evaluate_run, play_run
 from ding_lite.rollout.videos import EpisodeRecorder, VideoRecorder
+from ding_lite.rollout.worker_agents import SplitAgentWorker, make_agent_worker
 from ding_lite.rollout.worker_rollouts import SplitWorker, make_worker
 
 __all__ = [
@@ -18,9 +19,12 @@ __all__ = [
     "LocalWorker",
     "Rollout",
     "RunEvaluation",
+    "SplitAgentWorker",
     "SplitWorker",
+    "Unit",
     "VideoRecorder",
     "evaluate_run",
+    "make_agent_worker",
     "make_worker",
     "play_episodes",
     "play_run",

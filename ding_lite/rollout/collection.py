@@ -27,7 +27,7 @@ from ding_lite.envs import (
 )
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode, EvalMode
-from ding_lite.rollout.evaluation import EpisodeBudget, play_episodes
+from ding_lite.rollout.evaluation import EpisodeBudget, Unit, play_episodes
 from ding_lite.rollout.random_actions import RandomActions
 from ding_lite.rollout.recurrent_states import RecurrentState
 from ding_lite.rollout.rollout_results import NO_POLICY, EpisodeRollout, Rollout
@@ -146,30 +146,36 @@ class LocalWorker:
         """
         return self._collect(num_steps, partial(self.act, random=random, **kwargs), random)
 
-    def collect_episodes(self, count: int | Sequence[int], random: bool = False, **kwargs: Any) -> EpisodeRollout:
-        """Act for `count` whole episodes. Each environment runs a fixed number of them, see `EpisodeBudget`.
+    def collect_episodes(
+        self, count: int | Sequence[int], random: bool = False, unit: Unit = "episodes", **kwargs: Any
+    ) -> EpisodeRollout:
+        """Act for `count` whole episodes, or for whole episodes with at least `count` steps.
+
+        Each environment runs a fixed share of the episodes, or whole episodes until it has a fixed share of the steps; see
+        `EpisodeBudget`.
 
         Environments of `make_envs` are not stepped after their last episode, and start the next rollout with their next
         episode. Other environments continue unrecorded until all have finished, and each call resets them first.
 
         Args:
-            count: total number of episodes, split evenly; or the number for each environment.
+            count: total number of episodes or steps, split evenly; or the number for each environment.
             random: sample actions from the action space instead of the policy.
+            unit: whether `count` is a number of episodes or of steps.
             **kwargs: for the policy's `compute_actions`.
 
         Raises:
             RuntimeError: an episode does not end within a million steps.
             MemoryError: an episode does not fit into memory.
         """
-        budget = EpisodeBudget(count, self.num_envs, self.first_env)
+        budget = EpisodeBudget(count, self.num_envs, self.first_env, unit)
         if budget.is_used_up:
             return EpisodeRollout(Episodes({}, []), [], 0)
-        due, env = list(budget.due), self.env
+        env = self.env
         pausable = env if isinstance(env, LocalVectorEnv) else None
         if pausable is None or env.current is None or env.restarted is None or not env.restarted.all():
             self.begin()
         if pausable is not None:
-            pausable.pause(index for index, more in enumerate(due) if not more)
+            pausable.pause(index for index, more in enumerate(budget.due) if not more)
         try:
             storage, episodes = self._collect_budget(budget, random, kwargs)
         finally:
@@ -178,7 +184,7 @@ class LocalWorker:
         env.current = map_leaves(np.copy, env.current)  # a view would keep the whole storage alive
         version = NO_POLICY if random else self.policy.version
         trajectories = storage.trajectories(policy_version=np.full((storage.num_steps, self.num_envs), version))
-        transitions = cut_episodes(trajectories, due).with_limits(self.limits)
+        transitions = cut_episodes(trajectories, budget.completed).with_limits(self.limits)
         env_steps = len(trajectories) if pausable is None else int(transitions.lengths.sum())
         return EpisodeRollout(transitions, sorted(episodes, key=lambda episode: (episode.env, episode.number)), env_steps)
 
@@ -286,7 +292,7 @@ class LocalWorker:
         with torch.inference_mode():
             while not budget.is_used_up:
                 if t == storage.num_steps:
-                    _grow(storage)
+                    _grow(storage, budget.unit)
                 begun = perf_counter_ns()
                 outputs = self.act(obs, random, **kwargs)
                 obs = storage.obs_at(t + 1)
@@ -307,14 +313,15 @@ class LocalWorker:
         return storage, episodes
 
 
-def _grow(storage: RolloutBuffer) -> None:
+def _grow(storage: RolloutBuffer, unit: Unit) -> None:
     """Double the number of steps, if there is enough memory."""
     columns = {"obs": storage.obs, **storage.outputs}
     needed, available = 2 * sum(leaf.nbytes for _, leaf in flatten(columns)), available_bytes()
     if available is not None and needed > available:
         raise MemoryError(
             f"whole episodes of more than {storage.num_steps:,} steps in each of {storage.num_envs} environments need "
-            f"{needed / 1e9:.1f} GB or more, but only {available / 1e9:.1f} GB are available: lower policy.collect.n_episode, "
-            "or set a time limit, such as make_envs(..., max_episode_steps=1000)."
+            f"{needed / 1e9:.1f} GB or more, but only {available / 1e9:.1f} GB are available: lower policy.collect."
+            f"{'n_sample' if unit == 'steps' else 'n_episode'}, or set a time limit, such as make_envs(..., "
+            "max_episode_steps=1000)."
         )
     storage.resize(2 * storage.num_steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -25,19 +25,30 @@ def split_evenly(count: int, among: int) -> list[int]:
     return [count // among + (index < count % among) for index in range(among)]
 
 
-class EpisodeBudget:
-    """The number of episodes that each environment still has to complete. Further episodes do not count.
+Unit = Literal["episodes", "steps"]
+"""What the number of an `EpisodeBudget` counts."""
 
-    The number per environment is fixed, because the first episodes to end, in any environment, would mostly be short ones.
+
+class EpisodeBudget:
+    """The episodes that each environment still has to complete. Further episodes do not count.
+
+    The number of episodes per environment is fixed, because the first episodes to end, in any environment, would mostly be
+    short ones. In steps, each environment runs whole episodes until these have its share of the steps. So it stops after an
+    episode that depends only on the lengths of its own episodes, and each episode that it begins counts, however long it is.
 
     Args:
-        count: total number of episodes, split evenly; or the number for each environment.
+        count: total number of episodes, or least number of steps, split evenly; or the number for each environment.
         num_envs: B.
         first_env: index of the first environment.
+        unit: whether `count` is a number of episodes or of steps.
     """
 
-    def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0) -> None:
+    def __init__(self, count: int | Sequence[int], num_envs: int, first_env: int = 0, unit: Unit = "episodes") -> None:
         self.due = split_evenly(count, num_envs) if isinstance(count, int) else list(count)
+        """What each environment still has to complete, in episodes or in steps."""
+        self.completed = [0] * num_envs
+        """Number of episodes of each environment that counted."""
+        self.unit = unit
         self._first_env, self._begun_at, self._oldest = first_env, [0] * num_envs, 0
 
     @property
@@ -60,7 +71,8 @@ class EpisodeBudget:
             index = episode.env - self._first_env
             self._begun_at[index] = now
             if self.due[index] > 0:
-                self.due[index] -= 1
+                self.due[index] = max(0, self.due[index] - (episode.length if self.unit == "steps" else 1))
+                self.completed[index] += 1
                 counted.append(episode)
         if finished:
             self._oldest = min((begun for begun, more in zip(self._begun_at, self.due) if more), default=now)

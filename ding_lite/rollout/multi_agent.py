@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from ding_lite.basics import add_note
 from ding_lite.data import RolloutBuffer, Trajectories, allocate, map_leaves
 from ding_lite.engine import WorkCancelled
-from ding_lite.envs import AgentSlots, AgentVectorEnv, EpisodeResult, SpaceError, action_masks, column_limits
+from ding_lite.envs import AgentSlots, AgentVectorBase, EpisodeResult, SpaceError, action_masks, column_limits
 from ding_lite.metrics import MetricsLogger
 from ding_lite.policy import ActMode
 from ding_lite.rollout.evaluation import EpisodeBudget
@@ -49,23 +50,12 @@ class AgentWorker:
     """
 
     def __init__(
-        self, env: AgentVectorEnv, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+        self, env: AgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
     ) -> None:
-        if not isinstance(env, AgentVectorEnv):
-            raise TypeError(f"expected environments of several agents, got {env!r:.80}: make them with make_agent_envs(...).")
-        for name, policy in policies.items():
-            if not hasattr(policy, "require_spaces"):
-                raise TypeError(
-                    f"the policy {name!r}, a {type(policy).__name__}, is not an acting mode: pass policy.collect_mode to a "
-                    "collector, policy.eval_mode to an evaluator."
-                )
         self.env, self.num_envs = env, env.num_envs
-        slots_of = env.assign_slots(policy_of, tuple(policies))
-        self.actors = {name: Actor(name, policy, slots_of[name]) for name, policy in policies.items()}
+        self.actors = actors_for(env, policies, policy_of)
         """Actors by the name of the policy."""
-        if len(policies) > 1:
-            for name, policy in policies.items():
-                policy.reseed_for(name)
+        self._times = MetricsLogger(owner="the worker")
 
     def collect(self, num_steps: int, **kwargs: Any) -> AgentRollout:
         """Act for `num_steps` steps in every environment.
@@ -81,15 +71,21 @@ class AgentWorker:
         for name, one in actors.items():
             map_leaves(np.copyto, obs[name], one.slots.current)
         episodes: list[EpisodeResult] = []
+        acting = stepping = 0
         with torch.inference_mode():
             for t in range(num_steps):
+                begun = perf_counter_ns()
                 outputs = self._act(obs, **kwargs)
+                acted = perf_counter_ns()
                 obs = {name: storage.obs_at(t + 1) for name, storage in storages.items()}
                 episodes += self._advance(outputs, obs, t, storages)
+                acting, stepping = acting + acted - begun, stepping + perf_counter_ns() - acted
+        self._times.log_value(("time", "inference"), acting / 1e9)
+        self._times.log_value(("time", "env_step"), stepping / 1e9)
         trajectories = {
             name: storage.trajectories(
                 policy_version=np.full((num_steps, storage.num_envs), actors[name].policy.version)
-            ).with_limits(column_limits(actors[name].slots.single_observation_space, actors[name].slots.single_action_space))
+            ).with_limits(actors[name].limits)
             for name, storage in storages.items()
         }
         return AgentRollout(trajectories, episodes, num_steps * self.num_envs)
@@ -105,7 +101,7 @@ class AgentWorker:
             WorkCancelled: `is_stopping()` became true.
             RuntimeError: an episode does not end within a million steps.
         """
-        budget = EpisodeBudget(count, self.num_envs)
+        budget = EpisodeBudget(count, self.num_envs, self.env.first_env)
         episodes: list[EpisodeResult] = []
         self.env.begin()
         out = {name: allocate(one.slots.obs_spec, one.slots.num_envs) for name, one in self.actors.items()}
@@ -143,21 +139,38 @@ class AgentWorker:
         return finished
 
     def reduce_metrics(self) -> list[dict[Any, Any]]:
-        """The metrics that each policy logged while acting, since the last call, under its name."""
+        """What was logged since the last call, as results of `MetricsLogger.reduce()`.
+
+        These are the metrics of each policy while acting, under its name, and the mean seconds per rollout in which the
+        policies acted and in which the environments were stepped.
+        """
         loggers = {name: getattr(one.policy, "metrics", None) for name, one in self.actors.items()}
         reduced = {name: logger.reduce() for name, logger in loggers.items() if isinstance(logger, MetricsLogger)}
-        return [{name: logged} for name, logged in reduced.items() if logged]
+        return [*({name: logged} for name, logged in reduced.items() if logged), self._times.reduce()]
 
     def get_weights(self) -> dict[str, Any]:
         """A copy of the weights with which each policy acted last, by name."""
         return {name: one.policy.get_weights() for name, one in self.actors.items()}
 
+    def raw_state(self) -> dict[str, Any]:
+        """The same as `state_dict`, with unchanged objects of recurrent states."""
+        return {name: one.recurrent_state.raw_state() for name, one in self.actors.items()}
+
+    @staticmethod
+    def as_plain(raw_state: Mapping[str, Any]) -> dict[str, Any]:
+        """A result of `raw_state` as plain data.
+
+        Raises:
+            TypeError: a recurrent state holds objects that a checkpoint cannot hold.
+        """
+        return {name: RecurrentState.as_plain(one) for name, one in raw_state.items()}
+
     def state_dict(self) -> dict[str, Any]:
         """The recurrent state of each policy; environments have their own state."""
-        return {name: one.recurrent_state.state_dict() for name, one in self.actors.items()}
+        return self.as_plain(self.raw_state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state.
+        """Restore a saved state, or a result of `raw_state`.
 
         Raises:
             ValueError: the state has other recurrent states, or another number of environments.
@@ -186,6 +199,8 @@ class Actor:
         except SpaceError as error:
             add_note(error, f"raised for {self._described}")
             raise
+        self.limits = column_limits(slots.single_observation_space, slots.single_action_space)
+        """Bounds of the columns of its rollouts."""
         self.recurrent_state = RecurrentState(policy, cast("Any", slots))
         """The recurrent state of each row."""
         self._masks = action_masks(slots.single_observation_space, slots.single_action_space)
@@ -207,3 +222,27 @@ class Actor:
     def _name_of(self, row: int) -> str:
         index, agent = self.slots.rows[row]
         return f"agent {agent!r} of environment {index}"
+
+
+def actors_for(
+    env: AgentVectorBase, policies: Mapping[str, ActMode], policy_of: Callable[[Any], str] | Mapping[Any, str]
+) -> dict[str, Actor]:
+    """An actor for each policy, by name. Several policies get generators that differ, even if their seeds are equal.
+
+    Raises:
+        TypeError, ValueError, SpaceError: as for AgentWorker.
+    """
+    if not isinstance(env, AgentVectorBase):
+        raise TypeError(f"expected environments of several agents, got {env!r:.80}: make them with make_agent_envs(...).")
+    for name, policy in policies.items():
+        if not hasattr(policy, "require_spaces"):
+            raise TypeError(
+                f"the policy {name!r}, a {type(policy).__name__}, is not an acting mode: pass policy.collect_mode to a "
+                "collector, policy.eval_mode to an evaluator."
+            )
+    slots_of = env.assign_slots(policy_of, tuple(policies))
+    actors = {name: Actor(name, policy, slots_of[name]) for name, policy in policies.items()}
+    if len(policies) > 1:
+        for name, policy in policies.items():
+            policy.reseed_for(name)
+    return actors

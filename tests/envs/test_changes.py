@@ -368,9 +368,11 @@ def agent_steps(envs, count):
     return results
 
 
+@EVERY
 @pytest.mark.parametrize("begins", [False, True])
-def test_environments_of_several_agents_are_changed_and_restored(begins):
-    envs, restored, dirty = pairs(env_config={"size": 3}), pairs(9, env_config={"size": 3}), pairs(env_config={"size": 3})
+def test_environments_of_several_agents_are_changed_and_restored(begins, options):
+    options = {**options, "env_config": {"size": 3}}
+    envs, restored, dirty = pairs(**options), pairs(9, **options), pairs(**options)
     assert envs.get_attr("size") == (3, 3)
     for one in (envs, dirty):
         if begins:
@@ -394,3 +396,30 @@ def test_environments_of_several_agents_are_changed_and_restored(begins):
     assert restored.get_attr("bonus") == (3.0, 4.0)
     with pytest.raises(AttributeError, match="environment 0 .* no attribute 'bonsu': did you mean 'bonus'"):
         envs.set_attr("bonsu", 1)
+    for one in (envs, restored, dirty):
+        one.close()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_replaced_process_repeats_the_changes_of_several_agents(begins):
+    envs, same = pairs(workers=2, backend="process", restart=True), pairs()
+    if begins:
+        envs.begin()
+        same.begin()
+    for number in range(3):
+        for one in (envs, same):
+            if begins:
+                agent_steps(one, 2)
+            one.set_attr("bonus", [1.0 + number, 2.0])
+            assert one.call("raise_level") == (number + 1,) * 2
+        if number == 1:
+            envs.release()
+        else:
+            os.kill(envs.hosts[number % 2].pid, signal.SIGKILL)
+    if not begins:
+        envs.begin()
+        same.begin()
+
+    assert agent_steps(envs, 7) == agent_steps(same, 7)
+    assert envs.get_attr("level") == same.get_attr("level") == (3, 3)
+    envs.close()

@@ -141,6 +141,35 @@ def test_step_and_episode_collectors_take_turns_in_the_same_environments():
         assert ctx.trajectories is None
 
 
+@pytest.mark.parametrize("settings", [{}, {"workers": 2, "backend": "process"}])
+@pytest.mark.parametrize("how", [{}, {"async_mode": True, "max_lag": 1}])
+def test_whole_episodes_with_at_least_a_number_of_steps_are_collected_in_every_mode(settings, how, digest):
+    def told(settings, how):
+        cfg, envs, policy = made(num_envs=4, **settings)
+        cfg.override({"policy.collect.n_sample": 130, "policy.learn.epoch_per_collect": 1})
+        collector = EpisodeCollector(cfg, policy.collect_mode, envs, unit="steps")
+        learn = [gae_estimator(cfg, policy.collect_mode), multistep_trainer(cfg, policy.learn_mode)]
+        try:
+            contexts = run([collector, *learn], 4, **how)
+        finally:
+            envs.close()
+        for ctx in contexts:
+            by_env = [sum(one.length for one in ctx.finished_episodes if one.env == env) for env in range(4)]
+            last = [[one.length for one in ctx.finished_episodes if one.env == env][-1] for env in range(4)]
+            for steps, length, share in zip(by_env, last, (33, 33, 32, 32)):
+                assert steps - length < share <= steps
+        return digest([(ctx.env_step, ctx.env_episode, ctx.episodes.rows()) for ctx in contexts], policy.get_weights())
+
+    lag = {"async_mode": False, "max_lag": how.get("max_lag", 0)}
+    assert told(settings, how) == told({**settings, "backend": "local"} if settings else {}, lag)
+
+
+def test_another_unit_is_refused():
+    cfg, envs, policy = made()
+    with pytest.raises(ValueError, match=r"EpisodeCollector\(unit='frames'\): unknown unit, use 'episodes' or 'steps'"):
+        EpisodeCollector(cfg, policy.collect_mode, envs, unit="frames")
+
+
 def test_environments_made_elsewhere_count_what_could_not_be_avoided():
     import gymnasium
 

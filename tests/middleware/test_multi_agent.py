@@ -1,7 +1,12 @@
 """Several policies in one pipeline: what each learns from, what is counted and logged, and runs that overlap."""
 
 import json
+import os
+import signal
+import sys
+from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -31,15 +36,17 @@ from ding_lite.middleware import (
 from ding_lite.policy import DQNPolicy, Policy, PPOPolicy
 
 pytestmark = pytest.mark.timeout(240)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Chase:
     """A hider and two seekers on a ring of 8: seekers earn 1 where the hider is, the hider loses 1 for each of them.
 
-    A seeker that was there is out; the episode ends for all after 10 steps.
+    A seeker that was there is out; the episode ends for all after `limit` steps.
     """
 
     possible_agents = ("hider", "seeker_0", "seeker_1")
+    limit = 10
 
     def observation_space(self, agent):
         return spaces.Box(0, 8, (2,) if agent == "hider" else (3,), np.float32)
@@ -66,9 +73,9 @@ class Chase:
         found = [agent for agent in self.agents if agent != "hider" and self.at[agent] == self.at["hider"]]
         rewards = {agent: float(agent in found) for agent in self.agents} | {"hider": -float(len(found))}
         terminations = {agent: agent in found for agent in self.agents}
-        truncations = dict.fromkeys(self.agents, self.t == 10)
+        truncations = dict.fromkeys(self.agents, self.t >= self.limit)
         result = self.see(), rewards, terminations, truncations, {agent: {"steps": self.t} for agent in self.agents}
-        self.agents = [] if self.t == 10 else [agent for agent in self.agents if agent not in found]
+        self.agents = [] if self.t >= self.limit else [agent for agent in self.agents if agent not in found]
         return result
 
 
@@ -83,8 +90,8 @@ def role(agent):
     return agent.partition("_")[0]
 
 
-def chase(seed=0, count=3):
-    return make_agent_envs(Chase, count, seed=seed)
+def chase(seed=0, count=3, **settings):
+    return make_agent_envs(Chase, count, seed=seed, **settings)
 
 
 def config(folder, make=PPOConfig, **changes):
@@ -295,17 +302,27 @@ def test_one_agent_alone_is_evaluated_as_by_the_ordinary_evaluator(tmp_path):
 # Whole runs.
 
 
-def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
-    """All that a run of two learners comes to."""
+def learn_chase(
+    folder, async_mode, max_lag, algorithm="ppo", before=lambda envs, ctx: None, max_step=8, resume=None, **settings
+):
+    """All that a run of two learners comes to.
+
+    Args:
+        max_step: number of iterations.
+        resume: folder of the run that is continued.
+        before: called in each iteration with the environments for collection and the context.
+        **settings: where the environments are, for both collection and evaluation.
+    """
     dqn = algorithm == "dqn"
     learn = {"policy.learn": {"learning_starts": 20, "update_per_collect": 3, "batch_size": 16}} if dqn else {}
-    cfg, env = config(folder, DQNConfig if dqn else PPOConfig, **learn), chase()
+    cfg, env, evaluated = config(folder, DQNConfig if dqn else PPOConfig, **learn), chase(**settings), chase(1, **settings)
     kind = DQNPolicy if dqn else PPOPolicy
     policies = policies_for(cfg, env, kind, kind)
     buffers = {name: ReplayBuffer(1000, seed=3) for name in policies}
     task = Task()
-    with task.start(async_mode=async_mode, max_lag=max_lag, ctx=AgentsContext()):
-        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), chase(seed=1), role, lambda it: -it["hider"]))
+    with task.start(async_mode=async_mode, max_lag=max_lag, resume=resume, ctx=AgentsContext()):
+        task.use(agents_evaluator(cfg, modes(policies, "eval_mode"), evaluated, role, lambda it: -it["hider"]))
+        task.use(contract(reads=("total_step",), uses=(env,), stage="collect")(partial(before, env)))
         if dqn:
             task.use(eps_greedy_handler(cfg))
         task.use(AgentsCollector(cfg, modes(policies, "collect_mode"), env, role))
@@ -318,7 +335,9 @@ def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
                 task.use(for_policy(name, multistep_trainer(cfg, policy.learn_mode)))
         task.use(CkptSaver(policies, cfg.exp_name, train_freq=20))
         task.use(online_logger(cfg, train_show_freq=1, show_every_s=1e9))
-        task.run(max_step=8)
+        task.run(max_step=max_step)
+    for one in (env, evaluated):
+        one.close()
     names = ("total_step", "env_step", "env_episode", "train_iter", "last_eval_iter", "last_eval_value")
     states = {name: policy.state_dict() for name, policy in policies.items()}
     counters = [getattr(task.ctx, it) for it in names]
@@ -327,7 +346,7 @@ def learn_chase(folder, async_mode, max_lag, algorithm="ppo"):
 
 def curve_of(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    by_place = ("time", "system/", "collect/env_steps_throughput")
+    by_place = ("time", "system/", "collect/env_steps_throughput", "collect/workers_unanswered")
     return [{key: value for key, value in row.items() if not key.startswith(by_place)} for row in rows]
 
 
@@ -338,6 +357,35 @@ def test_asynchronous_runs_are_the_run_on_one_thread_with_that_lag(algorithm, ma
     found = {digest(*learn_chase(tmp_path / str(i), True, max_lag, algorithm)) for i in range(2)}
 
     assert found == {expected}
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_runs_with_worker_processes_are_the_run_on_one_thread_with_as_many_local_workers(max_lag, tmp_path, digest):
+    def change(envs, ctx):
+        if ctx.total_step in (1, 4):
+            envs.set_attr("limit", [4 + ctx.total_step, 5, 6])
+            assert envs.get_attr("limit") == (4 + ctx.total_step, 5, 6)
+
+    def kill(envs, ctx):
+        change(envs, ctx)
+        if max_lag and ctx.total_step in (2, 5):
+            os.kill(envs.hosts[ctx.total_step % 2].pid, signal.SIGKILL)
+
+    expected = digest(*learn_chase(tmp_path / "local", False, max_lag, before=change, workers=2))
+    processes = {"workers": 2, "backend": "process", "restart": bool(max_lag)}
+    assert digest(*learn_chase(tmp_path / "processes", max_lag > 0, max_lag, before=kill, **processes)) == expected
+
+
+def test_a_resumed_run_with_worker_processes_is_the_run_that_was_never_interrupted(tmp_path, digest):
+    def change(envs, ctx):
+        if ctx.total_step < 3:
+            envs.set_attr("limit", [4 + ctx.total_step, 5, 6])
+
+    processes = {"workers": 2, "backend": "process", "before": change}
+    whole = learn_chase(tmp_path / "whole", False, 0, max_step=5, **processes)
+    learn_chase(tmp_path / "part", False, 0, max_step=3, **processes)
+    resumed = learn_chase(tmp_path / "part", False, 0, max_step=5, resume=str(tmp_path / "part"), **processes)
+    assert digest(resumed[0], resumed[2][:4]) == digest(whole[0], whole[2][:4])
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
@@ -361,8 +409,15 @@ def test_each_policy_has_its_columns_in_the_curve_and_each_agent_its_return(tmp_
     assert row["collect/custom_metrics/return/hider_mean"] == pytest.approx(
         -row["collect/custom_metrics/return/seeker_0_mean"] - row["collect/custom_metrics/return/seeker_1_mean"]
     )
+    means = {name: row[f"collect/custom_metrics/return/{name}_mean"] for name in Chase.possible_agents}
+    by_policy = {name: row[f"collect/custom_metrics/policy_return/{name}_mean"] for name in ("hider", "seeker")}
+    assert by_policy["hider"] == pytest.approx(means["hider"])
+    assert by_policy["seeker"] == pytest.approx((means["seeker_0"] + means["seeker_1"]) / 2)
+    evaluated = {name: row[f"evaluate/custom_metrics/policy_return/{name}_mean"] for name in ("hider", "seeker")}
+    assert evaluated["hider"] == pytest.approx(-2 * evaluated["seeker"])
+    assert row["evaluate/custom_metrics/policy_return/seeker_min"] <= evaluated["seeker"]
     times = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert {"time/collect", "time/hider/learn", "time/seeker/learn"} <= times.keys()
+    assert {"time/collect", "time/inference", "time/env_step", "time/hider/learn", "time/seeker/learn"} <= times.keys()
 
 
 def test_checkpoints_of_several_policies_hold_each_under_its_name(tmp_path, digest):

@@ -12,7 +12,7 @@ from masked_envs import MaskedEnv
 from ding_lite.data import ReplayBuffer
 from ding_lite.envs import ActionMaskError, make_agent_envs, make_envs
 from ding_lite.policy import DQNPolicy, PPOPolicy
-from ding_lite.rollout import AgentWorker, LocalWorker, make_worker
+from ding_lite.rollout import AgentWorker, LocalWorker, make_agent_worker, make_worker
 
 SMALL = {"seed": 0, "model.encoder_hidden_size_list": [8]}
 
@@ -111,11 +111,13 @@ class Leaving:
         return obs, dict.fromkeys(agents, 1.0), ends, dict.fromkeys(agents, False), {agent: {} for agent in agents}
 
 
-def test_agents_that_have_left_need_no_allowed_action():
-    envs = make_agent_envs(Leaving, 2, seed=0)
+@pytest.mark.parametrize("make", [AgentWorker, make_agent_worker])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_agents_that_have_left_need_no_allowed_action(workers, make):
+    envs = make_agent_envs(Leaving, 2, seed=0, workers=workers)
     spaces_of = envs.observation_space("a"), envs.action_space("a")
     cfg = PPOPolicy.config_type().override(SMALL)
-    worker = AgentWorker(envs, {"all": PPOPolicy(cfg, *spaces_of).collect_mode}, lambda agent: "all")
+    worker = make(envs, {"all": PPOPolicy(cfg, *spaces_of).collect_mode}, lambda agent: "all")
     batch = worker.collect(12).trajectories["all"].batch
 
     assert not batch.valid.all()
@@ -130,7 +132,7 @@ def test_acting_where_an_agent_takes_part_and_has_no_choice_is_an_error():
                 obs["b"]["action_mask"] = np.zeros(3, np.int8)
             return obs
 
-    envs = make_agent_envs(Stuck, 2, seed=0)
+    envs = make_agent_envs(Stuck, 2, seed=0, workers=2)
     cfg = PPOPolicy.config_type().override(SMALL)
     policy = PPOPolicy(cfg, envs.observation_space("a"), envs.action_space("a"))
     with pytest.raises(ActionMaskError, match="agent 'b' of environment 0 has"):

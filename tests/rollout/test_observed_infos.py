@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ding_lite.envs import make_agent_envs, make_envs
 from ding_lite.policy import Policy, Postprocessing, PPOPolicy, SampleBatch, build_policy, compute_advantages
 from ding_lite.policy_check import HookError
-from ding_lite.rollout import AgentWorker, LocalWorker, make_worker
+from ding_lite.rollout import AgentWorker, LocalWorker, SplitAgentWorker, make_agent_worker, make_worker
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
@@ -117,14 +117,18 @@ class Pair:
         return obs, {agent: {"place": place} for agent, place in places.items()}
 
 
-def test_each_agent_has_its_own():
-    envs = make_agent_envs(Pair, 2)
+@pytest.mark.parametrize("make", [AgentWorker, make_agent_worker])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}])
+def test_each_agent_has_its_own(options, make):
+    envs = make_agent_envs(Pair, 2, **options)
     policy = Telling(None, envs.observation_space("a"), envs.action_space("a"))
-    worker = AgentWorker(envs, {"p": policy.collect_mode}, {"a": "p", "b": "p"})
+    worker = make(envs, {"p": policy.collect_mode}, {"a": "p", "b": "p"})
     batch = worker.collect(7).trajectories["p"].batch
 
     assert (batch.action == batch.obs[..., 0]).all()
     assert batch.rows[:, 3].tolist() == [[1, t // 3, t % 3, 2.0 * (t % 3)] for t in range(7)]
+    if isinstance(worker, SplitAgentWorker):
+        return
     assert [episode.agent_id for episode in envs.slots_of["p"].running_episodes] == ["a", "b", "a", "b"]
     assert envs.slots_of["p"].running_episodes[2].episode_id == (1, 2)
 

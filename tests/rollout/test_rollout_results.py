@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -290,3 +291,75 @@ def test_what_is_asked_for_ahead_is_taken_in_order_or_dropped(dqn_case, digest):
 
     assert digest(worker.take_episodes(asked[0]).episodes) == digest(expected[0].episodes)
     assert digest(worker.take_episodes(asked[2]).episodes) == digest(expected[2].episodes)
+
+
+# Whole episodes with at least a number of steps.
+
+
+def shares(lengths, count, num_envs):
+    """The episodes that each environment runs by the definition: whole ones, until its own have its share of the steps."""
+    found = []
+    for index in range(num_envs):
+        share, steps, own = count // num_envs + (index < count % num_envs), 0, []
+        while steps < share:
+            own.append(lengths[index][len(own)])
+            steps += own[-1]
+        found.append(own)
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=3, max_size=3),
+    count=st.integers(1, 25),
+)
+def test_each_environment_runs_whole_episodes_until_they_have_its_share_of_the_steps(
+    vector, counting_env, kind, lengths, count
+):
+    makers = [partial(counting_env, index, [(length, "truncated") for length in own]) for index, own in enumerate(lengths)]
+    envs = vector(kind, makers)
+    rollout = LocalWorker(envs, Counting(envs).collect_mode).collect_episodes(count, unit="steps")
+
+    expected = shares([own * 25 for own in lengths], count, 3)
+    assert rollout.transitions.lengths.tolist() == [length for own in expected for length in own]
+    assert [episode.env for episode in rollout.episodes] == [index for index, own in enumerate(expected) for _ in own]
+    assert int(rollout.transitions.lengths.sum()) >= count
+    if kind == "ours":
+        assert rollout.env_steps == rollout.transitions.lengths.sum()
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_episodes_collected_by_steps_are_the_same_in_processes_and_in_pieces_here(dqn_case, digest, workers):
+    def collected(backend):
+        worker = make_worker(dqn_case.envs(workers, backend), dqn_case.policy().collect_mode)
+        rollouts = [worker.collect_episodes(count, False, "steps", **dqn_case.kwargs) for count in (17, 3, 30)]
+        assert [int(one.transitions.lengths.sum()) >= count for one, count in zip(rollouts, (17, 3, 30))] == [True] * 3
+        return [(one.transitions.rows(), one.transitions.lengths, one.episodes, one.env_steps) for one in rollouts]
+
+    assert digest(collected("process")) == digest(collected("local"))
+
+
+class Coin(gymnasium.Env):
+    """Episodes of 1 or 9 steps, by the toss of a coin."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.choice([1, 9]))
+        return 0, {}
+
+    def step(self, action):
+        self.left -= 1
+        return 0, 0.0, self.left == 0, False, {}
+
+
+def test_long_and_short_episodes_collected_by_steps_are_as_frequent_as_they_are():
+    """Also where the share of an environment is as long as a long episode, so that mostly long ones fit into what is left."""
+    envs = make_envs(Coin, 10, seed=0)
+    worker = LocalWorker(envs, Counting(envs).collect_mode)
+    found = [worker.collect_episodes(90, unit="steps").transitions.lengths.tolist() for _ in range(40)]
+    lengths = [length for one in found for length in one]
+    assert len(lengths) > 700
+    assert np.mean(np.equal(lengths, 9)) == pytest.approx(0.5, abs=0.04)

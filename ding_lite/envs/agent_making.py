@@ -1,0 +1,66 @@
+"""Making multi-agent environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal, SupportsIndex
+
+from ding_lite.basics import seed_of
+from ding_lite.envs.factories import called, settings_of
+from ding_lite.envs.multi_agent import AgentEnvFactory, AgentVectorEnv
+from ding_lite.envs.pieces import sizes_and_hosts
+from ding_lite.envs.worker_agent_envs import SplitAgentVectorEnv
+
+
+def make_agent_envs(
+    factory: AgentEnvFactory,
+    num_envs: int = 1,
+    *,
+    seed: int = 0,
+    env_config: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    backend: Literal["local", "process"] = "local",
+    restart: bool = False,
+    timeout_s: float = 60.0,
+    start_timeout_s: float = 120.0,
+) -> AgentVectorEnv | SplitAgentVectorEnv:
+    """N copies of a multi-agent environment, stepped in this process or in worker processes.
+
+    A worker process owns its copies and, once a collector or an evaluator uses them, a copy of each acting policy. It returns
+    whole rollouts through shared memory; see `make_envs`.
+
+    Args:
+        factory: returns a new environment with PettingZoo's parallel API, such as `rps_v2.parallel_env`.
+        num_envs: N.
+        seed: random seed of the run. Each episode is seeded from (seed, index of the copy, number of the episode).
+        env_config: keyword arguments for `factory`; None for none.
+        workers: number of pieces into which the copies are split, each with its own random generators for acting. Results
+            depend on this number, but not on the backend.
+        backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
+
+    Raises:
+        ValueError: num_envs < 1, workers is not in 1 to num_envs, or the backend is unknown.
+        TypeError: `factory` is not a function, or does not return such an environment.
+        SpaceError: the copies have different agents or spaces.
+    """
+    if not isinstance(num_envs, SupportsIndex) or num_envs < 1:
+        raise ValueError(f"make_agent_envs(num_envs={num_envs!r}): at least 1 environment is needed.")
+    if not callable(factory):
+        raise TypeError(
+            f"make_agent_envs() wants a function that returns a new environment, such as rps_v2.parallel_env, got {factory!r}."
+        )
+    own = settings_of(env_config, "make_agent_envs")
+    factories = [partial(called, factory, **own) if own else factory] * num_envs
+    seed = seed_of(seed, "make_agent_envs(seed={})")
+    pieces = sizes_and_hosts(
+        "make_agent_envs",
+        getattr(factory, "__name__", "make_agent_envs"),
+        num_envs,
+        workers=workers,
+        backend=backend,
+        restart=restart,
+        timeout_s=timeout_s,
+        start_timeout_s=start_timeout_s,
+    )
+    return AgentVectorEnv(factories, seed) if pieces is None else SplitAgentVectorEnv(factories, seed, *pieces)

@@ -1,0 +1,188 @@
+"""Pieces: groups of environments, each on its own host, in this process or in one process per piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, SupportsIndex
+
+from ding_lite.basics import add_note
+from ding_lite.envs.changes import Change
+from ding_lite.envs.progress import describe_progress, progress_size
+from ding_lite.envs.saved_states import pieces_of
+from ding_lite.processes import Copied, Host, LocalHost, ProcessHost, gather_results, release_hosts
+
+_DEPTH = 128  # maximum number of pending rollouts, far above any max_lag
+ENV = "env"
+"""Name of the environments of a piece among the objects of its host."""
+
+MakeHost = Callable[[int, int], Host]
+"""A function of a piece's first environment and size that returns its host."""
+
+
+class Pieces:
+    """Environments in pieces, each with its own host."""
+
+    num_envs: int
+    hosts: list[Host]
+    slices: list[slice]
+    """The environments of each piece."""
+
+    def _start(
+        self,
+        sizes: Sequence[int],
+        make_host: MakeHost,
+        make: Callable[..., Any],
+        args_of: Callable[[slice], tuple[Any, ...]],
+        require_alike: Callable[[Sequence[Any]], None],
+    ) -> Any:
+        """Make the environments of all pieces at the same time. Returns the traits of the first piece.
+
+        Args:
+            sizes: number of environments in each piece.
+            make_host: makes the host of a piece.
+            make: request that makes the environments of a piece, and returns a `Copied` with their traits.
+            args_of: function of a piece that returns the arguments of this request.
+            require_alike: raises an error if the traits of the pieces differ.
+        """
+        ends = list(accumulate(sizes))
+        self.slices = [slice(end - size, end) for size, end in zip(sizes, ends)]
+        self.hosts, self.num_envs = [], ends[-1]
+        try:
+            for piece in self.slices:
+                self.hosts.append(make_host(piece.start, len_of(piece)))
+            made = [host.submit(make, *args_of(piece), lasting=True) for host, piece in zip(self.hosts, self.slices)]
+            traits = [copied.value for copied in gather_results(self.hosts, made)]
+            require_alike(traits)
+        except BaseException:
+            release_hosts(self.hosts, for_good=True)
+            raise
+        return traits[0]
+
+    def ask(self, fn: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
+        """Call `fn(objects, ...)` on all hosts at the same time, each with its item of `each`."""
+        return gather_results(self.hosts, [host.submit(fn, *args) for host, *args in zip(self.hosts, *each)])
+
+    @property
+    def works_in_background(self) -> bool:
+        """Whether the pieces work in the background."""
+        return all(host.works_in_background for host in self.hosts)
+
+    def apply_changes(self, changes: Sequence[Change]) -> tuple[Any, ...]:
+        """Apply and record one change per environment. Returns their results."""
+        answers = self.ask(_change, [Copied(changes[piece]) for piece in self.slices])
+        return tuple(result for copied in answers for result in copied.value)
+
+    def read_attribute(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return tuple(value for copied in self.ask(_read, [name] * len(self.hosts)) for value in copied.value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each environment, by piece."""
+        return {"pieces": [host.state(ENV)[ENV] for host in self.hosts]}
+
+    def _pieces_in(self, state: Any) -> list[Any]:
+        """The saved state of each piece.
+
+        Raises:
+            TypeError, ValueError: not a state of environments in pieces, or the number of pieces differs.
+        """
+        pieces = pieces_of(state)
+        if len(pieces) != len(self.hosts):
+            raise ValueError(
+                f"the state of environments in {len(pieces)} pieces does not fit {len(self.hosts)}: make them with "
+                f"workers={len(pieces)}."
+            )
+        return pieces
+
+    def _load_pieces(self, pieces: Sequence[Any]) -> None:
+        """Restore each piece. If one fails, all are restored to their state before the call."""
+        before = [host.state(ENV) for host in self.hosts]
+        changed: list[int] = []
+        try:
+            for index, own in enumerate(pieces):
+                self.hosts[index].load_state({ENV: own})
+                changed.append(index)
+        except Exception as error:
+            for index in changed:  # the host that raised the error has restored its own environments
+                _bring_back(self.hosts[index], before[index], error)
+            raise
+
+    def release(self) -> None:
+        """End the processes; the next call starts them again in the same state."""
+        release_hosts(self.hosts)
+
+
+def sizes_and_hosts(
+    caller: str,
+    name: str,
+    num_envs: int,
+    *,
+    workers: int,
+    backend: str,
+    restart: bool,
+    timeout_s: float,
+    start_timeout_s: float,
+) -> tuple[list[int], MakeHost] | None:
+    """The number of environments in each piece, and the function that makes hosts; None for environments in one piece of this
+    process.
+
+    Args:
+        caller: name of the calling function, for messages.
+        name: name of the environments, for messages.
+        num_envs: number of environments.
+        workers, backend, restart, timeout_s, start_timeout_s: as for `make_envs`.
+
+    Raises:
+        ValueError: workers is not in 1 to num_envs, or the backend is unknown.
+    """
+    if not isinstance(workers, SupportsIndex) or not 1 <= workers <= num_envs:
+        raise ValueError(
+            f"{caller}(workers={workers!r}) for {num_envs} environments: each worker needs at least one environment, "
+            f"expected 1 to {num_envs}."
+        )
+    if backend not in ("local", "process"):
+        raise ValueError(f"{caller}(backend={backend!r}): unknown backend, use 'local' or 'process'.")
+    if backend == "local" and workers == 1:
+        return None
+    sizes = [num_envs // workers + (index < num_envs % workers) for index in range(workers)]
+    return sizes, local_host if backend == "local" else partial(process_host, name, timeout_s, start_timeout_s, restart)
+
+
+def process_host(
+    name: str, timeout_s: float, start_timeout_s: float, restart: bool, first_env: int, num_envs: int
+) -> ProcessHost:
+    """A host for a piece of environments in another process."""
+    describe = partial(describe_progress, num_envs=num_envs, first_env=first_env)
+    name = f"{name}, environments {first_env} to {first_env + num_envs - 1}"
+    return ProcessHost(name, progress_size(num_envs), describe, timeout_s, restart, _DEPTH, start_timeout_s)
+
+
+def local_host(first_env: int, num_envs: int) -> LocalHost:
+    """A host for a piece of environments in this process."""
+    return LocalHost()
+
+
+def len_of(piece: slice) -> int:
+    """The number of environments of a piece."""
+    return int(piece.stop - piece.start)
+
+
+def _bring_back(host: Host, before: Mapping[str, Any], refusal: Exception) -> None:
+    """Restore the earlier state of the environments of a host, after another host refused a state."""
+    try:
+        host.load_state(before)
+    except Exception as error:  # noqa: BLE001  added to the refusal, which is the first error
+        add_note(refusal, f"some environments could not be restored to their earlier state: {error}")
+
+
+# Functions that run in the process of the environments.
+
+
+def _change(objects: dict[str, Any], changes: Copied[Sequence[Change]]) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].apply_changes(changes.value))
+
+
+def _read(objects: dict[str, Any], name: str) -> Copied[tuple[Any, ...]]:
+    return Copied(objects[ENV].read_attribute(name))
