@@ -2,7 +2,7 @@
 
 evaluator -> collector -> gae_estimator -> multistep_trainer -> ckpt_saver
 
-Reaches a mean return of 475 after 52,000 environment steps (median of 3 seeds; 13,000 to 54,000).
+Reaches a mean return of 475 after 51,000 environment steps (median of 3 seeds; 13,000 to 54,000).
 """
 
 import sys
